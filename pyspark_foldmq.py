@@ -1,7 +1,7 @@
 """Makes Spark find the data source ``foldmq`` by itself: it looks for modules ``pyspark_*``."""
 
 import foldmq  # noqa: F401 - in a wheel, the path of the packages
-from spark.datasource.source import FoldmqSource
+from spark.tables.source import FoldmqSource
 
 
 class DefaultSource(FoldmqSource):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import Enum, StrEnum
 
-from eventstore.nodes.cluster_messages import LeaderAnswer
+from eventstore.nats.cluster_messages import LeaderAnswer
 
 SILENT_AFTER = 0.3
 """Seconds without a status of the leader, after which the follower asks it."""

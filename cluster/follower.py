@@ -15,16 +15,16 @@ from actors.routing.router import Router, routed
 from eventstore.errors import CorruptLog, EventStoreError
 from eventstore.format.records import GENESIS, ChainChecker
 from eventstore.log.record_reader import LogTail
+from projections.state.format import BadProjection
 from projections.state.node_state import NodeState
-from projections.storage.format import BadProjection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from eventstore.format.records import Record
     from eventstore.log.jetstream_log import EventLog
+    from projections.state.loading import LoadedProjections
     from projections.state.session import SessionState
-    from projections.storage.loading import LoadedProjections
 
 _YIELD_EVERY = 16
 """Records folded between two returns to the event loop."""

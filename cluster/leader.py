@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.clock import Clock
     from cluster.members import Members
-    from eventstore.nodes.cluster_messages import NodeMessages
+    from eventstore.nats.cluster_messages import NodeMessages
 
 _log = structlog.get_logger("foldmq")
 

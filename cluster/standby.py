@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from actors.maintenance.state_reader import FollowedState
     from cluster.members import Members
     from eventstore.log.jetstream_log import EventLog
-    from eventstore.nodes.cluster_messages import LeaderAnswer, NodeMessages
+    from eventstore.nats.cluster_messages import LeaderAnswer, NodeMessages
 
 _log = structlog.get_logger("foldmq")
 

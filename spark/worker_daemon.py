@@ -14,12 +14,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-from spark.archiving.archive_job import archive
-from spark.audit.pipeline import audit
-from spark.datasource.source import FoldmqSource
-from spark.rebuild.jobs import rebuild
-from spark.recovery.recovery_job import recovery_check
-from spark.traffic.traffic_stats import measure_traffic
+from spark.jobs.archive_job import archive
+from spark.jobs.jobs import rebuild
+from spark.jobs.pipeline import audit
+from spark.jobs.recovery_job import recovery_check
+from spark.report.traffic_stats import measure_traffic
+from spark.tables.source import FoldmqSource
 
 WORK = (FoldmqSource, archive, audit, measure_traffic, rebuild, recovery_check)
 """Entry points that import everything used in workers."""

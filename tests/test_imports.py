@@ -136,9 +136,9 @@ def test_spark_is_loaded_for_its_jobs_alone() -> None:
         ("eventstore", "import projections"),
         ("actors", "from cli.settings.settings import Settings"),
         ("actors", "from . import auth"),
-        ("actors", "import spark.datasource.log"),
+        ("actors", "import spark.tables.log"),
         ("spark", "from actors.maintenance.state_digests import digest"),
-        ("projections", "from spark.datasource.log import Log"),
+        ("projections", "from spark.tables.log import Log"),
     ],
 )
 def test_a_wrong_import_is_found(package: str, source: str) -> None:
@@ -342,7 +342,7 @@ def test_packages_form_no_cycle() -> None:
 
 def test_the_broker_is_imported_where_it_is_put_together() -> None:
     """No other package knows the root: shared objects are in ``actors.session.node_context``."""
-    assert {name for name, target in _imports() if target == "actors.broker"} == {
+    assert {name for name, target in _imports() if target == "actors.broker.broker"} == {
         "cli.serve.service"
     }
 
@@ -429,14 +429,14 @@ def test_packages_are_imported_by_their_lazy_exports() -> None:
 @pytest.mark.parametrize(
     ("name", "source", "wrong"),
     [
-        ("cli.web.web_process", "from cli.live.broker_client import LiveBroker", True),
-        ("cli.web.web_process", "from projections.replay.replay import Replay", True),
-        ("cli.web.web_process", "from cli.live import LiveBroker", False),
-        ("cli.serve.service", "from actors.authn.backend_selection import BackendSelection", True),
-        ("actors.broker", "from actors.session import Session", False),
-        ("cli.live.reconnecting_client", "from cli.live.broker_client import LiveBroker", False),
-        ("cli.sparkjobs.claimed_states", "from spark.audit.facts import Claim", False),
-        ("cli.sparkjobs.claimed_states", "from spark.audit.facts.audit_outcome import Claim", True),
+        ("cli.serve.web_process", "from cli.logs.broker_client import LiveBroker", True),
+        ("cli.serve.web_process", "from projections.past.replay import Replay", True),
+        ("cli.serve.web_process", "from cli.logs import LiveBroker", False),
+        ("cli.serve.service", "from actors.access.backend_selection import BackendSelection", True),
+        ("actors.broker.broker", "from actors.session import Session", False),
+        ("cli.logs.reconnecting_client", "from cli.logs.broker_client import LiveBroker", False),
+        ("cli.spark.claimed_states", "from spark.jobs import Claim", False),
+        ("cli.spark.claimed_states", "from spark.jobs.audit_outcome import Claim", True),
     ],
 )
 def test_an_import_past_the_package_is_found(name: str, source: str, wrong: bool) -> None:
@@ -445,10 +445,10 @@ def test_an_import_past_the_package_is_found(name: str, source: str, wrong: bool
 
 @pytest.mark.slow
 def test_packages_define_the_names_they_export() -> None:
-    for name in sorted(one for one in _packages() if not one.startswith("cli.sparkjobs")):
+    for name in sorted(one for one in _packages() if not one.startswith("cli.spark")):
         package = importlib.import_module(name)
         assert package.__doc__, name
-        assert hasattr(package, "__all__") or name in (*ORDER, "cli.entry"), name
+        assert hasattr(package, "__all__") or name in (*ORDER, "cli.spark"), name
         for offered in getattr(package, "__all__", ()):
             assert getattr(package, offered) is not None, f"{name}.{offered}"
         with pytest.raises(AttributeError, match="no attribute 'nothing'"):
@@ -462,7 +462,7 @@ def test_packages_of_spark_are_lazy() -> None:
     heavy = ("matplotlib", "numpy", "pyarrow", "pyspark")
     code = (
         f"import sys, {', '.join(packages)}\n"
-        "from spark.datasource import plan_ranges\n"
+        "from spark.tables import plan_ranges\n"
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
     found = subprocess.run(

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from spark.columnar.event_groups import MESSAGES
-from spark.rows.entry_columns import MAKERS
-from spark.rows.property_columns import PROPERTIES
-from spark.schema.column_meanings import MEANINGS
-from spark.schema.columns import GRAINS
+from spark.tables.column_meanings import MEANINGS
+from spark.tables.columns import GRAINS
+from spark.tables.entry_columns import MAKERS
+from spark.tables.event_groups import MESSAGES
+from spark.tables.property_columns import PROPERTIES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "spark-columns.md"
@@ -22,8 +22,8 @@ PAGE = ROOT / "docs" / "spark-columns.md"
 INTRODUCTION = """\
 # Columns of the log in Spark
 
-Written by `tools/columns_table.py` from `spark/schema/columns.py` and
-`spark/schema/column_meanings.py`; do not edit.
+Written by `tools/columns_table.py` from `spark/tables/columns.py` and
+`spark/tables/column_meanings.py`; do not edit.
 
 The option `rows` of the data source chooses one of three tables of the same log
 ([spark.md](spark.md#in-a-notebook)). A value that an event does not have is null. A *position* is

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from actors.inspection.status.status_metrics import METRICS
+from actors.inspection.status_metrics import METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "operations.md"

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
+from actors.bridge.dropped_properties import PropertyLosses
 from actors.bridge.from_nats import FromNats
 from actors.bridge.nats_backpressure import NatsBackpressure
 from actors.bridge.outbox import Outbox
-from actors.bridge.properties.dropped_properties import PropertyLosses
-from actors.bridge.properties.property_reader import PropertyReader
-from actors.bridge.properties.property_writer import PropertyWriter
-from actors.bridge.properties.reply_subjects import Answered, ReplySubjects
+from actors.bridge.property_reader import PropertyReader
+from actors.bridge.property_writer import PropertyWriter
 from actors.bridge.replies import Replies
+from actors.bridge.reply_subjects import Answered, ReplySubjects
 from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import GatedMessages, ToNats
 from actors.bridge.topic_flow import OutgoingMessages
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.bridge.bridge_stats import BridgeStats
+    from actors.bridge.filter_reports import FilterReports
     from actors.bridge.interest import Interest
-    from actors.bridge.several_logs.filter_reports import FilterReports
-    from actors.configuration.bridge_options import BridgeOptions
+    from actors.limits.bridge_options import BridgeOptions
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import Batch, Publication
     from eventstore.format.positions import Position

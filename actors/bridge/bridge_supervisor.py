@@ -12,10 +12,10 @@ import structlog
 
 from actors.bridge.bridge import Bridge, Connected, Disconnected, OrderedLink
 from actors.bridge.bridge_stats import BridgeStats
+from actors.bridge.filter_reports import FilterReports
 from actors.bridge.interest import Interest
-from actors.bridge.several_logs.filter_reports import FilterReports
-from actors.bridge.several_logs.topic_homes import TopicHomes
 from actors.bridge.to_nats import GatedMessages
+from actors.bridge.topic_homes import TopicHomes
 from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, EventStoreError
 from eventstore.format.events import NATS_SESSION
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.bridge.topic_flow import OutgoingMessages
-    from actors.configuration.bridge_options import BridgeOptions
+    from actors.limits.bridge_options import BridgeOptions
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import Publication
     from eventstore.nats.batch_parser import NatsMessage

@@ -5,7 +5,7 @@ or ``bridge_qos``) or a retain header they are recorded first, as published by t
 ``$nats``; a message with a reply subject gets an answer in JetStream's format when the record is on
 disk.
 
-With several logs (:mod:`actors.bridge.several_logs`) each broker delivers messages at QoS 0 only to
+With several logs (:mod:`actors.bridge`) each broker delivers messages at QoS 0 only to
 its own clients. Other messages are recorded by the home of their topic, from which the other logs
 take them.
 """
@@ -21,7 +21,7 @@ import orjson
 
 from actors.bridge.duplicates import OwnMessages
 from actors.bridge.replies import LONGEST
-from actors.configuration.bridge_options import REPLIES, REQUESTS
+from actors.limits.bridge_options import REPLIES, REQUESTS
 from actors.routing.subscriber import is_shared
 from actors.session.decisions.acknowledgements import PACKET_IDS
 from actors.session.publisher import Publisher
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from actors.bridge.bridge_stats import BridgeStats
+    from actors.bridge.filter_reports import FilterReports
     from actors.bridge.interest import Interest, SubjectInterest
-    from actors.bridge.properties.property_reader import PropertyReader
-    from actors.bridge.properties.reply_subjects import Answered
+    from actors.bridge.property_reader import PropertyReader
     from actors.bridge.replies import Replies
-    from actors.bridge.several_logs.filter_reports import FilterReports
-    from actors.configuration.bridge_options import BridgeOptions
+    from actors.bridge.reply_subjects import Answered
+    from actors.limits.bridge_options import BridgeOptions
     from actors.routing.subscriber import Subscriber
     from actors.session.node_context import NodeContext
     from eventstore.format.positions import Position

@@ -8,7 +8,7 @@ of the copies. A subscription that ends counts until the server has confirmed it
 then messages may arrive for it. One that the server refuses does not count until the next
 connection, which tries again.
 
-With several logs (:mod:`actors.bridge.several_logs`) the filters of other logs count as well.
+With several logs (:mod:`actors.bridge`) the filters of other logs count as well.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from actors.bridge.duplicates import DuplicateFilter
-from actors.bridge.several_logs.topic_homes import topic_header
-from actors.configuration.bridge_options import REQUESTS
+from actors.bridge.topic_homes import topic_header
+from actors.limits.bridge_options import REQUESTS
 from eventstore.format.events import NATS_SESSION
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import split_levels
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from actors.bridge.duplicates import ExpectedCopy
-    from actors.bridge.several_logs.topic_homes import TopicHomes
-    from actors.configuration.bridge_options import BridgeOptions
+    from actors.bridge.topic_homes import TopicHomes
+    from actors.limits.bridge_options import BridgeOptions
 
 _CACHED_SUBJECTS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024

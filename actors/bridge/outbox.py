@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.bridge.subscriber_probes import SubscriberProbes
-    from actors.configuration.bridge_options import BridgeOptions
+    from actors.limits.bridge_options import BridgeOptions
     from actors.session.node_context import NodeContext
     from eventstore.format.records import Record
 

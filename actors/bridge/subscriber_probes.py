@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.bridge.bridge_stats import BridgeStats
-    from actors.bridge.properties.property_writer import PropertyWriter
+    from actors.bridge.property_writer import PropertyWriter
     from actors.bridge.topic_flow import OutgoingMessages, TopicFlow
     from eventstore.format.positions import Position
 

@@ -11,9 +11,9 @@ from collections import defaultdict, deque
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from actors.bridge.properties.property_writer import header_room
+from actors.bridge.property_writer import header_room
 from actors.bridge.topic_flow import TopicFlow
-from actors.configuration.bridge_options import REPLIES
+from actors.limits.bridge_options import REPLIES
 from eventstore.format.events import NATS_SESSION
 from protocol.nats.headers import MAX_CLIENT
 from protocol.nats.mapping import MAX_SUBJECT
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from actors.bridge.subscriber_probes import SubscriberProbes
     from actors.bridge.topic_flow import OutgoingMessages
-    from actors.configuration.bridge_options import BridgeOptions
+    from actors.limits.bridge_options import BridgeOptions
     from eventstore.log.pending_record import GatedOutput
 
 _MAX_FLOWS = 65_536

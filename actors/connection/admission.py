@@ -2,7 +2,7 @@
 
 This module decides about a connection until it requests its session: whether there is room for it
 and for its buffered bytes, whether its login is valid, and whether it owns its session. Later
-decisions are in :mod:`actors.session_admission`.
+decisions are in :mod:`actors.broker.session_admission`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.authn.credentials import login_rank
-from actors.authn.enhanced import Outcome
+from actors.access.credentials import login_rank
+from actors.access.enhanced import Outcome
 from actors.connection.listener import Listener
 from actors.connection.pseudonyms import name_in_log
 from actors.connection.socket_actor import SocketCloser
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-    from actors.authn.credentials import Authenticator, Credentials, Verdict
-    from actors.authn.enhanced import Exchange
-    from actors.configuration.broker_options import BrokerOptions
-    from actors.configuration.limit_options import Quota
+    from actors.access.credentials import Authenticator, Credentials, Verdict
+    from actors.access.enhanced import Exchange
     from actors.connection.connection import Connection
     from actors.connection.enhanced_login import EnhancedLogin
     from actors.connection.listener import ListenerOptions
+    from actors.limits.broker_options import BrokerOptions
+    from actors.limits.limit_options import Quota
     from actors.limits.slow_readers import SlowReader
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.authn.backend_selection import LOCKED_OUT
+from actors.access.backend_selection import LOCKED_OUT
 from actors.connection.enhanced_login import EnhancedLogin
 from actors.node.read_pause import ReadPause
 from actors.session.session_messages import ConnectRequest
@@ -15,8 +15,8 @@ from protocol.mqtt.reason_codes import ReasonCode
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.authn.credentials import Credentials, Verdict
-    from actors.authn.enhanced import Outcome
+    from actors.access.credentials import Credentials, Verdict
+    from actors.access.enhanced import Outcome
     from actors.connection.connection import Connection
     from actors.kernel.clock import Timer
     from actors.session.node_context import NodeContext

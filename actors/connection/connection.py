@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from actors.authn.credentials import Credentials
+from actors.access.credentials import Credentials
 from actors.connection.connect_handshake import ConnectHandshake
 from actors.connection.input_actor import InputActor
 from actors.connection.input_throttle import InputThrottle, count_messages
@@ -54,7 +54,7 @@ from protocol.mqtt.reason_codes import (
     ReasonCode,
     closing_string,
 )
-from protocol.mqtt5.server_packet_encoder_v5 import (
+from protocol.mqtt.server_packet_encoder_v5 import (
     Explanation,
     encode_connack_v5,
     encode_server_disconnect,
@@ -63,8 +63,8 @@ from protocol.mqtt5.server_packet_encoder_v5 import (
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.authn.credentials import Verdict
-    from actors.authz.rules import TopicAcl
+    from actors.access.credentials import Verdict
+    from actors.access.rules import TopicAcl
     from actors.connection.listener import Listener
     from actors.session.node_context import NodeContext
     from actors.session.session import Session

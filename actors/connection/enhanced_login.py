@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from actors.authn.enhanced import Challenge
+from actors.access.enhanced import Challenge
 from protocol.mqtt.reason_codes import ReasonCode
-from protocol.mqtt5.server_packet_encoder_v5 import Explanation, encode_server_auth
+from protocol.mqtt.server_packet_encoder_v5 import Explanation, encode_server_auth
 
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.authn.enhanced import Exchange, Outcome, Step
+    from actors.access.enhanced import Exchange, Outcome, Step
     from actors.connection.connection import Connection
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import AuthenticationStep

@@ -27,7 +27,7 @@ from actors.node.read_pause import ReadPause
 from protocol.mqtt.decoder import Decoder
 
 if TYPE_CHECKING:
-    from actors.authn.credentials import Verdict
+    from actors.access.credentials import Verdict
     from actors.connection.connect_handshake import ConnectHandshake
     from actors.connection.listener import Listener
     from actors.limits.publish_rates import RateLimiter

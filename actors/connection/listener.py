@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from actors.configuration.limit_options import NO_QUOTA, Quota
 from actors.connection.connection import Connection
+from actors.limits.limit_options import NO_QUOTA, Quota
 from actors.transports.stack import StackOptions, build_stack
-from protocol.mqtt5.decoder_v5 import PacketDecoderV5
+from protocol.mqtt.decoder_v5 import PacketDecoderV5
 
 if TYPE_CHECKING:
     import asyncio

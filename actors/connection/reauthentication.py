@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from actors.authn.credentials import AuthResult
+from actors.access.credentials import AuthResult
 from actors.connection.enhanced_login import EnhancedLogin
 from eventstore.display import escaped
 from protocol.mqtt.reason_codes import ReasonCode
 
 if TYPE_CHECKING:
-    from actors.authn.credentials import Verdict
-    from actors.authn.enhanced import Outcome
+    from actors.access.credentials import Verdict
+    from actors.access.enhanced import Outcome
     from actors.connection.connection import Connection
     from actors.session.node_context import NodeContext
     from protocol.mqtt.packets import Auth

@@ -12,8 +12,8 @@ from actors.session.session_messages import Batch, Outgoing
 from eventstore.format.events import LOG_SESSION, SessionOpened
 from eventstore.format.node_events import RetainedCleared
 from eventstore.format.stored_properties import seconds_left
+from protocol.mqtt.message_properties import expiry_of, with_remaining_expiry
 from protocol.mqtt.packets import Publishes
-from protocol.mqtt5.properties.message_properties import expiry_of, with_remaining_expiry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ import orjson
 
 from actors.routing.subscriber import Subscriber
 from eventstore.partitions import partition_of
-from protocol.mqtt5.shared_filters import split_share
+from protocol.mqtt.shared_filters import split_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -18,7 +18,7 @@ from eventstore.format.node_events import Followed, RetainedCleared
 from eventstore.format.positions import Position, from_runs, position
 from eventstore.format.stored_properties import expiries
 from eventstore.log.message_store import StoredMessages
-from protocol.mqtt5.shared_filters import SHARE
+from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,7 +16,7 @@ from eventstore.format.positions import to_runs
 from eventstore.format.turn_events import TurnDelivered
 from eventstore.log.pending_record import LARGE_PAYLOAD
 from protocol.mqtt.encoder import PID_BYTES, publish_head
-from protocol.mqtt5.properties.property_codec import with_length
+from protocol.mqtt.property_codec import with_length
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

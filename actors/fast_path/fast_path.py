@@ -36,13 +36,13 @@ from eventstore.format.turn_events import TurnAcked, TurnPublished, TurnReleased
 from eventstore.log.message_store import StoredMessages
 from projections.state.waiting_queue import QOS_MASK
 from protocol.mqtt.encoder import PID_BYTES
-from protocol.mqtt.packets import PacketType, Publishes
-from protocol.mqtt.protocol_error import ProtocolError
-from protocol.mqtt5.properties.message_properties import (
+from protocol.mqtt.message_properties import (
     expiry_of,
     known_properties,
     read_publish_properties,
 )
+from protocol.mqtt.packets import PacketType, Publishes
+from protocol.mqtt.protocol_error import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from eventstore.log.message_store import Message
-    from protocol.mqtt5.properties.message_properties import ReceivedProperties
+    from protocol.mqtt.message_properties import ReceivedProperties
 
 _log = structlog.get_logger("foldmq")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from actors.inspection.broker_status import status
 from actors.inspection.busiest_topics import BusiestTopics
 from actors.inspection.inspector import Inspector
+from actors.inspection.log_storage import LogStorage
 from actors.inspection.operations import Operations
+from actors.inspection.process_memory import own_bytes
 from actors.inspection.queries import Queries
-from actors.inspection.status.broker_status import status
-from actors.inspection.status.log_storage import LogStorage
-from actors.inspection.status.process_memory import own_bytes
-from actors.inspection.status.status_metrics import StatusSources
+from actors.inspection.status_metrics import StatusSources
 
 if TYPE_CHECKING:
     from actors.bridge.bridge_supervisor import BridgeSupervisor

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from actors.inspection.inspector import Answer
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
-    from projections.clients.client_history import ClientHistory
+    from projections.state.client_history import ClientHistory
     from projections.state.session import SessionState
 
 RECENT_MS: Final = 600_000

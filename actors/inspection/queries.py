@@ -12,8 +12,10 @@ from re import compile as compile_pattern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.inspection import receiver_preview, views
+from actors.inspection.broker_status import status
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.problems import ProblemSearch
+from actors.inspection.process_memory import memory_use
 from actors.inspection.requests import (
     NameSimilarity,
     NotReady,
@@ -24,9 +26,7 @@ from actors.inspection.requests import (
     shown,
     text,
 )
-from actors.inspection.status.broker_status import status
-from actors.inspection.status.process_memory import memory_use
-from actors.inspection.status.status_metrics import log_sessions
+from actors.inspection.status_metrics import log_sessions
 from actors.session.session import Session
 from eventstore.format.events import LOG_SESSION
 from projections.state.session_table import OutstandingTotals
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from actors.inspection.busiest_topics import BusiestTopics
     from actors.inspection.inspector import Answer, Handler, Work
-    from actors.inspection.status.status_metrics import StatusSources
+    from actors.inspection.status_metrics import StatusSources
     from actors.kernel.actor import LoopActor
     from actors.session.node_context import NodeContext
     from projections.state.session import SessionState

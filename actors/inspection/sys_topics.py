@@ -21,7 +21,7 @@ from protocol.mqtt.topic_trie import TopicTrie
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from actors.authz.rules import TopicAcl
+    from actors.access.rules import TopicAcl
     from actors.session.node_context import NodeContext
 
 ROOT = "$SYS/broker/"

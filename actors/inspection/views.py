@@ -20,7 +20,7 @@ from actors.session.subscription_actor import Subscription
 from eventstore.format.events import LOG_SESSION
 from eventstore.format.stored_properties import expiry_ms
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
-from protocol.mqtt5.properties.message_properties import properties_object
+from protocol.mqtt.message_properties import properties_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -19,7 +19,7 @@ from actors.limits.unauthenticated import Unauthenticated
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping
 
-    from actors.configuration.limit_options import LimitOptions, Quota
+    from actors.limits.limit_options import LimitOptions, Quota
 
 _log = structlog.get_logger("foldmq")
 

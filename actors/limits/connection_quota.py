@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from actors.configuration.limit_options import NO_QUOTA, Quota
 from actors.limits.address_networks import network_of
+from actors.limits.limit_options import NO_QUOTA, Quota
 from actors.limits.token_bucket import Buckets
 
 if TYPE_CHECKING:

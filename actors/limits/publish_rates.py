@@ -20,7 +20,7 @@ from actors.limits.token_bucket import Bucket, Buckets
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from actors.configuration.limit_options import Quota
+    from actors.limits.limit_options import Quota
 
 _SHORTEST = 0.05
 """Minimum seconds of a pause; otherwise each packet would be read separately."""

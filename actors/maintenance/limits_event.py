@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from eventstore.format.node_events import LimitsApplied
 
 if TYPE_CHECKING:
-    from actors.authz.rules import Permissions
-    from actors.configuration.broker_options import BrokerOptions
+    from actors.access.rules import Permissions
+    from actors.limits.broker_options import BrokerOptions
 
 
 def applied_limits(options: BrokerOptions, permissions: Permissions) -> LimitsApplied:

@@ -19,9 +19,7 @@ import structlog
 
 from eventstore.errors import LogUnavailable, LostLog
 from eventstore.format.positions import INDEX_BITS
-from projections.state.session_table import bound_of, text_of
-from projections.state.snapshot import encode_session
-from projections.storage.format import (
+from projections.state.format import (
     GONE,
     HISTORY,
     MARK,
@@ -34,6 +32,8 @@ from projections.storage.format import (
     retained_body,
     version_tag,
 )
+from projections.state.session_table import bound_of, text_of
+from projections.state.snapshot import encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from eventstore.format.positions import Position
     from eventstore.log.keyed_store import KeyedStore
-    from projections.storage.loading import LoadedProjections
+    from projections.state.loading import LoadedProjections
 
 _log = structlog.get_logger("foldmq")
 

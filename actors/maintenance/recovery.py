@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from eventstore.format.node_events import ClockJumped, LogEndUnproven
     from eventstore.format.records import Record
     from eventstore.log.record_reader import LogTail
+    from projections.state.format import ProjectionMark
+    from projections.state.loading import LoadedProjections
     from projections.state.session import SessionState
-    from projections.storage.format import ProjectionMark
-    from projections.storage.loading import LoadedProjections
 
 _log = structlog.get_logger("foldmq")
 

@@ -20,11 +20,11 @@ from eventstore.format.records import ChainChecker
 from eventstore.format.turn_expansion import expanded
 from eventstore.log.log_start import LostBeginning
 from eventstore.log.message_store import retained_when_released
-from projections.clients.client_history import ClientHistories
+from projections.state.client_history import ClientHistories
+from projections.state.format import BadProjection
+from projections.state.loading import ProjectionLoader
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage
-from projections.storage.format import BadProjection
-from projections.storage.loading import ProjectionLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from eventstore.format.records import Record
     from eventstore.log.jetstream_log import EventLog
     from eventstore.log.record_reader import LogTail
+    from projections.state.loading import LoadedProjections
     from projections.state.session import SessionState
-    from projections.storage.loading import LoadedProjections
 
 _log = structlog.get_logger("foldmq")
 

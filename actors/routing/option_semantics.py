@@ -2,19 +2,19 @@
 
 - No Local, Retain As Published: ``TopicMatch`` chooses the subscription through which a session
   receives. ``actors.session.publisher`` leaves the publisher out, and
-  ``actors.session.delivery`` and ``actors.session.mqtt5`` set the RETAIN flag.
+  ``actors.session.delivery`` and ``actors.session`` set the RETAIN flag.
 - Retain Handling: ``actors.session.subscription_handler`` sends retained messages.
 
 The fast path leaves topics with a receiver that has No Local to the publisher. Subscription
-identifiers are a property of SUBSCRIBE, not an option: see ``actors.session.mqtt5``.
+identifiers are a property of SUBSCRIBE, not an option: see ``actors.session``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from protocol.mqtt5.shared_filters import SHARE
-from protocol.mqtt5.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
+from protocol.mqtt.shared_filters import SHARE
+from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
 
 if TYPE_CHECKING:
     from actors.routing.subscriber import Subscriber

@@ -13,7 +13,7 @@ from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from actors.configuration.bridge_options import REQUESTS
+from actors.limits.bridge_options import REQUESTS
 from actors.routing.option_semantics import ROUTED_OPTIONS, is_no_local
 from actors.routing.routes import NO_RECEIVERS, EnoughMatched, Routes
 from actors.routing.shared_groups import SharedGroups
@@ -23,14 +23,14 @@ from actors.routing.topic_match import Receivers, TopicMatch
 from actors.routing.wildcard_patterns import Patterns
 from eventstore.format.events import LOG_SESSION
 from projections.state.session import SHARED_PART
+from protocol.mqtt.shared_filters import split_share
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import is_bridge_state, is_reserved_topic
-from protocol.mqtt5.shared_filters import split_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from actors.authz.rules import TopicAcl
+    from actors.access.rules import TopicAcl
     from projections.state.session import SessionState, SubscriptionState
 
 _REMOVED_AT_ONCE = 64

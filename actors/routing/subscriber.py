@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocol.mqtt5.shared_filters import SHARE, split_share
+from protocol.mqtt.shared_filters import SHARE, split_share
 
 if TYPE_CHECKING:
-    from actors.authz.rules import TopicAcl
+    from actors.access.rules import TopicAcl
     from actors.kernel.actor import LoopActor
     from actors.routing.remote_members import RemoteMembers
 

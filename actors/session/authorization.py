@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.authz.rules import BRIDGE
+from actors.access.rules import BRIDGE
 from actors.limits.address_networks import network_of
 from actors.limits.rejection_log import RejectionLog
 from actors.session.decisions.publish_admission import NOT_PERMITTED
 from actors.session.decisions.queueing import dropped_unrecorded
 from eventstore.display import escaped
-from projections.clients.history_fold import LONGEST_DENIED
+from projections.state.history_fold import LONGEST_DENIED
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.topics import is_reserved_filter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.authn.credentials import Verdict
-    from actors.authz.rules import Permissions, TopicAcl
+    from actors.access.credentials import Verdict
+    from actors.access.rules import Permissions, TopicAcl
     from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
     from projections.state.session import SessionState

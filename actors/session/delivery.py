@@ -14,8 +14,8 @@ from actors.node.read_pause import ReadPause
 from actors.routing.option_semantics import is_retain_as_published
 from actors.routing.subscriber import is_shared
 from actors.session.decisions import acknowledgements, queueing
-from actors.session.delivery_state.message_buffer import MessageBuffer
-from actors.session.delivery_state.queue_expiry import QueueExpiry
+from actors.session.message_buffer import MessageBuffer
+from actors.session.queue_expiry import QueueExpiry
 from actors.session.redelivery import Redelivery
 from actors.session.session_messages import Batch, ContinueSending, Outgoing
 from eventstore.format.event_parsing import entries
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from actors.routing.subscriber import Subscriber
+    from actors.session.delivery_encoder import DeliveryEncoder
     from actors.session.interfaces import ClientConnection
-    from actors.session.mqtt5.delivery_encoder import DeliveryEncoder
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from projections.state.session import SubscriptionState

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from actors.authn.credentials import Verdict
-    from actors.authz.rules import TopicAcl
+    from actors.access.credentials import Verdict
+    from actors.access.rules import TopicAcl
     from actors.kernel.actor import LoopActor
     from actors.session.session import Session
     from actors.session.session_messages import Batch, Publication
@@ -153,7 +153,7 @@ class ClientConnection(OutputSink, Paused, Protocol):
 
 
 class SessionDirectory(Protocol):
-    """The sessions of a node and their life cycle: ``actors.session_registry.SessionRegistry``."""
+    """The sessions of a node and their life cycle: ``actors.broker.session_registry.SessionRegistry``."""
 
     @property
     def attached(self) -> int:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from actors.routing.subscriber import is_shared
+from actors.session.connack import accepting_connack
 from actors.session.decisions import queueing, sharing
-from actors.session.mqtt5.connack import accepting_connack
-from actors.session.mqtt5.delivery_encoder import DeliveryEncoder
+from actors.session.delivery_encoder import DeliveryEncoder
 from actors.session.session_messages import (
     NEXT_TURN,
     ConnectionAttached,

@@ -27,9 +27,9 @@ from eventstore.format.event_parsing import LogEvent, entries
 from eventstore.format.positions import Position, format_position
 from eventstore.format.stored_properties import expired_until
 from eventstore.log.message_store import MessageStore
-from projections.clients.client_history import ClientHistories
+from projections.state.client_history import ClientHistories
 from projections.state.node_state import NodeState
-from protocol.mqtt5.publish_encoder_v5 import AliasNumbers
+from protocol.mqtt.publish_encoder_v5 import AliasNumbers
 
 NEVER_EXPIRES = 0xFFFF_FFFF
 """Session expiry that means: as long as the broker permits (MQTT 5, section 3.1.2.11.2)."""
@@ -37,11 +37,11 @@ NEVER_EXPIRES = 0xFFFF_FFFF
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from actors.configuration.broker_options import BrokerOptions
     from actors.kernel.actor import LoopActor
     from actors.kernel.clock import Clock
     from actors.kernel.kernel import Kernel
     from actors.kernel.turn_work import TurnWork
+    from actors.limits.broker_options import BrokerOptions
     from actors.limits.client_limits import ClientLimits
     from actors.routing.router import Router
     from actors.session.authorization import Authorizer

@@ -15,7 +15,7 @@ from projections.state.waiting_queue import QOS_MASK
 from protocol.mqtt.encoder import PINGRESP, encode_acks
 from protocol.mqtt.packets import Acks, PacketType, Pingreq, Publishes, Subscribe, Unsubscribe
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode
-from protocol.mqtt5.server_packet_encoder_v5 import encode_explained_acks
+from protocol.mqtt.server_packet_encoder_v5 import encode_explained_acks
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence

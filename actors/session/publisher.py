@@ -16,7 +16,7 @@ from actors.routing.subscriber import is_shared
 from actors.session.decisions.publish_admission import TOPIC_LEVELS, admit_by_topic
 from actors.session.decisions.queueing import dropped, dropped_unrecorded
 from actors.session.decisions.record_parts import split_for_records
-from actors.session.mqtt5.delivery_encoder import remaining_properties
+from actors.session.delivery_encoder import remaining_properties
 from actors.session.session_messages import (
     NOT_LOGGED,
     Batch,

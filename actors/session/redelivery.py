@@ -12,7 +12,7 @@ from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Final
 
 from actors.session.decisions import acknowledgements, queueing
-from actors.session.delivery_state.first_transmissions import FirstTransmissions
+from actors.session.first_transmissions import FirstTransmissions
 from actors.session.session_messages import AckCheck
 from eventstore.format.events import Redelivered
 from eventstore.format.positions import to_runs
@@ -20,7 +20,7 @@ from projections.state.waiting_queue import QOS_MASK, RAP_FLAG, RETAIN_FLAG
 from protocol.mqtt.encoder import encode_acks
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.reason_codes import ReasonCode
-from protocol.mqtt5.shared_filters import SHARE
+from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Messages among connections, sessions and subscriptions. MQTT messages are passed in batches.
 
-The properties of MQTT 5 messages are the ``blocks`` of a batch: bytes that only ``protocol.mqtt5``
+The properties of MQTT 5 messages are the ``blocks`` of a batch: bytes that only ``protocol.mqtt``
 reads.
 """
 
@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from actors.session.mqtt5.delivery_encoder import VARIANTS_V5
+from actors.session.delivery_encoder import VARIANTS_V5
 from eventstore.log.message_store import StoredMessages
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import PublishEncoder
 from protocol.mqtt.packets import cut_payloads
-from protocol.mqtt5.publish_encoder_v5 import prepare_publishes
+from protocol.mqtt.publish_encoder_v5 import prepare_publishes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from actors.authn.credentials import Verdict
-    from actors.authn.enhanced import Step
+    from actors.access.credentials import Verdict
+    from actors.access.enhanced import Step
     from actors.node.operator_commands import OperatorCommand
     from actors.routing.subscriber import Subscriber
     from actors.session.interfaces import ClientConnection
     from eventstore.format.positions import Position
     from eventstore.log.message_store import Message
     from protocol.mqtt.packets import Connect, Packet, Publishes
-    from protocol.mqtt5.publish_encoder_v5 import PacketVariant, PublishEncoderV5
+    from protocol.mqtt.publish_encoder_v5 import PacketVariant, PublishEncoderV5
 
 NEXT_TURN: Final = object()
 """Yielded by longer work: the next part is a separate turn, and others run in between. If a number

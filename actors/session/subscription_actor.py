@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 
 from actors.kernel.actor import LoopActor
-from actors.session.mqtt5.delivery_encoder import remaining_properties
+from actors.session.delivery_encoder import remaining_properties
 from actors.session.session_messages import Batch, ChangeQos, DeniedMessages, Outgoing
 from eventstore.format.stored_properties import expired_until
 

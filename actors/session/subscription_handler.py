@@ -18,16 +18,16 @@ from actors.session.session_messages import NEXT_TURN, SAME_TURN, ChangeQos
 from actors.session.subscription_actor import Subscription
 from eventstore.format.events import LOG_SESSION
 from protocol.mqtt.encoder import SUBSCRIBE_FAILURE, encode_suback, encode_unsuback
+from protocol.mqtt.field_reader import check_topic_filter
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode, filters_string
-from protocol.mqtt.topics import TopicError
-from protocol.mqtt5.field_reader import check_topic_filter
-from protocol.mqtt5.server_packet_encoder_v5 import (
+from protocol.mqtt.server_packet_encoder_v5 import (
     NO_EXPLANATION,
     Explanation,
     encode_suback_v5,
     encode_unsuback_v5,
 )
-from protocol.mqtt5.shared_filters import SHARE, split_share
+from protocol.mqtt.shared_filters import SHARE, split_share
+from protocol.mqtt.topics import TopicError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -10,7 +10,7 @@ from actors.session.decisions import acknowledgements, queueing, sharing
 from actors.sharing.shared_members import unreadable_topics
 from eventstore.format.events import LOG_SESSION, Assigned
 from eventstore.format.positions import format_position, to_runs
-from protocol.mqtt5.shared_filters import split_share
+from protocol.mqtt.shared_filters import split_share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

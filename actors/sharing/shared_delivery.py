@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from actors.node.backpressure import BACKLOG
 from actors.session.decisions import queueing, sharing
 from actors.session.delivery import Delivery
-from actors.session.mqtt5.delivery_encoder import remaining_properties
+from actors.session.delivery_encoder import remaining_properties
 from actors.session.session import Session
 from actors.session.session_messages import Batch, Outgoing
 from actors.sharing.assignment_recorder import AssignmentRecorder
@@ -31,7 +31,7 @@ from eventstore.format.events import Expired, MessageDropped
 from eventstore.format.positions import to_runs
 from eventstore.log.message_store import StoredMessages
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
-from protocol.mqtt5.shared_filters import split_share
+from protocol.mqtt.shared_filters import split_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -13,7 +13,7 @@ from actors.session.session_messages import Batch, Outgoing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.authz.rules import TopicAcl
+    from actors.access.rules import TopicAcl
     from actors.routing.remote_members import RemoteMembers
     from actors.routing.shared_groups import SharedGroup
     from actors.session.interfaces import ClientConnection

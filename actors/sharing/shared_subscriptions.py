@@ -16,7 +16,7 @@ from eventstore.format.events import (
     Unsubscribed,
 )
 from projections.state.session import SHARED_HOME, SHARED_PART
-from protocol.mqtt5.shared_filters import split_share
+from protocol.mqtt.shared_filters import split_share
 
 if TYPE_CHECKING:
     from actors.session.node_context import NodeContext

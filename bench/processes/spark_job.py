@@ -5,12 +5,12 @@ import json
 import time
 from typing import Any
 
-from spark.audit.pipeline import audit
-from spark.datasource.discovery import find_logs
-from spark.datasource.log import Log
-from spark.datasource.options import SourceOptions
+from spark.jobs.pipeline import audit
+from spark.report.traffic_stats import measure_traffic
 from spark.runtime.session import running_session
-from spark.traffic.traffic_stats import measure_traffic
+from spark.tables.discovery import find_logs
+from spark.tables.log import Log
+from spark.tables.options import SourceOptions
 
 MEMORY = "2g"
 """Heap of the JVM; the Python workers need memory in addition."""

@@ -20,7 +20,7 @@ import orjson
 
 from actors.inspection.inspector import Inspector
 from cli.main import main
-from cli.monitoring import microservice
+from cli.serve import microservice
 
 _OFTEN = 0.99
 

@@ -29,8 +29,8 @@ from bench.brokers.mqtt_client import (
     session_name,
     subscribe,
 )
-from cli.live.broker_search import open_broker
-from cli.logsource.source_flags import SourceFlags
+from cli.logs.broker_search import open_broker
+from cli.logs.source_flags import SourceFlags
 from protocol.errors import FoldmqError
 
 _AT_ONCE, _SOURCES = 200, 20  # connections made at a time, and the addresses they come from

@@ -60,7 +60,7 @@ def _pub(
     # Other commands do not load the MQTT client.
     from cli.clients import client_session, pub
     from cli.clients import connection as client
-    from cli.logsource.topic_flags import check_topic
+    from cli.logs.topic_flags import check_topic
 
     check_topic(topic)
     session = client_session.session_of(

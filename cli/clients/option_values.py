@@ -38,7 +38,7 @@ def check_filter_of_level(topic_filter: str, level: int) -> None:
     check = validate_topic_filter
     if level == 5:
         # foldmq pub does not need the packets of MQTT 5.
-        from protocol.mqtt5.field_reader import check_topic_filter
+        from protocol.mqtt.field_reader import check_topic_filter
 
         check = check_topic_filter
     try:

@@ -50,12 +50,12 @@ from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage
 from projections.state.session import InFlight, SessionState, SubscriptionState
 from projections.state.waiting_queue import RETAIN_FLAG, WaitingQueue
-from protocol.mqtt.topics import is_reserved_filter, is_reserved_topic, matches
-from protocol.mqtt5.properties.message_properties import (
+from protocol.mqtt.message_properties import (
     MessageProperties,
     encode_message_properties,
 )
-from protocol.mqtt5.shared_filters import SHARE, split_share
+from protocol.mqtt.shared_filters import SHARE, split_share
+from protocol.mqtt.topics import is_reserved_filter, is_reserved_topic, matches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

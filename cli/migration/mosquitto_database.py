@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cli.settings.setting_sources import ConfigError
 from protocol.errors import FoldmqError
+from protocol.mqtt.field_reader import check_topic_filter
+from protocol.mqtt.message_properties import split_properties
 from protocol.mqtt.packets import PacketType
+from protocol.mqtt.property_codec import find_properties, read_variable
+from protocol.mqtt.property_table import SUBSCRIPTION_IDENTIFIER
 from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.topics import TopicError, validate_topic_name
-from protocol.mqtt5.field_reader import check_topic_filter
-from protocol.mqtt5.properties.message_properties import split_properties
-from protocol.mqtt5.properties.property_codec import find_properties, read_variable
-from protocol.mqtt5.properties.property_table import SUBSCRIPTION_IDENTIFIER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

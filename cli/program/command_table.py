@@ -49,49 +49,51 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
         (
             CommandEntry(
                 "status",
-                "cli.diagnosis.diagnosis_commands",
+                "cli.commands.diagnosis_commands",
                 "Show whether the broker is healthy.",
             ),
             CommandEntry(
                 "doctor",
-                "cli.diagnosis.diagnosis_commands",
+                "cli.commands.diagnosis_commands",
                 "Find problems, their causes, and what to do.",
             ),
             CommandEntry(
                 "reload",
-                "cli.operator.operator_commands",
+                "cli.commands.operator_commands",
                 "Make a running broker read its settings again.",
             ),
-            CommandEntry("top", "cli.operator.operator_commands", "Monitor a running broker."),
+            CommandEntry("top", "cli.commands.operator_commands", "Monitor a running broker."),
             CommandEntry(
                 "sessions",
-                "cli.operator.operator_commands",
+                "cli.commands.operator_commands",
                 "List, show, disconnect and remove sessions.",
             ),
             CommandEntry(
                 "subscriptions",
-                "cli.operator.operator_commands",
+                "cli.commands.operator_commands",
                 "Show how a message on a topic would be delivered.",
             ),
             CommandEntry(
                 "retained",
-                "cli.operator.operator_commands",
+                "cli.commands.operator_commands",
                 "List, print and remove retained messages.",
             ),
             CommandEntry(
                 "actors",
-                "cli.operator.operator_commands",
+                "cli.commands.operator_commands",
                 "Inspect the actors of a running broker.",
             ),
             CommandEntry(
                 "nodes",
-                "cli.operator.operator_commands",
+                "cli.commands.operator_commands",
                 "List the nodes of a cluster.",
             ),
-            CommandEntry("web", "cli.web.web_command", "Serve the web page of a running broker."),
+            CommandEntry(
+                "web", "cli.web.pages.web_command", "Serve the web page of a running broker."
+            ),
             CommandEntry(
                 "web-token",
-                "cli.web.auth.token_command",
+                "cli.web.token_command",
                 "Manage the tokens of the web page.",
             ),
         ),
@@ -99,19 +101,19 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
     (
         "Read the event log",
         (
-            CommandEntry("why", "cli.history.log_commands", "Explain what happened to a message."),
-            CommandEntry("log", "cli.history.log_commands", "List the events of the log."),
+            CommandEntry("why", "cli.commands.log_commands", "Explain what happened to a message."),
+            CommandEntry("log", "cli.commands.log_commands", "List the events of the log."),
             CommandEntry(
                 "replay",
-                "cli.history.log_commands",
+                "cli.commands.log_commands",
                 "Show the state of the broker at any point in time.",
             ),
             CommandEntry(
                 "diff",
-                "cli.history.log_commands",
+                "cli.commands.log_commands",
                 "Show the differences between the states at two points in time.",
             ),
-            CommandEntry("spark", "cli.sparkjobs.spark_commands", "Run Spark jobs on the log."),
+            CommandEntry("spark", "cli.spark.spark_commands", "Run Spark jobs on the log."),
         ),
     ),
     (
@@ -119,22 +121,22 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
         (
             CommandEntry(
                 "verify",
-                "cli.history.log_commands",
+                "cli.commands.log_commands",
                 "Compare the running broker with its log.",
             ),
             CommandEntry(
                 "backup",
-                "cli.copies.backup_commands",
+                "cli.commands.backup_commands",
                 "Back up the log of a broker, running or not.",
             ),
             CommandEntry(
                 "restore",
-                "cli.copies.backup_commands",
+                "cli.commands.backup_commands",
                 "Restore a backup into a new data directory.",
             ),
             CommandEntry(
                 "salvage",
-                "cli.copies.salvage_command",
+                "cli.commands.salvage_command",
                 "Copy what can be proven of a damaged log.",
             ),
         ),

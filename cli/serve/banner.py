@@ -15,7 +15,7 @@ from cli.common.endpoints import Endpoint
 from cli.common.package_version import version
 from cli.common.units import Address
 from cli.settings.settings import Settings
-from cli.web.auth.own_token import TOKEN_FILE
+from cli.web.own_token import TOKEN_FILE
 
 log = structlog.get_logger("foldmq")
 

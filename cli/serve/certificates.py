@@ -1,7 +1,7 @@
 """The certificates and other credentials with an end in the files that the settings name.
 
 Each is a row for the status, the metrics, the log and ``foldmq doctor``; what a row means is in
-:mod:`cli.diagnosis.certificate_advice`.
+:mod:`cli.commands.certificate_advice`.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ import orjson
 import structlog
 
 from actors.maintenance.recovery import software
-from cli.serve.factories.edge_factory import cluster_authorities
+from cli.serve.edge_factory import cluster_authorities
 from cluster.leader import Leader
 from cluster.members import Members
 from cluster.standby import Standby
 from cluster.status import NodeStatus, Role, decode_status
-from eventstore.nodes.cluster_messages import NodeMessages
+from eventstore.nats.cluster_messages import NodeMessages
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from actors.maintenance.cluster_hooks import ClusterHooks
     from actors.node.reload_outcome import ReloadOutcome
     from cli.common.units import Address
-    from cli.logsource.log_store import Store
+    from cli.serve.log_store import Store
     from cli.settings.settings import Settings
-    from cluster.edge.edge_listeners import Edges
+    from cluster.edge_listeners import Edges
     from cluster.standby import Leadership
 
 _log = structlog.get_logger("foldmq")

@@ -8,16 +8,16 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from cli.commands.certificate_advice import advise_on_certificates, certificate_line
 from cli.common import text
 from cli.common.colour import painted
 from cli.common.units import Address
-from cli.diagnosis.certificate_advice import advise_on_certificates, certificate_line
-from cli.logsource.cluster_keys import check_cluster_key
-from cli.logsource.log_store import check_files, fit_packet_size, nats_tls, nats_users
+from cli.logs.cluster_keys import check_cluster_key
+from cli.serve.auth_factory import Access, make_permissions
 from cli.serve.certificates import read_certificates
-from cli.serve.factories.auth_factory import Access, make_permissions
-from cli.serve.factories.listener_factory import Listeners
+from cli.serve.listener_factory import Listeners
 from cli.serve.log_bound import log_bound
+from cli.serve.log_store import check_files, fit_packet_size, nats_tls, nats_users
 from cli.settings.setting_sources import ConfigError, read_layers
 from cli.settings.settings import Settings, load_settings
 from eventstore.datadir import DataDir

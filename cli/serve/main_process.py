@@ -11,18 +11,18 @@ import structlog
 from actors.kernel.clock import SystemClock
 from cli.common import logging_setup
 from cli.common.units import Address
-from cli.logsource.cluster_keys import check_cluster_key
-from cli.logsource.log_store import bridge_access, check_files
-from cli.processes.partitioned_node import PartitionedNode
-from cli.processes.supervisor import Supervisor
+from cli.logs.cluster_keys import check_cluster_key
+from cli.serve.auth_factory import Access, make_permissions, pseudonym_key
 from cli.serve.banner import Facts, announce
-from cli.serve.factories.auth_factory import Access, make_permissions, pseudonym_key
-from cli.serve.factories.edge_factory import partition_edges
-from cli.serve.factories.limits_factory import affordable_connections, limit_options
-from cli.serve.factories.listener_factory import Listeners
+from cli.serve.edge_factory import partition_edges
+from cli.serve.limits_factory import affordable_connections, limit_options
+from cli.serve.listener_factory import Listeners
 from cli.serve.log_bound import log_bound
+from cli.serve.log_store import bridge_access, check_files
+from cli.serve.partitioned_node import PartitionedNode
+from cli.serve.supervisor import Supervisor
+from cli.serve.web_process import WebProcess
 from cli.settings.settings import check_settings
-from cli.web.web_process import WebProcess
 from eventstore.nats.log_stream import durability_promise
 from projections.log_proof import statement
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Callable
 
-    from actors.configuration.limit_options import LimitOptions
     from actors.connection.listener import ListenerOptions
+    from actors.limits.limit_options import LimitOptions
     from cli.common.endpoints import Endpoint
     from cli.settings.settings import Settings
-    from cluster.edge.edge_listeners import Edges
+    from cluster.edge_listeners import Edges
     from eventstore.datadir import DataDir
 
 _log = structlog.get_logger("foldmq")
 
 
 class MainListeners:
-    """The listeners of the main process: ``cli.processes.process_listeners.ListenerSource``.
+    """The listeners of the main process: ``cli.serve.process_listeners.ListenerSource``.
 
     ``reread`` reads the settings again.
     """

@@ -12,10 +12,10 @@ import structlog
 from actors.kernel.os_priority import set_short_time_slice
 from cli.common import logging_setup
 from cli.common.memory import keep_large_blocks
-from cli.processes.broker_process import ProcessMember, member_settings
+from cli.serve.broker_process import ProcessMember, member_settings
 from cli.serve.cluster_member import SteppedDown
-from cli.serve.factories.limits_factory import check_open_files
-from cli.serve.factories.listener_factory import SOCKETS_VARIABLE
+from cli.serve.limits_factory import check_open_files
+from cli.serve.listener_factory import SOCKETS_VARIABLE
 from cli.serve.main_process import run_partitioned, supervise
 from cli.serve.service import Service
 from cli.settings.setting_sources import ConfigError

@@ -31,6 +31,6 @@ def _pseudonym(
 
     Works for the data directory of a broker with pseudonyms = true, and for the key of a cluster.
     """
-    from cli.serve.factories.auth_factory import pseudonym_of
+    from cli.serve.auth_factory import pseudonym_of
 
     typer.echo(pseudonym_of(client, data_dir, cluster_key_file))

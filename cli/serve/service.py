@@ -13,20 +13,36 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
-from actors.broker import Broker
-from actors.inspection.status.process_memory import resident_and_peak
+from actors.broker.broker import Broker
+from actors.inspection.process_memory import resident_and_peak
 from actors.kernel.clock import SystemClock
 from actors.maintenance.cluster_hooks import ClusterHooks
 from actors.maintenance.state_digests import StateDigestService, subject_of
 from actors.node.counters import watch_loop
 from actors.node.reload_outcome import ReloadOutcome
+from cli.commands.certificate_advice import advise_on_certificates
 from cli.common import logging_setup
 from cli.common.endpoints import Endpoint
 from cli.common.memory import GarbageCollector, trim_after_peaks, tune_collector
-from cli.diagnosis.certificate_advice import advise_on_certificates
-from cli.indexing.index_process import IndexProcess
-from cli.logsource.cluster_keys import check_cluster_key
-from cli.logsource.log_store import (
+from cli.logs.cluster_keys import check_cluster_key
+from cli.logs.index_process import IndexProcess
+from cli.serve.auth_factory import (
+    Access,
+    make_permissions,
+    pseudonym_key,
+    scram_secret,
+    users_digest,
+)
+from cli.serve.banner import Facts, Progress, announce
+from cli.serve.broker_process import ProcessMember
+from cli.serve.certificates import read_certificates, with_files
+from cli.serve.cluster_member import ClusterMember, SteppedDown
+from cli.serve.edge_factory import PeerSockets
+from cli.serve.http_monitor import HttpMonitor
+from cli.serve.limits_factory import affordable_connections, limit_options
+from cli.serve.listener_factory import Listeners
+from cli.serve.log_bound import log_bound
+from cli.serve.log_store import (
     Store,
     answer_requests,
     check_files,
@@ -34,28 +50,12 @@ from cli.logsource.log_store import (
     nats_tls,
     open_store,
 )
-from cli.monitoring.http_monitor import HttpMonitor
-from cli.monitoring.microservice import serve_inspector
-from cli.monitoring.systemd_notify import Notifier
-from cli.processes.broker_process import ProcessMember
-from cli.processes.supervisor import check_process_count
-from cli.serve.banner import Facts, Progress, announce
-from cli.serve.certificates import read_certificates, with_files
-from cli.serve.cluster_member import ClusterMember, SteppedDown
-from cli.serve.factories.auth_factory import (
-    Access,
-    make_permissions,
-    pseudonym_key,
-    scram_secret,
-    users_digest,
-)
-from cli.serve.factories.edge_factory import PeerSockets
-from cli.serve.factories.limits_factory import affordable_connections, limit_options
-from cli.serve.factories.listener_factory import Listeners
-from cli.serve.factories.options_factory import make_bridge, make_options
-from cli.serve.log_bound import log_bound
+from cli.serve.microservice import serve_inspector
+from cli.serve.options_factory import make_bridge, make_options
+from cli.serve.supervisor import check_process_count
+from cli.serve.systemd_notify import Notifier
+from cli.serve.web_process import WebProcess
 from cli.settings.settings import RELOADABLE, Settings, check_settings
-from cli.web.web_process import WebProcess
 from cluster.follower import FellBehind
 from cluster.leader import Replaced
 from cluster.standby import Leadership
@@ -67,7 +67,7 @@ from projections.log_proof import SHOWN_AT_START, Doubt, statement
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from actors.authn.backend_selection import BackendSelection
+    from actors.access.backend_selection import BackendSelection
     from actors.session.node_context import NodeContext
     from cli.common.units import Address
     from cli.serve.log_bound import LogBound

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from actors.authn.stored.scram import SCRAM_SHA_256
+from actors.access.scram import SCRAM_SHA_256
 from cli.settings.setting_types import ExpandedPath, Seconds, several
 
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from actors.authn.login_backoff import BackoffOptions
-from actors.configuration.broker_options import BrokerOptions
+from actors.access.login_backoff import BackoffOptions
+from actors.limits.broker_options import BrokerOptions
 from cli.settings.setting_types import Seconds, Size
 
 _OPTIONS = BrokerOptions(node="")
 _DEFAULTS = _OPTIONS.bounds
-"""The defaults of the broker's limits are defined in ``actors.configuration``."""
+"""The defaults of the broker's limits are defined in ``actors.limits``."""
 _BACKOFF = BackoffOptions()
 _MIB = 2**20
 _GIB = 2**30

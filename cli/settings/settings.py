@@ -26,7 +26,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from actors.configuration.broker_options import BrokerOptions
+from actors.limits.broker_options import BrokerOptions
 from cli.common.units import Address
 from cli.settings.access_settings import AccessFields, access_contradictions
 from cli.settings.bridge_settings import BridgeFields, bridge_contradictions

@@ -9,8 +9,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from cli.common import text
-from cli.top.data.watched_broker import WatchedBroker
-from cli.top.text.columns import (
+from cli.top.columns import (
     ACTORS,
     ACTORS_OF_LOGS,
     LOGS,
@@ -22,15 +21,16 @@ from cli.top.text.columns import (
     head,
     topic_rows,
 )
-from cli.top.text.rate_history import History
-from cli.top.text.styled_text import plain
-from cli.top.text.summary_text import Frame, header, health, top_problems, top_summary
+from cli.top.rate_history import History
+from cli.top.styled_text import plain
+from cli.top.summary_text import Frame, header, health, top_problems, top_summary
+from cli.top.watched_broker import WatchedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cli.live.reconnecting_client import ReconnectingClient
-    from cli.top.text.rates import Rates
+    from cli.logs.reconnecting_client import ReconnectingClient
+    from cli.top.rates import Rates
 
 _ROWS = 20
 """Rows of each table."""

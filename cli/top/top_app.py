@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 
-from cli.live.broker_client import NoLiveBroker
-from cli.live.reconnecting_client import NotUnderstood, understood
-from cli.top.data.watched_broker import WatchedBroker
-from cli.top.views.base_view import View
-from cli.top.views.help_view import Help
-from cli.top.views.overview_view import Overview
+from cli.logs.broker_client import NoLiveBroker
+from cli.logs.reconnecting_client import NotUnderstood, understood
+from cli.top.base_view import View
+from cli.top.help_view import Help
+from cli.top.overview_view import Overview
+from cli.top.watched_broker import WatchedBroker
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from cli.live.reconnecting_client import ReconnectingClient
+    from cli.logs.reconnecting_client import ReconnectingClient
 
 
 class Top(App[str]):

@@ -9,19 +9,19 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from cli.inspection.actor_list import log_broker
-from cli.live.broker_client import NoLiveBroker
-from cli.live.broker_search import open_brokers
-from cli.live.log_brokers import LogBrokers
-from cli.live.reconnecting_client import ReconnectingClient, understood
+from cli.commands.actor_list import log_broker
+from cli.logs.broker_client import NoLiveBroker
+from cli.logs.broker_search import open_brokers
+from cli.logs.log_brokers import LogBrokers
+from cli.logs.reconnecting_client import ReconnectingClient, understood
 from cli.settings.log_settings import load_log_settings
-from cli.top.text.columns import ACTOR_SORTS
+from cli.top.columns import ACTOR_SORTS
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from cli.logsource.source_flags import SourceFlags
+    from cli.logs.source_flags import SourceFlags
 
 ANSWER_SECONDS = 4.0
 """Seconds without a reply until the broker counts as unreachable."""

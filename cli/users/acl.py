@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from actors.authz import rules_file
-from actors.authz.rules import Explanation, Permissions, Rule
+from actors.access import rules_file
+from actors.access.rules import Explanation, Permissions, Rule
 from cli.common import text
 from cli.settings.setting_sources import CONFIG_VARIABLE
 from cli.settings.settings import load_settings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from actors.authz.rule_sets import Action
+    from actors.access.rule_sets import Action
 
 NO_USER = "-"
 """Stands for clients without a user name."""

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from actors.authz import rules_file
+from actors.access import rules_file
 from cli.common import text
 from cli.settings.setting_sources import ConfigError
 from cli.users import line_files

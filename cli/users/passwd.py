@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from actors.authn import passwords
-from actors.authn.stored.scram import (
+from actors.access import passwords
+from actors.access.scram import (
     ITERATIONS,
     MAX_ITERATIONS,
     MIN_ITERATIONS,

@@ -76,7 +76,7 @@ def _passwd(
     a reload: with --reload, or by 'foldmq reload', or at SIGHUP.
     """
     # Other commands do not load the code for hashing.
-    from actors.authn.stored.scram import ITERATIONS
+    from actors.access.scram import ITERATIONS
     from cli.users import passwd
 
     alone = listing or source is not None
@@ -118,8 +118,8 @@ def _apply(data_dir: Path | None, config: Path | None, *, reload: bool) -> None:
     if not reload:
         typer.echo("a running broker uses it after a reload: foldmq reload")
         return
-    from cli.logsource.source_flags import SourceFlags
-    from cli.operator import reload as operator_reload
+    from cli.commands import reload as operator_reload
+    from cli.logs.source_flags import SourceFlags
 
     given: dict[str, object] = {} if data_dir is None else {"data_dir": str(data_dir)}
     operator_reload.reload_settings(SourceFlags(given, config))

@@ -8,9 +8,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from eventstore.errors import CorruptLog
-from eventstore.index.index_files import IndexFiles
-from eventstore.index.log_index import LogIndex
-from eventstore.index.segment import BadIndex
+from eventstore.reading.index_files import IndexFiles
+from eventstore.reading.log_index import LogIndex
+from eventstore.reading.segment import BadIndex
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence

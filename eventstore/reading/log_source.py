@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
     from eventstore.format.node_events import LogEndUnproven
-    from eventstore.index.log_index import LogIndex
     from eventstore.log.watermark import Watermark
+    from eventstore.reading.log_index import LogIndex
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from eventstore.format.events import Acked, Completed, Received, Redelivered, Re
 from eventstore.format.positions import Position, from_runs
 from projections.audit import single_event_rules
 from projections.audit.ordering_rules import RedeliveryOrder
-from projections.audit.rules.rule_table import Rule, Violation
+from projections.audit.rule_table import Rule, Violation
 from projections.audit.unfinished_deliveries import Latencies, UnfinishedDeliveries
 from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
 from protocol.mqtt.reason_codes import FAILURE

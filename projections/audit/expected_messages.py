@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.format.events import NATS_SESSION
 from eventstore.format.positions import format_position
-from projections.audit.rules.rule_table import Rule, Violation
+from projections.audit.rule_table import Rule, Violation
 from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from eventstore.format.positions import from_runs
-from projections.audit.rules.rule_table import Rule, Violation
+from projections.audit.rule_table import Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

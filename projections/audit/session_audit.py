@@ -4,7 +4,7 @@ The caller sorts the events of a log by session and passes them to :class:`Sessi
 together with the messages that the session had to get. The result is a list of violations, each
 with the position that shows it. The audit is pure, and the only code that it shares with the broker
 is the fold, which defines the meaning of the events: an auditor need not trust the broker.
-``projections.audit.rules`` contains the rules.
+``projections.audit`` contains the rules.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ from eventstore.format.positions import INDEX_BITS, Position, format_position, f
 from eventstore.format.stored_properties import expiries_of
 from projections.audit import single_event_rules
 from projections.audit.acknowledgement_audit import ANSWERS, AcknowledgementAudit
+from projections.audit.checkpoint_snapshot_rule import CheckpointSnapshotAudit
+from projections.audit.drop_rules import DropAudit
 from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
+from projections.audit.log_outline import LogOutline
 from projections.audit.ordering_rules import TopicOrder
-from projections.audit.rules.checkpoint_snapshot_rule import CheckpointSnapshotAudit
-from projections.audit.rules.drop_rules import DropAudit
-from projections.audit.rules.log_outline import LogOutline
-from projections.audit.rules.ownership import OwnershipAudit
-from projections.audit.rules.queue_progress import QueueProgress
-from projections.audit.rules.rule_coverage import EventCases
-from projections.audit.rules.rule_table import UNEXPECTED, Rule, Violation
-from projections.audit.rules.session_ends import SessionEnds
-from projections.audit.rules.will_rules import WillAudit
+from projections.audit.ownership import OwnershipAudit
+from projections.audit.queue_progress import QueueProgress
+from projections.audit.rule_coverage import EventCases
+from projections.audit.rule_table import UNEXPECTED, Rule, Violation
+from projections.audit.session_ends import SessionEnds
 from projections.audit.shared_subscription_steps import SHARE, SharedSteps
 from projections.audit.subscription_option_checks import (
     OwnMessages,
@@ -51,6 +50,7 @@ from projections.audit.subscription_option_checks import (
     is_subscribed,
 )
 from projections.audit.turn_subscriptions import TurnSubscriptions
+from projections.audit.will_rules import WillAudit
 from projections.state.inconsistent_events import INCONSISTENCIES
 from projections.state.session import SHARED_HOME, SHARED_PART
 from projections.state.single_session import SessionFold

@@ -15,7 +15,7 @@ from eventstore.display import name as shown
 from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import format_position
 from projections.audit import shared_subscription_steps as step_kinds
-from projections.audit.rules.rule_table import Rule, Violation
+from projections.audit.rule_table import Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

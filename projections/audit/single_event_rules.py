@@ -20,7 +20,7 @@ from eventstore.format.events import (
     Returned,
 )
 from eventstore.format.positions import format_position, from_runs
-from projections.audit.rules.rule_table import Rule, Violation
+from projections.audit.rule_table import Rule, Violation
 from projections.audit.shared_subscription_steps import SHARE
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
 from protocol.mqtt.topics import matches

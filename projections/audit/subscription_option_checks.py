@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format.positions import format_position
-from projections.audit.rules.rule_table import Rule, Violation
+from projections.audit.rule_table import Rule, Violation
+from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_HANDLING
 from protocol.mqtt.topics import matches
-from protocol.mqtt5.subscription_options import NO_LOCAL, RETAIN_HANDLING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,8 +21,8 @@ from eventstore.format.positions import INDEX_BITS, Position
 from projections.audit.shared_subscription_steps import SHARE
 from projections.state.session import SHARED_PART
 from projections.state.single_session import SessionFold
+from protocol.mqtt.subscription_options import NO_LOCAL
 from protocol.mqtt.topic_trie import FilterTrie
-from protocol.mqtt5.subscription_options import NO_LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from eventstore.format.positions import format_position
-from projections.audit.rules.rule_table import UNEXPECTED, Rule, Violation
+from projections.audit.rule_table import UNEXPECTED, Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from eventstore.format.positions import from_runs
-from projections.audit.rules.rule_table import Rule, Violation
+from projections.audit.rule_table import Rule, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from protocol.mqtt.shared_filters import SHARE
 from protocol.mqtt.topics import filters_overlap
-from protocol.mqtt5.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

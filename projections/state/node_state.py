@@ -48,9 +48,9 @@ from eventstore.format.turn_events import (
     TurnReleased,
 )
 from eventstore.format.turn_expansion import expanded
-from projections.clients.history_fold import HISTORY_EVENTS, add_to_history
 from projections.log_proof import LogProof, doubts_of
 from projections.state import turn_fold
+from projections.state.history_fold import HISTORY_EVENTS, add_to_history
 from projections.state.retained import RetainedIndex
 from projections.state.session import EVOLVE, SessionState, settle
 from projections.state.session_table import SessionTable
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from eventstore.format.records import Record
-    from projections.clients.client_history import ClientHistories
+    from projections.state.client_history import ClientHistories
 
 
 class Checkpoint(NamedTuple):

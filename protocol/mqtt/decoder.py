@@ -97,7 +97,7 @@ class FiltersInParts(Protocol):
 
 
 class DecoderV5(Protocol):
-    """Reads the packets of an MQTT 5 client; see ``protocol.mqtt5``."""
+    """Reads the packets of an MQTT 5 client; see ``protocol.mqtt``."""
 
     legal: frozenset[int]
 

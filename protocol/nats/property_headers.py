@@ -17,11 +17,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, unquote_to_bytes
 
-from protocol.mqtt.topics import TopicError, validate_topic_name
-from protocol.mqtt5.properties.message_properties import (
+from protocol.mqtt.message_properties import (
     MessageProperties,
     encode_message_properties,
 )
+from protocol.mqtt.topics import TopicError, validate_topic_name
 from protocol.nats.headers import MESSAGE_ID, encode_bytes, encode_value
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.display import count_of, escaped, name
 from eventstore.format.positions import format_position
-from projections.audit.rules.rule_table import Rule
+from projections.audit.rule_table import Rule
 from projections.log_proof import statement
 
 if TYPE_CHECKING:
-    from projections.audit.rules.rule_table import Violation
-    from spark.audit.facts.audit_outcome import LatencyHistogram, Outcome, RuleResult
+    from projections.audit.rule_table import Violation
+    from spark.jobs.audit_outcome import LatencyHistogram, Outcome, RuleResult
 
 _MESSAGE = re.compile(r"\bmessage (\d+\.\d+)\b")
 _WHAT_LIMIT: Final = 500

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from harness.checkservice import NOW_MS, Clock, Service
 
-from actors.authn.callout import (
+from actors.access.callout import (
     MAX_REPLY,
     MAX_REQUEST,
     BadAnswer,
@@ -19,8 +19,8 @@ from actors.authn.callout import (
     read_answer,
     render_request,
 )
-from actors.authn.credentials import AuthResult, Credentials, Verdict
-from actors.authz.rules import Rule
+from actors.access.credentials import AuthResult, Credentials, Verdict
+from actors.access.rules import Rule
 from eventstore.nats.request_client import UnansweredError
 
 ANN = Credentials("ann", b"secret", "sensor 7", "192.0.2.1", "tls")

@@ -13,14 +13,14 @@ from harness.checkservice import NOW_MS, Clock, Service
 from harness.manual_clock import ManualClock
 from harness.scram import ScramClient
 
-from actors.authn.backend_selection import LOCKED_OUT, BackendSelection
-from actors.authn.callout import MAX_REPLY, MAX_STATE, Callout, CalloutMethod, CalloutOptions
-from actors.authn.credentials import AuthResult, Credentials, Verdict
-from actors.authn.enhanced import Challenge, Exchange, Outcome, Step, make_methods
-from actors.authn.login_backoff import BackoffOptions, LoginBackoff
-from actors.authn.passwords import PasswordFile
-from actors.authn.stored.scram import SCRAM_SHA_256, derive_keys, render_keys
-from actors.authz.rules import Rule
+from actors.access.backend_selection import LOCKED_OUT, BackendSelection
+from actors.access.callout import MAX_REPLY, MAX_STATE, Callout, CalloutMethod, CalloutOptions
+from actors.access.credentials import AuthResult, Credentials, Verdict
+from actors.access.enhanced import Challenge, Exchange, Outcome, Step, make_methods
+from actors.access.login_backoff import BackoffOptions, LoginBackoff
+from actors.access.passwords import PasswordFile
+from actors.access.rules import Rule
+from actors.access.scram import SCRAM_SHA_256, derive_keys, render_keys
 from eventstore.nats.request_client import UnansweredError
 
 HERE, THERE = "192.0.2.1", "198.51.100.7"

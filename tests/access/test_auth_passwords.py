@@ -10,10 +10,9 @@ from pathlib import Path
 import argon2
 import pytest
 
-from actors.authn import passwords
-from actors.authn.credentials import AuthResult, Credentials, Verdict
-from actors.authn.passwords import PasswordFile, PasswordFileError
-from actors.authn.stored import mosquitto_hashes
+from actors.access import mosquitto_hashes, passwords
+from actors.access.credentials import AuthResult, Credentials, Verdict
+from actors.access.passwords import PasswordFile, PasswordFileError
 
 CHEAP = argon2.PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
 

@@ -10,9 +10,9 @@ from harness.scram import ScramClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.authn.passwords import PasswordFile
-from actors.authn.stored import scram
-from actors.authn.stored.scram import (
+from actors.access import scram
+from actors.access.passwords import PasswordFile
+from actors.access.scram import (
     DummyKeys,
     ScramError,
     ScramExchange,

@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from actors.authn import jwt_keys
-from actors.authn.credentials import AuthResult, Credentials, Verdict
-from actors.authn.jwt_keys import KeySet, TokenKeyError, load_keys, parse_keys
-from actors.authn.jwt_tokens import (
+from actors.access import jwt_keys
+from actors.access.credentials import AuthResult, Credentials, Verdict
+from actors.access.jwt_keys import KeySet, TokenKeyError, load_keys, parse_keys
+from actors.access.jwt_tokens import (
     MAX_TOKEN,
     BadToken,
     TokenOptions,

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from harness.manual_clock import ManualClock
 
-from actors.authn.backend_selection import LOCKED_OUT, BackendSelection
-from actors.authn.backends import make_backends
-from actors.authn.credentials import AuthResult, Credentials, Verdict
-from actors.authn.login_backoff import BackoffOptions, LoginBackoff
-from actors.authn.passwords import PasswordFile
+from actors.access.backend_selection import LOCKED_OUT, BackendSelection
+from actors.access.backends import make_backends
+from actors.access.credentials import AuthResult, Credentials, Verdict
+from actors.access.login_backoff import BackoffOptions, LoginBackoff
+from actors.access.passwords import PasswordFile
 
 HERE = "192.0.2.1"
 TOKEN = b"eyJhbGciOiJub25lIn0.e30.x"

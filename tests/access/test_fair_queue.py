@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from actors.authn.fair_queue import FairQueue, SingleFlight
-from actors.authn.login_backoff import LoginRank
-from actors.authn.workers import Workers
+from actors.access.fair_queue import FairQueue, SingleFlight
+from actors.access.login_backoff import LoginRank
+from actors.access.workers import Workers
 
 
 async def settle() -> None:

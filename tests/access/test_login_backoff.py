@@ -6,10 +6,10 @@ import pytest
 from harness.anonymous import Anonymous
 from harness.manual_clock import ManualClock
 
-from actors.authn.backend_selection import BackendSelection
-from actors.authn.backends import make_backends
-from actors.authn.credentials import Credentials, login_rank
-from actors.authn.login_backoff import BackoffOptions, LoginBackoff, LoginRank, network
+from actors.access.backend_selection import BackendSelection
+from actors.access.backends import make_backends
+from actors.access.credentials import Credentials, login_rank
+from actors.access.login_backoff import BackoffOptions, LoginBackoff, LoginRank, network
 
 HERE, THERE = "192.0.2.1", "198.51.100.7"
 

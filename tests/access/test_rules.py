@@ -14,10 +14,10 @@ from harness.examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from actors.authz import rules as rules_module
-from actors.authz.filter_index import TOO_MANY, FilterError, Filters, NameValues, parse_filter
-from actors.authz.name_patterns import NameSet, matches_pattern
-from actors.authz.rules import Permissions, Rule
+from actors.access import rules as rules_module
+from actors.access.filter_index import TOO_MANY, FilterError, Filters, NameValues, parse_filter
+from actors.access.name_patterns import NameSet, matches_pattern
+from actors.access.rules import Permissions, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Collection

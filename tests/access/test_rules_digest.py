@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.authz.rules import Permissions
-from actors.authz.rules_file import parse_rules
+from actors.access.rules import Permissions
+from actors.access.rules_file import parse_rules
 
 RULES = """
 [groups]

@@ -8,8 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from actors.authz.rules import BRIDGE, Rule
-from actors.authz.rules_file import PermissionFileError, load, parse_rules
+from actors.access.rules import BRIDGE, Rule
+from actors.access.rules_file import PermissionFileError, load, parse_rules
 
 FILE = Path("/etc/foldmq/permissions.toml")
 GOOD = """

@@ -11,7 +11,7 @@ import pytest
 from actors.bridge import bridge_supervisor as module
 from actors.bridge.bridge import Connected, Disconnected
 from actors.bridge.bridge_supervisor import BridgeSupervisor
-from actors.configuration.bridge_options import BridgeOptions
+from actors.limits.bridge_options import BridgeOptions
 from actors.session.session_messages import Batch, Publication
 from eventstore.errors import BadNatsOptions, NatsUnavailable
 from eventstore.log.message_store import StoredMessages

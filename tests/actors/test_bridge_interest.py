@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from actors.bridge.duplicates import DuplicateFilter
 from actors.bridge.interest import Interest
-from actors.configuration.bridge_options import BridgeOptions
+from actors.limits.bridge_options import BridgeOptions
 from eventstore.nats.batch_parser import NatsMessage
 from protocol.nats.mapping import Mapping
 

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.bridge.bridge_stats import BridgeStats
-from actors.bridge.properties.dropped_properties import PropertyLosses
-from actors.bridge.properties.property_reader import PropertyReader
-from actors.bridge.properties.property_writer import PropertyWriter, header_room
-from actors.bridge.properties.reply_subjects import LIFE, Answered, ReplySubjects
+from actors.bridge.dropped_properties import PropertyLosses
+from actors.bridge.property_reader import PropertyReader
+from actors.bridge.property_writer import PropertyWriter, header_room
+from actors.bridge.reply_subjects import LIFE, Answered, ReplySubjects
 from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import ToNats
 from actors.bridge.topic_flow import OutgoingMessages
-from actors.configuration.bridge_options import BridgeOptions
+from actors.limits.bridge_options import BridgeOptions
 from eventstore.log.message_store import StoredMessages
-from protocol.mqtt5.properties.message_properties import (
+from protocol.mqtt.message_properties import (
     MessageProperties,
     encode_message_properties,
     expiry_of,
@@ -286,7 +286,7 @@ def test_answers_to_requests_have_their_properties(outside: Exit) -> None:
 def test_losses_are_counted_each_time_and_logged_once(
     outside: Exit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from actors.bridge.properties import dropped_properties
+    from actors.bridge import dropped_properties
 
     lines: list[str] = []
 

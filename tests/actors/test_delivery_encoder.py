@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from actors.session.mqtt5.delivery_encoder import DeliveryEncoder, remaining_properties
+from actors.session.delivery_encoder import DeliveryEncoder, remaining_properties
 from eventstore.format.events import Subscribed, Unsubscribed
 from eventstore.log.message_store import Message
 from projections.state.session import SessionState, evolve
 from protocol.mqtt.packets import ConnectProperties
-from protocol.mqtt5.publish_encoder_v5 import AliasNumbers, PacketVariant, prepare_publishes
-from protocol.mqtt5.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED
+from protocol.mqtt.publish_encoder_v5 import AliasNumbers, PacketVariant, prepare_publishes
+from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,7 +109,7 @@ def test_the_size_of_a_packet_is_compared_exactly(
         state, ConnectProperties(maximum_packet_size=size + 100), AliasNumbers(0)
     )
     complete(encoder)
-    monkeypatch.setattr("actors.session.mqtt5.delivery_encoder.prepare_publishes", None)
+    monkeypatch.setattr("actors.session.delivery_encoder.prepare_publishes", None)
     assert not encoder.is_too_large(message, (1, False), 0)  # without encoding it
 
 

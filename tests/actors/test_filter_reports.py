@@ -9,8 +9,8 @@ import orjson
 import pytest
 from harness.manual_clock import ManualClock
 
-from actors.bridge.several_logs.filter_reports import FilterReports
-from actors.bridge.several_logs.topic_homes import TopicHomes
+from actors.bridge.filter_reports import FilterReports
+from actors.bridge.topic_homes import TopicHomes
 from actors.kernel.clock import Timers
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from protocol.mqtt.packets import Publishes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.authz.rules import TopicAcl
+    from actors.access.rules import TopicAcl
 
 IS_TEXT = b"\x01\x01"
 DENIED, BROKEN, INVALID_TOPIC = 0x87, 0x99, 0x90

@@ -10,18 +10,18 @@ from typing import Any, cast
 
 import pytest
 
-from actors.configuration.broker_options import BrokerOptions
 from actors.kernel.actor import LoopActor
 from actors.kernel.kernel import Kernel
 from actors.kernel.turn_work import TurnWork
+from actors.limits.broker_options import BrokerOptions
 from actors.node.activation import Activation
 from actors.routing import routes
 from actors.routing.router import Router
 from actors.routing.subscriber import Subscriber
+from actors.session.birth_certificates import BirthCertificates
 from actors.session.decisions.publish_admission import PublishRules, admit, refused_topic
 from actors.session.publisher import Publisher
 from actors.session.session_messages import Batch, DeniedMessages, Outgoing, Publication
-from actors.sparkplug.birth_certificates import BirthCertificates
 from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import MessageDropped, MessagePublished
 from eventstore.format.positions import Position, from_runs, position

@@ -14,8 +14,8 @@ from typing import Any, cast, get_args
 import orjson
 import pytest
 
-from actors.authz.rules import Permissions
-from actors.configuration.broker_options import BrokerOptions
+from actors.access.rules import Permissions
+from actors.limits.broker_options import BrokerOptions
 from actors.maintenance.checkpoints import repeat_messages, repeat_retained, repeat_session
 from actors.maintenance.limits_event import applied_limits
 from actors.session.decisions import acknowledgements, queueing, subscribing

@@ -10,7 +10,7 @@ from actors.routing.subscriber import Subscriber
 from eventstore.format.events import Subscribed, Unsubscribed
 from eventstore.format.positions import position
 from projections.state.session import SessionState, evolve
-from protocol.mqtt5.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
+from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ MODULES = (
     "actors.connection",
     "actors.session",
     "actors.sharing",
-    "actors.supervision",
+    "actors.broker.supervision",
 )
 
 

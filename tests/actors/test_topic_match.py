@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from actors.routing import router as router_module
 from actors.routing import routes
 from actors.routing.router import Router
-from protocol.mqtt5.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED
+from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED
 
 if TYPE_CHECKING:
     from actors.routing.subscriber import Subscriber

@@ -13,13 +13,13 @@ from harness.packets import Publish
 from simulation.world import SimClient, World, simulate
 
 from actors.connection.connection import Connection
+from actors.inspection import trace_lines as tracelines
 from actors.inspection.requests import Refused
+from actors.inspection.tracer import MAX_TRACES, Tracer
 from actors.kernel.actor import LoopActor
 from actors.kernel.kernel import Kernel
 from actors.session.packet_handler import PacketHandler
 from actors.session.session_messages import Publication
-from actors.tracing import trace_lines as tracelines
-from actors.tracing.tracer import MAX_TRACES, Tracer
 from eventstore.format.events import RetainedExpired
 from eventstore.format.positions import position
 

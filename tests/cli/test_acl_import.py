@@ -8,7 +8,7 @@ import pytest
 from harness import forkserver
 from harness.broker import environment
 
-from actors.authz.rules_file import parse_rules
+from actors.access.rules_file import parse_rules
 from cli.users.acl_import import translate
 
 ACL = """\

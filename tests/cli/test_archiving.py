@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from cli.live.broker_client import NoAnswer, NoLiveBroker, Refused
-from cli.logsource.source_flags import SourceFlags
-from cli.sparkjobs import archive as archiving
-from cli.sparkjobs.archive import Brokers, Report, run_archive
-from cli.sparkjobs.log_location import Found
-from cli.sparkjobs.spark_flags import SparkFlags
+from cli.logs.broker_client import NoAnswer, NoLiveBroker, Refused
+from cli.logs.source_flags import SourceFlags
+from cli.spark import archive as archiving
+from cli.spark.archive import Brokers, Report, run_archive
+from cli.spark.log_location import Found
+from cli.spark.spark_flags import SparkFlags
 from protocol.errors import FoldmqError
-from spark.storage.archive_directory import ArchiveExtent
+from spark.tables.archive_directory import ArchiveExtent
 
 LOG = "FOLDMQ_LOG_a"
 NEW = ArchiveExtent(LOG, "/a/node=a", 1234, "ab" * 32, 1_700_000_000_000, 1234, 5 << 20, 2, 1 << 19)

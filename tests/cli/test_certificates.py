@@ -13,15 +13,15 @@ from harness import forkserver
 from harness.broker import environment
 from harness.certs import Authority
 
-from actors.inspection.status.status_metrics import METRICS
-from cli.diagnosis.certificate_advice import advise_on_certificates
+from actors.inspection.status_metrics import METRICS
+from cli.commands.certificate_advice import advise_on_certificates
 from cli.serve.certificates import read_certificates, with_files
 from cli.settings.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cli.diagnosis.advice import Advice
+    from cli.commands.advice import Advice
 
 DAY_MS = 86_400_000
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from harness.certs import Authority, Pair
 
-from cli.serve.factories.edge_factory import cluster_authorities
+from cli.serve.edge_factory import cluster_authorities
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings
 

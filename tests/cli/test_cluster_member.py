@@ -15,7 +15,7 @@ from cli.settings.settings import Settings
 from cluster.status import NodeStatus, Role
 
 if TYPE_CHECKING:
-    from cli.logsource.log_store import Store
+    from cli.serve.log_store import Store
 
 
 def _member() -> ClusterMember:

@@ -22,7 +22,7 @@ import pytest
 from harness import packets as p
 from simulation.world import World, simulate
 
-from actors.inspection.status.status_metrics import METRICS
+from actors.inspection.status_metrics import METRICS
 from cli.common.units import seconds
 from cli.settings.settings import load_settings
 from eventstore.errors import CorruptLog

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cli.history.diff import session_diff
-from projections.comparison.state_facts import SessionFacts
+from cli.commands.diff import session_diff
+from projections.past.state_facts import SessionFacts
 
 BEFORE = SessionFacts(True, {}, frozenset({(1, 4), (2, 5)}), (0, 0, {}), frozenset(), None, 2)
 

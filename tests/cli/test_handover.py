@@ -14,7 +14,7 @@ from harness import packets as p
 from structlog.testing import capture_logs
 
 from actors.connection.pseudonyms import KEY_SIZE, pseudonym
-from cli.processes.handover import Handover
+from cli.serve.handover import Handover
 from eventstore.partitions import partition_of
 
 pytestmark = pytest.mark.system

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cli.history.diff import diff_object, session_diff
+from cli.commands.diff import diff_object, session_diff
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import SessionOpened, Subscribed, WillArmed
 from eventstore.format.positions import position
-from projections.comparison.state_facts import session_facts, state_facts
-from projections.replay.replay import Origins
+from projections.past.replay import Origins
+from projections.past.state_facts import session_facts, state_facts
 from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:
-    from projections.comparison.state_facts import StateFacts
+    from projections.past.state_facts import StateFacts
 
 
 def opened(expiry: int) -> SessionOpened:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.history import verify_log, verify_state
-from cli.logsource.log_failures import IncompleteLogs
+from cli.commands import verify_log, verify_state
+from cli.logs.log_failures import IncompleteLogs
 from eventstore.errors import CutMeanwhile, NatsUnavailable
 
 if TYPE_CHECKING:

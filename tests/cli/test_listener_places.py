@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from cli.serve.factories.listener_factory import Listeners
+from cli.serve.listener_factory import Listeners
 from cli.settings.settings import Settings, load_settings
 from cli.settings.socket_binding import ListenError
 

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cli.diagnosis.status import status_lines_of_all
-from cli.inspection import actor_list
-from cli.inspection.actor_list import LOG_COLUMN, fetch, gather, gather_top
-from cli.inspection.actor_page import broker_of
-from cli.inspection.receivers import outcome_lines, preview
-from cli.inspection.status_totals import added_up
-from cli.live.broker_client import LiveBroker, NoAnswer, NoLiveBroker, Refused, TooLarge
-from cli.live.broker_search import open_brokers
-from cli.live.log_brokers import LogBrokers
-from cli.logsource.several_logs import log_of_session
-from cli.logsource.source_flags import SourceFlags
-from cli.operator import bulk_change, remove
+from cli.commands import actor_list, bulk_change, remove
+from cli.commands.actor_list import LOG_COLUMN, fetch, gather, gather_top
+from cli.commands.actor_page import broker_of
+from cli.commands.receivers import outcome_lines, preview
+from cli.commands.status import status_lines_of_all
+from cli.commands.status_totals import added_up
+from cli.logs.broker_client import LiveBroker, NoAnswer, NoLiveBroker, Refused, TooLarge
+from cli.logs.broker_search import open_brokers
+from cli.logs.log_brokers import LogBrokers
+from cli.logs.several_logs import log_of_session
+from cli.logs.source_flags import SourceFlags
 from eventstore.errors import UsageError
 from eventstore.format.positions import position
 from eventstore.partitions import partition_names, partition_of
@@ -440,9 +439,9 @@ async def test_logs_are_found_on_a_nats_server(
         return [f"FOLDMQ_LOG_{one}" for one in streams]
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("cli.live.broker_search._connect", no_client)
-    monkeypatch.setattr("cli.live.broker_search.find_nodes", answers)
-    monkeypatch.setattr("cli.live.broker_search.list_logs", list_logs)
+    monkeypatch.setattr("cli.logs.broker_search._connect", no_client)
+    monkeypatch.setattr("cli.logs.broker_search.find_nodes", answers)
+    monkeypatch.setattr("cli.logs.broker_search.list_logs", list_logs)
     async with open_brokers(SourceFlags({"nats_url": "nats://127.0.0.1:4"})) as brokers:
         assert brokers.nodes == found
         assert brokers.several == (len(found) > 1)

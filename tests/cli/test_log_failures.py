@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.logsource.log_failures import IncompleteLogs, LogFailures
+from cli.logs.log_failures import IncompleteLogs, LogFailures
 from eventstore.errors import CorruptLog, CutMeanwhile, NatsUnavailable, NoLog, NotFound
 from protocol.errors import FoldmqError
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cli.inspection.node_list import cluster_access
-from cli.logsource.source import find_location
-from cli.logsource.source_flags import SourceFlags
+from cli.commands.node_list import cluster_access
+from cli.logs.source import find_location
+from cli.logs.source_flags import SourceFlags
 from cli.settings.log_settings import load_log_settings
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from cli.commands.replay import summary_lines, totals
 from cli.common import text
-from cli.history.replay import summary_lines, totals
-from cli.logsource.point_resolution import parse_point
-from cli.logsource.topic_flags import check_filter
+from cli.logs.point_resolution import parse_point
+from cli.logs.topic_flags import check_filter
 from eventstore.errors import CorruptLog, CutMeanwhile, UsageError
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -44,14 +44,14 @@ from eventstore.format.records import GENESIS, Record, decode_record, encode_rec
 from eventstore.log.log_start import RecordedCut
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
-from projections.explanation.story_text import story_lines
-from projections.replay.event_text import event_object, words
-from projections.replay.replay import AsOf
-from projections.replay.topic_lookup import MessageTopics, topic_matcher
+from projections.audit.log_verifier import LogVerifier
+from projections.past.event_text import event_object, words
+from projections.past.replay import AsOf
+from projections.past.story_builder import StoryBuilder
+from projections.past.story_text import story_lines
+from projections.past.topic_lookup import MessageTopics, topic_matcher
 from projections.state.node_state import NodeState
 from projections.state.snapshot import encode_session
-from projections.stories.story_builder import StoryBuilder
-from projections.verification.log_verifier import LogVerifier
 from protocol.mqtt.topics import TopicError
 
 HOSTILE = "a\x1b[2J\x07\n\r\x9b1m\x7f\u202e\u2028\\z"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cli.inspection import tail
-from cli.live import log_traces
-from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused
-from cli.live.log_brokers import LogBrokers
-from cli.live.log_traces import LogTraces, open_traces
-from cli.live.trace_client import Portion
-from cli.logsource.source_flags import SourceFlags
+from cli.commands import tail
+from cli.logs import log_traces
+from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused
+from cli.logs.log_brokers import LogBrokers
+from cli.logs.log_traces import LogTraces, open_traces
+from cli.logs.source_flags import SourceFlags
+from cli.logs.trace_client import Portion
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

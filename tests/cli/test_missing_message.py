@@ -19,7 +19,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import MAX_INDEX, position
 from eventstore.format.records import decode_record
-from projections.explanation.missing_message import explain_no_message
+from projections.past.missing_message import explain_no_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,12 +14,12 @@ import structlog
 from harness.anonymous import Anonymous
 from structlog.testing import capture_logs
 
-from actors.broker import Broker
-from actors.configuration.broker_options import BrokerOptions
+from actors.broker.broker import Broker
 from actors.kernel.clock import SystemClock
+from actors.limits.broker_options import BrokerOptions
 from cli.common.units import Address
-from cli.monitoring import http_monitor as module
-from cli.monitoring.http_monitor import MAX_CONNECTIONS, HttpMonitor
+from cli.serve import http_monitor as module
+from cli.serve.http_monitor import MAX_CONNECTIONS, HttpMonitor
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings, load_settings
 from cli.settings.socket_binding import ListenError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cli.inspection.node_list import cluster_access, rows
-from cli.logsource.source_flags import SourceFlags
+from cli.commands.node_list import cluster_access, rows
+from cli.logs.source_flags import SourceFlags
 from cli.settings.setting_sources import ConfigError
 from cluster.status import NodeStatus, Role
 from eventstore.errors import UsageError

@@ -19,7 +19,7 @@ from harness.broker import Broker, environment, free_port
 from harness.drill import ROUNDS
 from harness.waiting import until
 
-from cli.monitoring.systemd_notify import Notifier
+from cli.serve.systemd_notify import Notifier
 from protocol.errors import FoldmqError
 
 pytestmark = pytest.mark.system

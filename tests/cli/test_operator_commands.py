@@ -25,9 +25,8 @@ from actors.connection.input_actor import InputActor
 from actors.connection.socket_actor import SocketActor
 from actors.inspection import views
 from actors.kernel.actor import LoopActor
-from cli.common import tables, text
-from cli.inspection import actor_list, receivers, retained, tail
-from cli.inspection.actor_list import (
+from cli.commands import actor_list, bulk_change, receivers, remove, retained, tail
+from cli.commands.actor_list import (
     ACTOR_TYPES,
     SESSION_TYPES,
     STATES,
@@ -35,20 +34,20 @@ from cli.inspection.actor_list import (
     gather_top,
     id_order,
 )
-from cli.inspection.actor_page import ask_session, connection_rates, read_session
-from cli.inspection.actor_tree import Tree
-from cli.inspection.receivers import outcome_lines
-from cli.inspection.reply_json import json_object
-from cli.inspection.session_list import session_selection
-from cli.inspection.session_page import session_lines, subscription_lines
-from cli.live import broker_client
-from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
-from cli.live.broker_search import open_broker
-from cli.live.log_brokers import LogBrokers
-from cli.logsource.source_flags import SourceFlags
+from cli.commands.actor_page import ask_session, connection_rates, read_session
+from cli.commands.actor_tree import Tree
+from cli.commands.receivers import outcome_lines
+from cli.commands.remove import remove_offline
+from cli.commands.reply_json import json_object
+from cli.commands.session_list import session_selection
+from cli.commands.session_page import session_lines, subscription_lines
+from cli.common import tables, text
+from cli.logs import broker_client
+from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
+from cli.logs.broker_search import open_broker
+from cli.logs.log_brokers import LogBrokers
+from cli.logs.source_flags import SourceFlags
 from cli.main import app as foldmq
-from cli.operator import bulk_change, remove
-from cli.operator.remove import remove_offline
 from eventstore.datadir import DataDir
 from eventstore.errors import UsageError
 from eventstore.format.positions import position

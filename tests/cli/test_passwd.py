@@ -16,10 +16,10 @@ import pytest
 from harness import forkserver
 from harness.broker import environment
 
-from actors.authn import passwords
-from actors.authn.credentials import Credentials
-from actors.authn.passwords import PasswordFile
-from actors.authn.stored.scram import derive_keys
+from actors.access import passwords
+from actors.access.credentials import Credentials
+from actors.access.passwords import PasswordFile
+from actors.access.scram import derive_keys
 from cli.settings.setting_sources import ConfigError
 from cli.users import line_files, passwd
 from cli.users.passwd import Imported

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 from harness import packets as p
 
-from actors.configuration.limit_options import LimitOptions
 from actors.connection.listener import ListenerOptions
 from actors.connection.pseudonyms import KEY_SIZE, name_in_log
-from cli.processes.process_edges import ProcessEdges
-from cluster.edge.client_header import MAGIC, NONCE_SIZE, PeerAnswer, decode_client
+from actors.limits.limit_options import LimitOptions
+from cli.serve.process_edges import ProcessEdges
+from cluster.client_header import MAGIC, NONCE_SIZE, PeerAnswer, decode_client
 from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:

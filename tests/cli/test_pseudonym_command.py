@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from actors.connection.pseudonyms import pseudonym
-from cli.serve.factories.auth_factory import pseudonym_key, pseudonym_of
+from cli.serve.auth_factory import pseudonym_key, pseudonym_of
 from cli.settings.setting_sources import ConfigError
 from eventstore.datadir import DataDir
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.logs import LogBuilder
 
-from actors.inspection.status.status_metrics import DROPPED
+from actors.inspection.status_metrics import DROPPED
 from actors.node.read_pause import ReadPause
-from cli.diagnosis.status import status_lines
-from cli.history import log_events, why
-from cli.inspection.session_list import session_columns
-from cli.inspection.session_page import connection_lines, history_lines
-from cli.top.text.columns import ACTORS
+from cli.commands import log_events, why
+from cli.commands.session_list import session_columns
+from cli.commands.session_page import connection_lines, history_lines
+from cli.commands.status import status_lines
+from cli.top.columns import ACTORS
 from cli.web.pages.render import environment
 from eventstore.display import clock
 from eventstore.format.events import (
@@ -37,10 +37,10 @@ from eventstore.format.node_events import BrokerStarted
 from eventstore.format.positions import position
 from eventstore.format.records import decode_record
 from eventstore.reasons import CLOSE_REASONS, close_text, close_words, drop_text, pause_text
-from projections.explanation.log_stories import LogStory
-from projections.replay.event_reader import EventEntry
-from projections.replay.topic_lookup import MessageTopics
-from projections.stories.story_builder import StoryBuilder
+from projections.past.event_reader import EventEntry
+from projections.past.log_stories import LogStory
+from projections.past.story_builder import StoryBuilder
+from projections.past.topic_lookup import MessageTopics
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cli.live import reconnecting_client
-from cli.live.broker_client import NoAnswer, NoLiveBroker, Refused
-from cli.live.log_brokers import LogBrokers
-from cli.live.reconnecting_client import ReconnectingClient
+from cli.logs import reconnecting_client
+from cli.logs.broker_client import NoAnswer, NoLiveBroker, Refused
+from cli.logs.log_brokers import LogBrokers
+from cli.logs.reconnecting_client import ReconnectingClient
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from cli.live.broker_client import LiveBroker
+    from cli.logs.broker_client import LiveBroker
 
 
 class Broker:

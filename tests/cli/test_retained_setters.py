@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness.logs import LogBuilder
 
-from cli.inspection.retained import _set
+from cli.commands.retained import _set
 from cli.web.pages.session_at import describe_setters
 from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import RetainedSnapshot

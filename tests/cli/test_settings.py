@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from actors.authn.login_backoff import BackoffOptions
-from actors.configuration.broker_options import BrokerOptions
-from actors.configuration.limit_options import LimitOptions, Quota
+from actors.access.login_backoff import BackoffOptions
+from actors.limits.broker_options import BrokerOptions
+from actors.limits.limit_options import LimitOptions, Quota
 from cli.common.units import Address, size_shown, time_shown
-from cli.processes.broker_process import MemberFacts, member_settings
 from cli.program.setting_flags import with_settings_flags
+from cli.serve import limits_factory
+from cli.serve.auth_factory import backoff_options
 from cli.serve.banner import admitted
-from cli.serve.factories import limits_factory
-from cli.serve.factories.auth_factory import backoff_options
-from cli.serve.factories.limits_factory import limit_options
+from cli.serve.broker_process import MemberFacts, member_settings
+from cli.serve.limits_factory import limit_options
 from cli.settings.listener_settings import PER_LISTENER
 from cli.settings.setting_sources import OTHER_VARIABLES, RENAMED, ConfigError
 from cli.settings.settings import RELOADABLE, Settings, check_settings, load_settings

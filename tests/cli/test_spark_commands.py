@@ -20,9 +20,9 @@ from cli.main import app
 from eventstore.errors import CorruptLog, UsageError
 from eventstore.format.positions import position
 from eventstore.home_paths import NoHome
-from projections.comparison.live_state import LivePage, LiveState
-from projections.comparison.stored_projections import StoredItem, StoredProjections
-from projections.storage.format import ProjectionMark
+from projections.past.live_state import LivePage, LiveState
+from projections.past.stored_projections import StoredItem, StoredProjections
+from projections.state.format import ProjectionMark
 from spark.runtime import session
 from spark.runtime.errors import NoJava, NoSpark, OutOfDisk, SparkError, install_command
 from spark.runtime.java import find_java
@@ -264,11 +264,9 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
             "Spark failed: ValueError: what nobody thought of?[2J",
         ),
         (
-            IN_EXECUTOR.format(
-                error="spark.columnar.integer_columns.UnusualEvent: a run of no kind"
-            ),
+            IN_EXECUTOR.format(error="spark.tables.integer_columns.UnusualEvent: a run of no kind"),
             70,
-            "Spark failed: spark.columnar.integer_columns.UnusualEvent: a run of no kind",
+            "Spark failed: spark.tables.integer_columns.UnusualEvent: a run of no kind",
         ),
         ("java.lang.IllegalStateException: odd\nCaused by: java.io.IOException: even", 70, "even"),
     ],
@@ -392,7 +390,7 @@ def test_a_jvm_that_does_not_start(said: str, says: str) -> None:
 
 
 def test_the_state_of_a_broker_becomes_claims() -> None:
-    from cli.sparkjobs.claimed_states import _claims_in
+    from cli.spark.claimed_states import _claims_in
 
     said = LiveState(
         "n", position(5, 0), [LivePage(position(6, 2), {"a": 255, "b": None}, {"t": 1})]
@@ -407,7 +405,7 @@ def test_the_state_of_a_broker_becomes_claims() -> None:
 
 
 def test_projections_become_claims_as_of_their_mark_or_later() -> None:
-    from cli.sparkjobs.claimed_states import _stored
+    from cli.spark.claimed_states import _stored
 
     old, new = StoredItem(position(3, 0), 1), StoredItem(position(9, 1), 2)
     stored = StoredProjections(
@@ -435,9 +433,9 @@ def test_executors_elsewhere_cannot_read_a_data_directory(tmp_path: Path) -> Non
     import asyncio
     import contextlib
 
-    from cli.logsource.source_flags import SourceFlags
-    from cli.sparkjobs.log_location import find
-    from cli.sparkjobs.spark_flags import SparkFlags
+    from cli.logs.source_flags import SourceFlags
+    from cli.spark.log_location import find
+    from cli.spark.spark_flags import SparkFlags
 
     async def look(flags: SparkFlags) -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -449,7 +447,7 @@ def test_executors_elsewhere_cannot_read_a_data_directory(tmp_path: Path) -> Non
 
 
 def test_paths_for_spark() -> None:
-    from cli.sparkjobs.log_location import absolute
+    from cli.spark.log_location import absolute
 
     assert absolute("a") == str(Path("a").absolute())
     assert absolute("~/a") == str(Path.home() / "a")
@@ -481,7 +479,7 @@ def test_numbers_that_spark_does_not_have_are_refused(arguments: tuple[str, ...]
 def test_results_are_json_that_can_be_read_back() -> None:
     from pyspark.sql import Row
 
-    from cli.sparkjobs.output import _object
+    from cli.spark.output import _object
 
     row = Row(topic="t", payload=None, payload_base64="/w==", will=Row(ref="1.0"))
     assert json.loads(json.dumps(_object(row))) == {

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import Row
 
 from cli.common.tables import Table
-from cli.sparkjobs.rebuild import _VIEWS
+from cli.spark.rebuild import _VIEWS
 
 WILL = Row(node="n", session="s", topic="w", qos=1, retain=False, ref=5, delay=None, size=3)
 MESSAGE = Row(node="n", topic="t", qos=1, ref=2 << 20)

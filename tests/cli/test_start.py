@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.logsource import source_flags
+from cli.logs import source_flags
 from cli.main import app
 from cli.program.command_table import GROUPS, HIDDEN
 from cli.program.help_pages import PageCommand
@@ -22,9 +22,9 @@ NUMBERS = ("numpy", "pandas", "pyarrow", "pyspark", "matplotlib")
 BROKER = ("actors", "cli.settings.settings", "pydantic_settings", "pykka", "uvloop", "spark")
 PAGES = ("aiohttp.client", "jinja2", "textual", "prometheus_client", "structlog")
 NATS = ("asyncio", "nats", "ssl")
-PACKETS = ("nats.js.client", "protocol.mqtt5.field_reader", "protocol.mqtt.packets")
+PACKETS = ("nats.js.client", "protocol.mqtt.field_reader", "protocol.mqtt.packets")
 """JetStream, and MQTT: commands that ask a broker over NATS need neither."""
-CLIENT = ("asyncio", "http.client", "nats", "projections", "protocol.mqtt5.field_reader")
+CLIENT = ("asyncio", "http.client", "nats", "projections", "protocol.mqtt.field_reader")
 NOTHING = (*NUMBERS, *BROKER, *PAGES, *NATS, "paho", "pydantic", "projections", "rich")
 
 

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from topsamples import actor, status
 
-from cli.live import log_traces
-from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
-from cli.live.log_brokers import LogBrokers
-from cli.live.reconnecting_client import NotUnderstood, ReconnectingClient
-from cli.live.trace_client import Portion
-from cli.top import once
-from cli.top.data.top_queries import ACTORS_ASKED, TopQueries
+from cli.logs import log_traces
+from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
+from cli.logs.log_brokers import LogBrokers
+from cli.logs.reconnecting_client import NotUnderstood, ReconnectingClient
+from cli.logs.trace_client import Portion
+from cli.top import once, trace_view
+from cli.top.help_view import TEXT
 from cli.top.top_app import Top
-from cli.top.views import trace_view
-from cli.top.views.help_view import TEXT
+from cli.top.top_queries import ACTORS_ASKED, TopQueries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -822,7 +821,7 @@ async def test_a_strange_answer_is_named() -> None:
     broker.status = {"received": [1, 2]}
     broker.answers = {}
     broker.actors = [{"id": 1}]
-    from cli.live.reconnecting_client import understood
+    from cli.logs.reconnecting_client import understood
 
     with pytest.raises(NotUnderstood, match="the same version"), understood():
         await once.run_once(ReconnectingClient(broker.find), 0.01, "recent", 80, as_json=False)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from topsamples import status
 
-from cli.top.text import number_format
-from cli.top.text.columns import (
+from cli.top import number_format
+from cli.top.columns import (
     ACTORS,
     TOPICS,
     as_glob,
@@ -23,10 +23,10 @@ from cli.top.text.columns import (
     holding,
     topic_rows,
 )
-from cli.top.text.rate_history import History, area, spark
-from cli.top.text.rates import between, between_all, difference, percentile
-from cli.top.text.styled_text import cells, fit_text, plain, width_of, wrapped
-from cli.top.text.summary_text import WIDE, Frame, top_summary
+from cli.top.rate_history import History, area, spark
+from cli.top.rates import between, between_all, difference, percentile
+from cli.top.styled_text import cells, fit_text, plain, width_of, wrapped
+from cli.top.summary_text import WIDE, Frame, top_summary
 
 BOUNDS = (0.001, 0.002, 0.004, 0.008, 0.5)
 SHARES = (0.0, 0.01, 0.5, 0.9, 0.99, 1.0)

@@ -11,8 +11,8 @@ import pytest
 from harness import packets as p
 from simulation.world import SimClient, World, simulate
 
-from actors.tracing.tracer import Tracer
-from cli.live.trace_text import TraceWords, packet_words
+from actors.inspection.tracer import Tracer
+from cli.logs.trace_text import TraceWords, packet_words
 
 EVIL = 'ev\x1b[31mil\u202e\r\n\x9b"<b>'
 AT = 5 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cli.serve.factories.auth_factory import users_digest
+from cli.serve.auth_factory import users_digest
 from cli.settings.settings import Settings
 
 if TYPE_CHECKING:

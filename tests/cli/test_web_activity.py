@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from cli.web.history.activity import MINUTE_MS
-from cli.web.history.activity_reader import ActivityReader
-from cli.web.history.log_charts import day_charts
-from cli.web.history.time_axis import TimeWindow, mark_row, ticks, window_within
-from cli.web.history.timeline_marks import MARK_LABELS, Mark, Marks, mark_kind
-from cli.web.history.topic_activity import MAX_TOPICS, TopicActivity
-from cli.web.live.svg_charts import WIDTH
+from cli.web.activity import MINUTE_MS
+from cli.web.activity_reader import ActivityReader
+from cli.web.log_charts import day_charts
+from cli.web.svg_charts import WIDTH
+from cli.web.time_axis import TimeWindow, mark_row, ticks, window_within
+from cli.web.timeline_marks import MARK_LABELS, Mark, Marks, mark_kind
+from cli.web.topic_activity import MAX_TOPICS, TopicActivity
 from eventstore.errors import CorruptLog, NoLog, UsageError
 from eventstore.format.events import MessageDropped, MessagePublished, SessionClosed, SessionOpened
 from eventstore.format.node_events import BrokerStarted
@@ -27,7 +27,7 @@ from eventstore.format.records import encode_record
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from cli.web.live.web_log_client import WebLogClient
+    from cli.web.web_log_client import WebLogClient
     from eventstore.format.event_parsing import Event
 
 NOW_MS = 1_800_000_000_000

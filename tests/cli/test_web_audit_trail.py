@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from harness.manual_clock import ManualClock
 
-from cli.live.broker_client import NoLiveBroker
-from cli.web.auth import audit_trail as module
-from cli.web.auth.audit_trail import MAX_SERIES, WINDOW, AuditTrail, Entry, Gathering
-from cli.web.auth.tokens import Grant, Role
+from cli.logs.broker_client import NoLiveBroker
+from cli.web import audit_trail as module
+from cli.web.audit_trail import MAX_SERIES, WINDOW, AuditTrail, Entry, Gathering
+from cli.web.tokens import Grant, Role
 
 ANN = Grant("ann", Role.VIEW, "0" * 64)
 BOB = Grant("bob", Role.OPERATE, "1" * 64)

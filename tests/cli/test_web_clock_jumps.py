@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness.logs import LogBuilder
 
-from cli.logsource.point_resolution import parse_point
+from cli.logs.point_resolution import parse_point
 from cli.web.pages.session_at import view_of
 from cli.web.pages.time_axis_values import moment_of, notes_on_clocks
 from eventstore.display import iso

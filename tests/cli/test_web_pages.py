@@ -13,23 +13,23 @@ from typing import Any, cast
 
 import pytest
 
-from cli.children.child_environment import environment_for
 from cli.common.allowed_hosts import Hosts
 from cli.common.units import Address
-from cli.live.broker_client import Refused, TooLarge
-from cli.logsource.several_logs import log_names
+from cli.logs.broker_client import Refused, TooLarge
+from cli.logs.several_logs import log_names
 from cli.serve.banner import Facts, announce
+from cli.settings.child_environment import environment_for
 from cli.settings.log_settings import load_log_settings
 from cli.settings.settings import load_settings
-from cli.web.auth.own_token import TokenError, find_token
-from cli.web.live.paged_lists import PAGE_ROWS, Listings, Order
-from cli.web.live.samples import Samples
-from cli.web.live.svg_charts import HEIGHT, WIDTH, bars, chart
-from cli.web.live.web_log_client import WebLogClient
+from cli.web.own_token import TokenError, find_token
+from cli.web.paged_lists import PAGE_ROWS, Listings, Order
 from cli.web.pages import middleware
 from cli.web.pages.lists import _pattern
 from cli.web.pages.middleware import _local
 from cli.web.pages.render import environment, name, url
+from cli.web.samples import Samples
+from cli.web.svg_charts import HEIGHT, WIDTH, bars, chart
+from cli.web.web_log_client import WebLogClient
 from eventstore.datadir import DataDir
 from eventstore.errors import UsageError
 
@@ -369,7 +369,7 @@ def test_a_list_is_put_in_order_before_it_has_pages() -> None:
 def test_a_list_too_long_to_be_sorted_has_a_notice(
     monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], asked: int
 ) -> None:
-    monkeypatch.setattr("cli.web.live.paged_lists.MAX_SORTED", 1000)
+    monkeypatch.setattr("cli.web.paged_lists.MAX_SORTED", 1000)
 
     async def much() -> None:
         lists, link = listings(1001)
@@ -432,7 +432,7 @@ def test_a_pattern_that_costs_too_much_is_refused(given: str) -> None:
 
 
 def test_a_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.web.live.paged_lists._MAX_ROWS", 1000)
+    monkeypatch.setattr("cli.web.paged_lists._MAX_ROWS", 1000)
 
     async def bounded() -> None:
         lists, link = listings(5000)

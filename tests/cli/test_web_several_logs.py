@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
 
-from cli.live import reconnecting_client
-from cli.live.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
-from cli.live.log_brokers import LogBrokers
-from cli.logsource.source_flags import SourceFlags
-from cli.web.auth.tokens import Grant, Role
-from cli.web.changes.planned_change import plan_change
-from cli.web.history.activity import Activity
-from cli.web.history.log_activities import ActivityOfLogs, ReadersOfLogs
-from cli.web.history.time_axis import TimeWindow
-from cli.web.live import web_log_client
-from cli.web.live.paged_lists import PAGE_ROWS, Listings, Order
-from cli.web.live.web_log_client import WebLogClient
+from cli.logs import reconnecting_client
+from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
+from cli.logs.log_brokers import LogBrokers
+from cli.logs.source_flags import SourceFlags
+from cli.web import web_log_client
+from cli.web.activity import Activity
+from cli.web.log_activities import ActivityOfLogs, ReadersOfLogs
+from cli.web.paged_lists import PAGE_ROWS, Listings, Order
 from cli.web.pages.responses import Site
+from cli.web.planned_change import plan_change
+from cli.web.time_axis import TimeWindow
+from cli.web.tokens import Grant, Role
+from cli.web.web_log_client import WebLogClient
 from eventstore.errors import UsageError
 from eventstore.format.events import LOG_SESSION, MessagePublished, SessionOpened
 from eventstore.format.records import decode_record
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from aiohttp import web
     from nats.aio.client import Client
 
-    from cli.web.history.activity_reader import ActivityReader
+    from cli.web.activity_reader import ActivityReader
 
 LOGS = ["n-p0", "n-p1"]
 NOW_MS = 1_800_000_000_000

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.live.broker_client import NoLiveBroker
-from cli.web.auth import token_audit
-from cli.web.auth.token_audit import TokenAudit
+from cli.logs.broker_client import NoLiveBroker
+from cli.web import token_audit
+from cli.web.token_audit import TokenAudit
 
 if TYPE_CHECKING:
     from pathlib import Path

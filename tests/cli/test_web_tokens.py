@@ -15,9 +15,9 @@ from harness.broker import environment
 from structlog.testing import capture_logs
 
 from cli.users import line_files
-from cli.web.auth import tokens as module
-from cli.web.auth.own_token import Token, cookie_of, find_token
-from cli.web.auth.tokens import BadTokens, Grant, Role, Tokens, mark_of, parse, read
+from cli.web import tokens as module
+from cli.web.own_token import Token, cookie_of, find_token
+from cli.web.tokens import BadTokens, Grant, Role, Tokens, mark_of, parse, read
 
 pytestmark = pytest.mark.system
 

@@ -25,7 +25,7 @@ EVERY_MODULE = """
 import actors, cli, eventstore, projections, protocol
 for package in (actors, cli, eventstore, projections, protocol):
     for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if not found.name.startswith("cli.sparkjobs."):
+        if not found.name.startswith("cli.spark."):
             importlib.import_module(found.name)
 """
 COMMAND = """

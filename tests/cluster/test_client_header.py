@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.transports.proxy_protocol import encode_header
-from cluster.edge.client_header import (
+from cluster.client_header import (
     NONCE_SIZE,
     BadClientHeader,
     ForwardedClient,
@@ -89,7 +89,7 @@ def test_the_header_of_a_proxy_is_not_that_of_a_node(header: bytes) -> None:
 
 def described(**changes: object) -> bytes:
     """A header whose description has other values, with the right HMAC."""
-    from cluster.edge import client_header
+    from cluster import client_header
 
     said = dataclasses.asdict(CLIENT) | changes
     del said["peer"]

@@ -8,7 +8,7 @@ from harness.mqtt5_packets import connect as connect_v5
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.edge.connect_peek import Peeked, client_id_in
+from cluster.connect_peek import Peeked, client_id_in
 
 
 def test_it_is_found_in_every_version() -> None:

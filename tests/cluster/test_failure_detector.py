@@ -14,7 +14,7 @@ from cluster.failure_detector import (
     FailureDetector,
     Step,
 )
-from eventstore.nodes.cluster_messages import LeaderAnswer
+from eventstore.nats.cluster_messages import LeaderAnswer
 
 LITTLE = 0.01
 

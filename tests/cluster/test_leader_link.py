@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from actors.connection.listener import ListenerOptions
-from cluster.edge import leader_link
-from cluster.edge.client_header import MAGIC, NONCE_SIZE, PeerAnswer
-from cluster.edge.edge_client import ClientStage, EdgeClient, Upstream
-from cluster.edge.leader_link import LeaderLink, LeaderPlace
+from cluster import leader_link
+from cluster.client_header import MAGIC, NONCE_SIZE, PeerAnswer
+from cluster.edge_client import ClientStage, EdgeClient, Upstream
+from cluster.leader_link import LeaderLink, LeaderPlace
 from cluster.status import NodeStatus, Role
 
 if TYPE_CHECKING:
-    from cluster.edge.edge_client import EdgeOwner
+    from cluster.edge_client import EdgeOwner
 
 
 class SilentTransport(asyncio.Transport):

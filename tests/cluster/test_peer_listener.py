@@ -8,7 +8,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from cluster.edge.peer_listener import PeerListener
+from cluster.peer_listener import PeerListener
 
 
 class Lower(asyncio.Transport):

@@ -13,7 +13,7 @@ from cluster.members import Members
 from cluster.standby import Standby
 from cluster.status import NodeStatus, Role
 from eventstore.errors import LogUnavailable
-from eventstore.nodes.cluster_messages import LeaderAnswer
+from eventstore.nats.cluster_messages import LeaderAnswer
 
 if TYPE_CHECKING:
     from eventstore.log.record_reader import LogTail

@@ -13,7 +13,7 @@ from harness.mqtt5_packets import AUTH, Answer
 from harness.packets import CONNACK, PUBACK, SUBACK
 from harness.scram import ScramClient
 
-from actors.authn.stored.scram import SCRAM_SHA_256, derive_keys, render_keys
+from actors.access.scram import SCRAM_SHA_256, derive_keys, render_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable

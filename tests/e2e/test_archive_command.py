@@ -14,7 +14,7 @@ from harness.waiting import until
 
 from e2e.tools import run, run_beside_cuts, run_here
 from eventstore.format.records import ChainChecker, decode_record
-from spark.storage.archive_log import archived_logs
+from spark.tables.archive_log import archived_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

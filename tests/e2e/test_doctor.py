@@ -13,10 +13,10 @@ from harness.broker import Broker, environment, foldmq
 from harness.fixtures import EXTERNAL, Clients
 from harness.waiting import until
 
-from cli.diagnosis.advice import _KINDS, advise
-from cli.diagnosis.next_commands import SERVER_LOG, NextCommands
-from cli.diagnosis.refusal_advice import _REFUSALS, advise_on_refusals
-from cli.logsource.source_flags import SourceFlags
+from cli.commands.advice import _KINDS, advise
+from cli.commands.next_commands import SERVER_LOG, NextCommands
+from cli.commands.refusal_advice import _REFUSALS, advise_on_refusals
+from cli.logs.source_flags import SourceFlags
 from e2e.passwordfiles import add_user
 from e2e.tools import refused, run
 

@@ -22,7 +22,7 @@ from harness.packets import Connack, Puback, Publish, Will
 from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import TIMEOUT, until
 
-from cluster.edge.client_header import MAGIC, NONCE_SIZE, ForwardedClient, encode_client
+from cluster.client_header import MAGIC, NONCE_SIZE, ForwardedClient, encode_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

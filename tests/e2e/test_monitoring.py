@@ -21,7 +21,7 @@ from harness.fixtures import Clients
 from harness.waiting import until
 from prometheus_client.parser import text_string_to_metric_families
 
-from actors.inspection.status.status_metrics import METRICS
+from actors.inspection.status_metrics import METRICS
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, run
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
 from e2e.listening import Client, Place
-from eventstore.index.index_files import IndexFiles
 from eventstore.partitions import partition_names, partition_of
-from protocol.mqtt5.properties.property_table import SHARED_SUBSCRIPTION_AVAILABLE
+from eventstore.reading.index_files import IndexFiles
+from protocol.mqtt.property_table import SHARED_SUBSCRIPTION_AVAILABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -179,7 +179,7 @@ def test_spark_submit_runs_a_job_unchanged(nats: Nats, tmp_path: Path, at: tuple
     log.record(Acked("a", [7]))
     log.damage(2)
     log.store(nats)
-    import cli.entry.spark_submit as entry
+    import cli.spark.spark_submit as entry
 
     submit = Path(sys.executable).with_name("spark-submit")
     ran = subprocess.run(

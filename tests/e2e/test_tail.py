@@ -17,8 +17,8 @@ from harness.fixtures import Clients
 from harness.packets import Publish
 from harness.waiting import until
 
-from cli.live.broker_search import open_broker
-from cli.logsource.source_flags import SourceFlags
+from cli.logs.broker_search import open_broker
+from cli.logs.source_flags import SourceFlags
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, refused, run
 
 if TYPE_CHECKING:

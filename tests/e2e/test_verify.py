@@ -24,10 +24,10 @@ from actors.maintenance.state_digests import subject_of
 from e2e.log_scenarios import events, play
 from e2e.tools import HOSTILE_ID, refused, run
 from projections.state.digests import digest, session_digest
+from projections.state.format import RETAINED, SESSION, decode_entry, key_of
 from projections.state.node_state import NodeState
 from projections.state.session import SessionState, SubscriptionState
 from projections.state.session_table import freeze
-from projections.storage.format import RETAINED, SESSION, decode_entry, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

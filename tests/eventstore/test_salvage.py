@@ -23,7 +23,7 @@ from storedlogs import (
     write,
 )
 
-from cli.copies.salvage import ProgressLine, report
+from cli.commands.salvage import ProgressLine, report
 from eventstore.copies import damaged_log, fresh_log
 from eventstore.copies.damaged_log import Hole, SalvageResult, salvage
 from eventstore.datadir import DataDir, take_lock
@@ -41,7 +41,7 @@ from eventstore.format.node_events import LogCut, LogSalvaged
 from eventstore.format.records import GENESIS, ChainChecker, Record, encode_record, link_of
 from eventstore.log.record_reader import read_records
 from eventstore.log.watermark import Watermark
-from projections.replay.salvage_needs import SalvageNeeds
+from projections.past.salvage_needs import SalvageNeeds
 from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:

@@ -11,9 +11,11 @@ sys.path.insert(0, str(ROOT))
 
 import argon2  # noqa: E402 (the target is loaded from anywhere)
 
-from actors.authn import passwords  # noqa: E402
-from actors.authn.stored import mosquitto_hashes  # noqa: E402
-from actors.authn.stored.scram import parse_scram_keys  # noqa: E402
+from actors.access import (
+    mosquitto_hashes,  # noqa: E402
+    passwords,  # noqa: E402
+)
+from actors.access.scram import parse_scram_keys  # noqa: E402
 from cli.users import line_files, passwd  # noqa: E402
 
 FILE = Path("users")

@@ -16,8 +16,8 @@ from actors.transports.proxy_protocol import (
     BadHeader,  # noqa: E402 (loaded from anywhere)
     encode_header,  # noqa: E402 (loaded from anywhere)
 )
-from cluster.edge import client_header  # noqa: E402
-from cluster.edge.client_header import BadClientHeader, decode_client  # noqa: E402
+from cluster import client_header  # noqa: E402
+from cluster.client_header import BadClientHeader, decode_client  # noqa: E402
 
 KEY, NONCE = b"key of the cluster", bytes(client_header.NONCE_SIZE)
 

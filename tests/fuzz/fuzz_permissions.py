@@ -12,9 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from actors.authz.filter_index import FilterError  # noqa: E402 (the target is loaded from anywhere)
-from actors.authz.rules import Permissions, Rule  # noqa: E402
-from actors.authz.rules_file import PermissionFileError, parse_rules  # noqa: E402
+from actors.access.filter_index import FilterError  # noqa: E402 (the target is loaded from anywhere)
+from actors.access.rules import Permissions, Rule  # noqa: E402
+from actors.access.rules_file import PermissionFileError, parse_rules  # noqa: E402
 from protocol.mqtt.topics import (
     TopicError,  # noqa: E402
     matches,  # noqa: E402

@@ -14,8 +14,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from actors.authn import callout, jwt_keys, jwt_tokens  # noqa: E402 (loaded from anywhere)
-from actors.authn.credentials import Credentials, Verdict  # noqa: E402
+from actors.access import (
+    callout,  # noqa: E402 (loaded from anywhere)
+    jwt_keys,  # noqa: E402 (loaded from anywhere)
+    jwt_tokens,  # noqa: E402 (loaded from anywhere)
+)
+from actors.access.credentials import Credentials, Verdict  # noqa: E402
 
 SECRET = b"a secret of exactly 32 bytes ..."
 KEYS = jwt_keys.parse_keys(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from actors.authn.credentials import AuthResult, Verdict
+from actors.access.credentials import AuthResult, Verdict
 
 if TYPE_CHECKING:
-    from actors.authn.credentials import Credentials
+    from actors.access.credentials import Credentials
 
 
 class Anonymous:

@@ -31,7 +31,7 @@ def run_with(spark: SparkSession, *arguments: str) -> tuple[int, str, str]:
         yield spark
 
     with (
-        mock.patch("cli.sparkjobs.job_runner._session", session),
+        mock.patch("cli.spark.job_runner._session", session),
         mock.patch.object(sys, "argv", ["foldmq", *arguments]),
         mock.patch.dict(os.environ, environment(), clear=True),
         contextlib.redirect_stdout(out),

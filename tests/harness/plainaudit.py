@@ -15,28 +15,28 @@ import orjson
 from eventstore.format.positions import INDEX_BITS, format_position, position
 from eventstore.format.records import decode_record
 from eventstore.format.turn_parts import TurnAssembler
-from projections.audit.rules.rule_table import UNEXPECTED, Rule
+from projections.audit.rule_table import UNEXPECTED, Rule
 from projections.audit.shared_subscription_audit import SharedAudit
 from projections.audit.shared_subscription_steps import SharedStep
 from projections.audit.subscription_spans import SubscriptionSpans
 from protocol.mqtt.topics import matches
-from spark.audit.duplicate_rule import classify_copy
-from spark.audit.facts.chain_check import LogNote
-from spark.audit.facts.event_codec import unpack_events
-from spark.audit.facts.fact_scan import FactScan
-from spark.audit.facts.fact_schema import CLEARED, EXPIRED_SO, REPEATED_SO, SET
-from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary, summarize_logs
-from spark.audit.sessions.expected_packs import REQUIRED
-from spark.audit.sessions.session_checker import SessionChecker, session_marks
-from spark.audit.sessions.session_result_rows import NEEDED, SHARED, VIOLATION, SessionResults
-from spark.storage.record_checks import CheckedRecord
+from spark.jobs.chain_check import LogNote
+from spark.jobs.duplicate_rule import classify_copy
+from spark.jobs.event_codec import unpack_events
+from spark.jobs.expected_packs import REQUIRED
+from spark.jobs.fact_scan import FactScan
+from spark.jobs.fact_schema import CLEARED, EXPIRED_SO, REPEATED_SO, SET
+from spark.jobs.log_summary import BEYOND_ALL, LogSummary, summarize_logs
+from spark.jobs.session_checker import SessionChecker, session_marks
+from spark.jobs.session_result_rows import NEEDED, SHARED, VIOLATION, SessionResults
+from spark.tables.record_checks import CheckedRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from eventstore.format.positions import Position
     from projections.log_proof import Doubt
-    from spark.audit.facts.fact_schema import FactColumns
+    from spark.jobs.fact_schema import FactColumns
 
 Found = tuple[str, "Position", str | None]
 """Rule, position, session."""

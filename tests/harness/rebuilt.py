@@ -6,19 +6,19 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from cli.logsource.source import find_location
-from cli.logsource.source_flags import SourceFlags
+from cli.logs.source import find_location
+from cli.logs.source_flags import SourceFlags
 from cli.settings.settings import load_settings
-from cli.sparkjobs.claimed_states import claims_of_brokers
-from cli.sparkjobs.log_location import Found, _access
+from cli.spark.claimed_states import claims_of_brokers
+from cli.spark.log_location import Found, _access
 from eventstore.format.node_events import BrokerStarted
 from eventstore.reading.log_points import LogPoint
 from harness.state_rows import assert_same, rebuilt_rows, state_rows, will_payloads
-from projections.replay.replay import Replay
+from projections.past.replay import Replay
 from projections.state.digests import retained_digest, session_digest
-from spark.datasource.log import Log
-from spark.rebuild.jobs import JOBS
-from spark.recovery.recovery_job import recovery_check
+from spark.jobs.jobs import JOBS
+from spark.jobs.recovery_job import recovery_check
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from harness.broker import Broker
     from harness.state_rows import Row
     from projections.state.node_state import NodeState
-    from spark.audit.facts.audit_outcome import StateClaim
-    from spark.recovery.recovery_job import RecoveryOutcome
+    from spark.jobs.audit_outcome import StateClaim
+    from spark.jobs.recovery_job import RecoveryOutcome
 
 
 class _Gathered(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from eventstore.copies.block_files import framed
 from eventstore.copies.damaged_log import Plan, Rescue, StoredLog
 from eventstore.format.records import decode_record
-from projections.replay.salvage_needs import SalvageNeeds
+from projections.past.salvage_needs import SalvageNeeds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

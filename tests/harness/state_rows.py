@@ -11,7 +11,7 @@ from eventstore.format.positions import from_runs, position
 from eventstore.format.records import payload_bounds
 from projections.state.digests import retained_digest, session_digest, session_texts
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
-from spark.rebuild.jobs import rebuild
+from spark.jobs.jobs import rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from eventstore.format.records import Record
     from projections.state.node_state import NodeState
     from projections.state.session import InFlight, SessionState
-    from spark.datasource.log import Log
+    from spark.tables.log import Log
 
 Row = tuple[Any, ...]
 

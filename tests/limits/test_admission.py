@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.configuration.limit_options import NO_QUOTA, Quota
 from actors.limits.address_networks import network_of
 from actors.limits.connection_quota import ConnectionQuotas
+from actors.limits.limit_options import NO_QUOTA, Quota
 
 BURST = 2.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from actors.configuration.limit_options import LimitOptions, Quota
 from actors.limits.client_limits import ClientLimits
+from actors.limits.limit_options import LimitOptions, Quota
 
 LISTENERS = {"plain": Quota(connections=5)}
 

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from actors.configuration.limit_options import NO_QUOTA, Quota
+from actors.limits.limit_options import NO_QUOTA, Quota
 from actors.limits.publish_rates import PublishRates, RateLimiter
 
 

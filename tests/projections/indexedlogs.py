@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 from playedlogs import FakeSource
 
 from eventstore.format.turn_parts import TurnAssembler
-from eventstore.index.index_files import IndexFiles
-from eventstore.index.log_index import LogIndex
+from eventstore.reading.index_files import IndexFiles
+from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_points import LogPoint
-from projections.indexing.segment_builder import SegmentBuilder
-from projections.replay.event_reader import EventReader
+from projections.past.event_reader import EventReader
+from projections.past.segment_builder import SegmentBuilder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from eventstore.format.records import Record
     from eventstore.reading.log_source import LogSource
-    from projections.replay.event_reader import EventEntry, EventFilter
-    from projections.stories.message_story import MessageStory
+    from projections.past.event_reader import EventEntry, EventFilter
+    from projections.past.message_story import MessageStory
 
 STREAM = "FOLDMQ_LOG_n"
 

@@ -15,10 +15,10 @@ from playedlogs import MANY, played
 
 from eventstore.format.node_events import CheckpointBegun
 from eventstore.format.positions import INDEX_BITS
-from eventstore.index import keys
-from projections.comparison.changed_states import ChangedStates
-from projections.comparison.state_facts import state_facts
-from projections.replay.replay import Origins, fold
+from eventstore.reading import keys
+from projections.past.changed_states import ChangedStates
+from projections.past.replay import Origins, fold
+from projections.past.state_facts import state_facts
 from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from eventstore.format.event_parsing import Event
     from eventstore.format.positions import Position
-    from projections.comparison.state_facts import StateFacts
+    from projections.past.state_facts import StateFacts
 
 Steps = list[tuple[str, str, int]]
 CHECKPOINT: Steps = [("end_turn", "ann", 1), *[("checkpoint", "ann", 0)] * 2, ("end_turn", "a", 1)]
@@ -36,7 +36,7 @@ CHECKPOINT: Steps = [("end_turn", "ann", 1), *[("checkpoint", "ann", 0)] * 2, ("
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep many states, and compare few sessions at a time."""
     monkeypatch.setattr(keys, "_RECORDS_BETWEEN", 3)
-    monkeypatch.setattr("projections.comparison.changed_states._SESSIONS_AT_ONCE", 2)
+    monkeypatch.setattr("projections.past.changed_states._SESSIONS_AT_ONCE", 2)
 
 
 class AllOrigins(Origins):

@@ -20,8 +20,8 @@ from eventstore.format.events import (
 from eventstore.format.node_events import BrokerStarted, MessagesCarried, RetainedSnapshot
 from eventstore.format.records import decode_record
 from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished
-from projections.replay import disk_use
-from projections.replay.disk_use import DiskUse, sizes_by_levels
+from projections.past import disk_use
+from projections.past.disk_use import DiskUse, sizes_by_levels
 
 
 def used(log: LogBuilder) -> DiskUse:

@@ -21,10 +21,10 @@ from eventstore.format.events import (
 from eventstore.format.positions import format_position, position
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_points import LogPoint
-from projections.explanation.story_text import story_lines
-from projections.replay.event_reader import EventFilter, EventReader
-from projections.replay.event_text import words
-from projections.replay.message_search import find_stories
+from projections.past.event_reader import EventFilter, EventReader
+from projections.past.event_text import words
+from projections.past.message_search import find_stories
+from projections.past.story_text import story_lines
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.node_events import MessagesCarried
 from eventstore.format.records import decode_record
-from projections.verification.event_checks import event_problem
+from projections.audit.event_checks import event_problem
 
 GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden" / "v1-level5.records"
 

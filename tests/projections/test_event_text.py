@@ -38,8 +38,8 @@ from eventstore.reasons import (
     LEADER_CAUSES,
     RESEND_REASONS,
 )
-from projections.replay.event_text import event_object, words
-from projections.replay.topic_lookup import Published
+from projections.past.event_text import event_object, words
+from projections.past.topic_lookup import Published
 
 REF = position(5, 0)
 NONE: dict[int, Published] = {}

@@ -9,7 +9,7 @@ from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import Followed
 from eventstore.format.positions import position, to_runs
 from eventstore.format.records import GENESIS, decode_record, encode_record
-from projections.verification.exchange_check import ExchangeCheck
+from projections.audit.exchange_check import ExchangeCheck
 
 
 def took(*origins: tuple[int, int], qos: int = 1, session: str = "$log/p") -> Event:

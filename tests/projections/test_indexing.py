@@ -27,17 +27,17 @@ from eventstore.format.events import (
 )
 from eventstore.format.node_events import RetainedSnapshot
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
-from eventstore.index import keys
-from eventstore.index.index_files import IndexFiles
-from eventstore.index.segment import BadIndex
+from eventstore.reading import keys
+from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.indexed_reading import find_index
 from eventstore.reading.log_points import LogPoint
-from projections.indexing import topic_records
-from projections.indexing.indexed_sessions import own_events, session_at
-from projections.replay.event_reader import EventFilter
-from projections.replay.message_search import find_stories
-from projections.replay.replay import fold, head
-from projections.replay.topic_lookup import topic_matcher
+from eventstore.reading.segment import BadIndex
+from projections.past import topic_records
+from projections.past.event_reader import EventFilter
+from projections.past.indexed_sessions import own_events, session_at
+from projections.past.message_search import find_stories
+from projections.past.replay import fold, head
+from projections.past.topic_lookup import topic_matcher
 from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:

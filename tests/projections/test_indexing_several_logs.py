@@ -17,20 +17,20 @@ from specification import snapshot
 from eventstore.format.event_parsing import entries
 from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import MAX_INDEX, position
-from eventstore.index import keys
+from eventstore.reading import keys
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.progress import silent
-from projections.explanation.log_stories import (
+from projections.past import topic_records
+from projections.past.event_reader import EventFilter
+from projections.past.indexed_sessions import session_at
+from projections.past.log_stories import (
     LogStory,
     not_taken,
     published_anywhere,
     stories_elsewhere,
 )
-from projections.indexing import topic_records
-from projections.indexing.indexed_sessions import session_at
-from projections.replay.event_reader import EventFilter
-from projections.replay.message_search import find_stories
-from projections.replay.replay import fold
+from projections.past.message_search import find_stories
+from projections.past.replay import fold
 from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from playedlogs import MANY, FakeSource, as_source, played
 from randomnode import NAMES
 
-from cli.history.log_events import Selection
-from cli.logsource.point_resolution import parse_point
+from cli.commands.log_events import Selection
+from cli.logs.point_resolution import parse_point
 from cli.web.pages import log
 from cli.web.pages.log import (
     LogPage,

@@ -11,8 +11,8 @@ from harness.logs import LogBuilder
 from indexedlogs import IndexedSource, build, use
 from randomnode import Node
 
-from cli.web.history import state_diffs
-from cli.web.history.state_diffs import FoldingStates, StateDiff, StateDiffs
+from cli.web import state_diffs
+from cli.web.state_diffs import FoldingStates, StateDiff, StateDiffs
 from eventstore.errors import UsageError
 from eventstore.format.events import MessagePublished, SessionClosed, SessionOpened, Subscribed
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from cli.web.live.web_log_client import WebLogClient
+    from cli.web.web_log_client import WebLogClient
 
 RETAINED_TEXT = ", set between the moments"
 

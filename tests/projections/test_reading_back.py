@@ -17,7 +17,7 @@ from indexedlogs import IndexedSource, as_log, build, listed, use
 from playedlogs import MANY, played
 from randomnode import NAMES
 
-from cli.history.log_events import Selection
+from cli.commands.log_events import Selection
 from cli.web.pages.log import find_page
 from eventstore.format.events import (
     Expired,
@@ -31,8 +31,8 @@ from eventstore.format.events import (
 from eventstore.format.positions import position
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_points import LogPoint
-from projections.replay.event_reader import EventFilter, EventReader
-from projections.replay.message_search import find_stories
+from projections.past.event_reader import EventFilter, EventReader
+from projections.past.message_search import find_stories
 
 _OWN = 400
 _LATER = 400

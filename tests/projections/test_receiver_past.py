@@ -10,7 +10,7 @@ import pytest
 from harness.logs import LogBuilder
 from indexedlogs import IndexedSource, as_log, build, use
 
-from cli.history.log_events import Selection
+from cli.commands.log_events import Selection
 from cli.web.pages.log import find_page
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -34,15 +34,15 @@ from eventstore.format.node_events import (
     SessionSnapshot,
 )
 from eventstore.format.positions import position
-from projections.explanation.missing_message import explain_no_message
-from projections.explanation.story_json import story_object
-from projections.explanation.story_text import story_lines
-from projections.replay.message_search import find_stories
+from projections.past.message_search import find_stories
+from projections.past.missing_message import explain_no_message
+from projections.past.story_json import story_object
+from projections.past.story_text import story_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.stories.message_story import MessageStory
+    from projections.past.message_story import MessageStory
 
 OPENED = SessionOpened("c", False, False, 4)
 CLEAN = SessionOpened("c", False, True, 4)

@@ -13,9 +13,9 @@ from randomnode import NAMES, Node
 from specification import snapshot
 
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
-from projections.replay import session_history as module
-from projections.replay.replay import fold, head
-from projections.replay.session_history import SessionHistory
+from projections.past import session_history as module
+from projections.past.replay import fold, head
+from projections.past.session_history import SessionHistory
 from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:

@@ -22,24 +22,24 @@ from eventstore.format.events import LOG_SESSION, Queued, Subscribed
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_points import LogPoint, last_until
 from eventstore.reading.progress import silent
-from projections.comparison.state_differences import (
-    StatesBetween,
-    retained_changes,
-    sessions_changed,
-    states_between,
-)
-from projections.comparison.state_facts import StateFacts
-from projections.replay.event_reader import EventFilter, EventReader
-from projections.replay.replay import AsOf, Replay
-from projections.several_logs.joined_changes import (
+from projections.past.event_reader import EventFilter, EventReader
+from projections.past.joined_changes import (
     LogChanges,
     changes_in_logs,
     joined_retained_changes,
     joined_sessions_changed,
 )
-from projections.several_logs.joined_state import JoinedState, LogState, fold_logs
-from projections.several_logs.log_moments import points_in_logs, short_name
-from projections.several_logs.merged_events import MergedReader
+from projections.past.joined_state import JoinedState, LogState, fold_logs
+from projections.past.log_moments import points_in_logs, short_name
+from projections.past.merged_events import MergedReader
+from projections.past.replay import AsOf, Replay
+from projections.past.state_differences import (
+    StatesBetween,
+    retained_changes,
+    sessions_changed,
+    states_between,
+)
+from projections.past.state_facts import StateFacts
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage
 
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from eventstore.format.positions import Position
     from eventstore.format.records import Record
     from eventstore.reading.log_source import LogSource
-    from projections.replay.event_reader import EventEntry
-    from projections.several_logs.merged_events import LogEntry
+    from projections.past.event_reader import EventEntry
+    from projections.past.merged_events import LogEntry
 
 
 class WholeSource(IndexedSource):

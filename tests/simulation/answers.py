@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from harness.plainaudit import audit_plainly, checked_records
 
-from cli.diagnosis.advice import advise, merge_advice
-from cli.diagnosis.broker_advice import advise_on_broker
+from cli.commands.advice import advise, merge_advice
+from cli.commands.broker_advice import advise_on_broker
 from eventstore.format.turn_parts import TurnAssembler
-from projections.stories.story_builder import StoryBuilder
+from projections.past.story_builder import StoryBuilder
 from simulation.chaos import errors_of_the_broker
 from simulation.incidents import (
     ALONE,
@@ -33,7 +33,7 @@ from simulation.world import World
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cli.diagnosis.advice import Advice
+    from cli.commands.advice import Advice
 
 STEPS = 130
 _NAMES = ("ann", "bob", "cid", "dan", "eve")

@@ -10,7 +10,7 @@ import pytest
 from harness import mqtt5_packets as p5
 
 from actors.bridge import bridge_supervisor
-from actors.configuration.bridge_options import BridgeOptions
+from actors.limits.bridge_options import BridgeOptions
 from eventstore.nats.connection import ConnectionOptions
 from protocol.nats.mapping import Mapping
 from simulation.bridged_clients import ACCESS, Client5

@@ -21,20 +21,20 @@ from harness.salvages import salvaged
 
 from actors.maintenance.state_digests import StateDigestService, subject_of
 from actors.node.reload_outcome import ReloadOutcome
+from cli.commands.advice import advise
+from cli.commands.broker_advice import advise_on_broker, advise_on_disk
+from cli.commands.certificate_advice import advise_on_certificates
+from cli.commands.status import reaches_mark, status_lines, time_off
+from cli.commands.verify_log import _verified_spans, verification_summary
+from cli.commands.verify_state import verification_lines
 from cli.common import text
-from cli.diagnosis.advice import advise
-from cli.diagnosis.broker_advice import advise_on_broker, advise_on_disk
-from cli.diagnosis.certificate_advice import advise_on_certificates
-from cli.diagnosis.status import reaches_mark, status_lines, time_off
-from cli.history.verify_log import _verified_spans, verification_summary
-from cli.history.verify_state import verification_lines
-from cli.live.state_client import StateClient
+from cli.logs.state_client import StateClient
 from eventstore.errors import CorruptLog
 from eventstore.format.records import decode_record
 from eventstore.reading.log_source import open_log
 from eventstore.server.disk_recovery import RESERVE
-from projections.comparison.state_verification import StateVerification
-from projections.verification.log_verifier import LogVerifier, verify_log
+from projections.audit.log_verifier import LogVerifier, verify_log
+from projections.past.state_verification import StateVerification
 from simulation.chaos import errors_of_the_broker
 from simulation.inspection import ask
 from simulation.jetstream import SimMsg, SimNats
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from cli.diagnosis.advice import Advice
+    from cli.commands.advice import Advice
     from eventstore.reading.log_source import LogSource
     from projections.log_proof import Doubt
 

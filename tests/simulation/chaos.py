@@ -18,7 +18,7 @@ import pytest
 import structlog
 from harness import packets as p
 
-from actors.authz.rules_file import parse_rules
+from actors.access.rules_file import parse_rules
 from actors.connection import input_actor
 from actors.inspection.requests import Refused
 from actors.kernel import kernel

@@ -10,16 +10,16 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from actors.connection.listener import ListenerOptions
-from cluster.edge.edge_client import EdgeClient, Upstream
-from cluster.edge.edge_listeners import Edges
-from cluster.edge.leader_link import LeaderPlace
+from cluster.edge_client import EdgeClient, Upstream
+from cluster.edge_listeners import Edges
+from cluster.leader_link import LeaderPlace
 from simulation.loop import SimClock
 from simulation.processes import Process, outside
 
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from cluster.edge.peer_listener import PeerListener
+    from cluster.peer_listener import PeerListener
 
     class PipeOwner(Protocol):
         """A process that has ends of connections between nodes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors import broker
+from actors.broker import broker
 from actors.maintenance import projector, retention
 from eventstore.log import log_writer
 

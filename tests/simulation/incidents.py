@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness import packets as p
 
-from actors.configuration.limit_options import LimitOptions
 from actors.inspection.problems import RECENT_MS
+from actors.limits.limit_options import LimitOptions
 from simulation.network import SimClient
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from actors.authn.credentials import AuthResult, Verdict
+from actors.access.credentials import AuthResult, Verdict
 from actors.transports.handshakes import Handshakes, take_step
 
 if TYPE_CHECKING:
-    from actors.authn.credentials import Credentials
+    from actors.access.credentials import Credentials
 
 
 class AcceptingAuthenticator:

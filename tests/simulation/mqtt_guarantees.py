@@ -20,9 +20,8 @@ from eventstore.format.records import payload_bounds
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.message_store import properties_of
 from projections.audit.expected_messages import packed_size
-from projections.audit.rules.log_outline import OutlineBuilder
-from projections.audit.rules.rule_table import Violation
-from projections.audit.rules.will_rules import with_content
+from projections.audit.log_outline import OutlineBuilder
+from projections.audit.rule_table import Violation
 from projections.audit.session_audit import SessionAudit
 from projections.audit.shared_subscription_audit import SharedAudit
 from projections.audit.shared_subscription_steps import SharedStep
@@ -31,6 +30,7 @@ from projections.audit.subscription_spans import (
     SubscriptionSpan,
     SubscriptionSpans,
 )
+from projections.audit.will_rules import with_content
 from projections.state.digests import digest, session_digest
 from projections.state.snapshot import encode_session
 from protocol.mqtt.topics import matches

@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness.anonymous import Anonymous
 
-from actors.broker import Broker
+from actors.broker.broker import Broker
 from actors.maintenance.cluster_hooks import ClusterHooks
-from cluster.edge.peer_listener import PeerListener
 from cluster.follower import FellBehind
 from cluster.leader import Leader, Replaced
 from cluster.members import Members
+from cluster.peer_listener import PeerListener
 from cluster.standby import Leadership, Standby
 from cluster.status import NodeStatus, Role, decode_status
 from eventstore.errors import Fenced, LogUnavailable
 from eventstore.format.event_parsing import Event
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import decode_record
-from eventstore.nodes.cluster_messages import LeaderAnswer
+from eventstore.nats.cluster_messages import LeaderAnswer
 from simulation.edges import KEY, PipeEnd, SimEdges
 from simulation.fold import compare_index, compare_states, fold
 from simulation.jetstream import Sent, SimMsg, SimNats

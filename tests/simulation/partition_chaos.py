@@ -20,9 +20,9 @@ if __name__ == "__main__":
 from harness import packets as p
 
 from eventstore.format.records import decode_record
-from projections.audit.rules.home_rule import LogPlace, has_home, wrong_home
-from projections.verification.exchange_audit import audit_exchange
-from projections.verification.exchange_check import ExchangeCheck
+from projections.audit.exchange_audit import audit_exchange
+from projections.audit.exchange_check import ExchangeCheck
+from projections.audit.home_rule import LogPlace, has_home, wrong_home
 from simulation.chaos import run_seed
 from simulation.delivery_ledger import Account
 from simulation.devices import Device, DeviceBehaviour, settled
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from eventstore.format.records import Record
-    from projections.audit.rules.rule_table import Violation
+    from projections.audit.rule_table import Violation
     from simulation.world import World
 
 STEPS = 150

@@ -32,10 +32,10 @@ from simulation.world import SimWatermark, tasks_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.broker import Broker
-    from cluster.edge.edge_client import EdgeClient
-    from cluster.edge.leader_link import LeaderPlace
-    from cluster.edge.peer_listener import PeerListener
+    from actors.broker.broker import Broker
+    from cluster.edge_client import EdgeClient
+    from cluster.leader_link import LeaderPlace
+    from cluster.peer_listener import PeerListener
     from cluster.status import NodeStatus
     from simulation.faults import Faults
     from simulation.network import SimClient

@@ -15,7 +15,7 @@ from simulation.world import SimLog, SimWatermark, World
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from actors.broker import Broker
+    from actors.broker.broker import Broker
 
 
 class SimExchangeLink:

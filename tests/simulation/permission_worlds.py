@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness import packets as p
 
-from actors.authz.rules_file import parse_rules
+from actors.access.rules_file import parse_rules
 from simulation.world import World
 
 if TYPE_CHECKING:

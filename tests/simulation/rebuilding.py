@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors import supervision
+from actors.broker import supervision
 
 
 def rebuilt_later(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:

@@ -11,10 +11,10 @@ import pytest
 from harness import packets as p
 from harness.certs import Authority
 
-from actors.authn.credentials import AuthResult, Verdict
-from actors.configuration.limit_options import LimitOptions, Quota
+from actors.access.credentials import AuthResult, Verdict
 from actors.connection.listener import Listener, ListenerOptions
 from actors.limits.client_limits import ClientLimits
+from actors.limits.limit_options import LimitOptions, Quota
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
 from eventstore.format.events import SessionClosed
@@ -27,7 +27,7 @@ from simulation.world import World
 if TYPE_CHECKING:
     from harness.certs import Pair
 
-    from actors.authn.credentials import Credentials
+    from actors.access.credentials import Credentials
     from eventstore.format.event_parsing import Event
 
 RULES = "[[allow]]\nusers = ['admin']\nboth = ['#']\n"

@@ -17,7 +17,7 @@ import pytest
 from actors.inspection import problems, receiver_preview
 from actors.inspection.problems import ProblemSearch
 from actors.session.decisions import delivery_preview
-from projections.clients.client_history import ClientHistories
+from projections.state.client_history import ClientHistories
 from simulation import answers
 from simulation.answers import run
 from simulation.incidents import INCIDENTS

@@ -11,10 +11,10 @@ import pytest
 from harness import mqtt5_packets as p5
 from harness import packets as p
 
-from actors import broker as broker_module
-from actors import session_registry
-from actors.configuration.bridge_options import BridgeOptions
+from actors.broker import broker as broker_module
+from actors.broker import session_registry
 from actors.inspection import sys_topics
+from actors.limits.bridge_options import BridgeOptions
 from actors.maintenance import recovery
 from actors.routing.router import Router
 from actors.session import authorization

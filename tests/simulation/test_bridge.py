@@ -10,9 +10,9 @@ import pytest
 from harness import mqtt5_packets as p5
 
 from actors.bridge import bridge_supervisor
-from actors.configuration.bridge_options import BridgeOptions
+from actors.limits.bridge_options import BridgeOptions
 from eventstore.nats.connection import ConnectionOptions
-from protocol.mqtt5.properties.message_properties import MessageProperties
+from protocol.mqtt.message_properties import MessageProperties
 from protocol.nats.headers import parse_headers
 from protocol.nats.mapping import Mapping
 from protocol.nats.property_headers import property_lines, read_properties

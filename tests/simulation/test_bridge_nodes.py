@@ -9,7 +9,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
-from actors.configuration.bridge_options import BridgeOptions
+from actors.limits.bridge_options import BridgeOptions
 from actors.maintenance.cluster_hooks import ClusterHooks
 from actors.node.read_pause import ReadPause
 from eventstore.nats.connection import ConnectionOptions

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli.diagnosis import broker_advice
+from cli.commands import broker_advice
 from eventstore.stored_files import StoredFiles
 from projections.log_proof import LogProof
 from simulation.broker_answers import WrongAnswerError, run_broker

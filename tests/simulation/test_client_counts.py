@@ -10,10 +10,10 @@ from harness import packets as p
 from actors.inspection.views import history_fields
 from eventstore.format.events import MessageDropped
 from eventstore.format.positions import position
-from projections.clients.client_history import ClientHistories
-from projections.clients.history_fold import add_to_history
+from projections.state.client_history import ClientHistories
+from projections.state.format import GONE, HISTORY, MARK, decode_entry, version_tag
+from projections.state.history_fold import add_to_history
 from projections.state.node_state import NodeState
-from projections.storage.format import GONE, HISTORY, MARK, decode_entry, version_tag
 from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit
 from simulation.simulated_standby import StandbyWorld
@@ -170,7 +170,7 @@ def test_only_histories_of_clients_with_a_session_are_stored() -> None:
 
 @pytest.mark.plain
 def test_a_bounded_number_of_clients_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("projections.clients.client_history.MAX_CLIENTS", 2)
+    monkeypatch.setattr("projections.state.client_history.MAX_CLIENTS", 2)
 
     async def scenario() -> None:
         async with World().running() as world:

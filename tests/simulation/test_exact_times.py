@@ -9,7 +9,7 @@ from harness import packets as p
 
 from actors.session.node_context import NodeContext
 from eventstore.format.events import SessionExpired
-from projections.audit.rules.rule_table import Rule
+from projections.audit.rule_table import Rule
 from simulation.loop import simulate
 from simulation.mqtt_guarantees import violations
 from simulation.world import World

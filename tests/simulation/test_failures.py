@@ -11,14 +11,14 @@ import pytest
 from harness import packets as p
 from harness.packets import Puback, Publish, Suback
 
-from actors import session_registry, supervision
+from actors.broker import session_registry, supervision
+from actors.broker.session_registry import SessionRegistry
 from actors.connection.connection import Connection
 from actors.session.delivery import Delivery
 from actors.session.session import Session
 from actors.session.session_messages import ChangeQos, Outgoing, Packets
 from actors.session.subscription_actor import Subscription
 from actors.session.subscription_handler import SubscriptionHandler
-from actors.session_registry import SessionRegistry
 from eventstore.format.events import SessionClosed
 from eventstore.format.node_events import BrokerStopped
 from projections.state.session import InFlight
@@ -700,7 +700,7 @@ def test_deliveries_of_a_failed_session_survive_a_crash_during_its_rebuild(
         async with World().running() as world:
             await world.connect("s", filters=[("a", 1)])
             sender = await world.connect("d")
-            monkeypatch.setattr("actors.supervision.rebuild_session", unending)
+            monkeypatch.setattr("actors.broker.supervision.rebuild_session", unending)
             trap.left = 1
             publish(sender, 1)
             await world.go(0.5)

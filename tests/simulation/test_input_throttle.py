@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness import packets as p
 from harness.packets import Pingresp, Publish, Will
 
-from actors.configuration.limit_options import LimitOptions, Quota
+from actors.limits.limit_options import LimitOptions, Quota
 from simulation.logins import Slow
 from simulation.loop import simulate
 from simulation.world import SimClient, World

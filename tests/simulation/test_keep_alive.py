@@ -14,8 +14,8 @@ from harness import packets as p
 from harness.certs import Authority
 from websockets.frames import Frame, Opcode
 
-from actors.configuration.limit_options import LimitOptions, Quota
 from actors.connection.listener import Listener, ListenerOptions
+from actors.limits.limit_options import LimitOptions, Quota
 from actors.node.read_pause import ReadPause
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from harness import packets as p
 
-from actors.authz.rules_file import parse_rules
+from actors.access.rules_file import parse_rules
 from actors.maintenance import retention
 from eventstore.format.events import MessageDropped, SubscriptionDenied
 from eventstore.format.node_events import BrokerStarted, CheckpointBegun, LimitsApplied

@@ -8,7 +8,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
-from actors import message_loading
+from actors.broker import message_loading
 from eventstore.format.records import Record
 from simulation.world import SimClient, SimLog, World, simulate
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors import broker
+from actors.broker import broker
 from actors.maintenance.archive_hold import ArchiveHold
 from actors.routing.router import Router
 from actors.session import decisions

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from actors.session.node_context import NodeContext
-from cluster.edge.edge_client import EdgeClient
+from cluster.edge_client import EdgeClient
 from eventstore.log.conditional_append import Appended
 from eventstore.log.jetstream_log import EventLog
 from eventstore.log.record_reader import LogTail

@@ -9,11 +9,11 @@ import pytest
 from harness import mqtt5_packets as p5
 from harness import packets as p
 
-from actors.authn.credentials import AuthResult, Verdict
-from actors.authn.enhanced import Challenge, Exchange, Outcome
-from actors.authz.rules import Rule
-from actors.configuration.limit_options import LimitOptions
+from actors.access.credentials import AuthResult, Verdict
+from actors.access.enhanced import Challenge, Exchange, Outcome
+from actors.access.rules import Rule
 from actors.connection.connect_handshake import ConnectHandshake
+from actors.limits.limit_options import LimitOptions
 from eventstore.format.events import SessionClosed
 from simulation.logins import AcceptingAuthenticator
 from simulation.loop import simulate
@@ -21,8 +21,8 @@ from simulation.network import SimClient
 from simulation.world import World
 
 if TYPE_CHECKING:
-    from actors.authn.credentials import Credentials
-    from actors.authn.enhanced import Step
+    from actors.access.credentials import Credentials
+    from actors.access.enhanced import Step
     from protocol.mqtt.packets import Connect
 
 METHOD = "TEST"

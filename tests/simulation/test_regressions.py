@@ -8,13 +8,13 @@ import pytest
 from harness import packets as p
 from harness.packets import Connack, Puback, Publish, Suback
 
-from actors.authn.credentials import AuthResult, Credentials, Verdict
+from actors.access.credentials import AuthResult, Credentials, Verdict
+from actors.broker.message_loading import MessageLoader
 from actors.connection.connection import Connection
-from actors.message_loading import MessageLoader
 from actors.session.session_messages import Packets
 from eventstore.format.events import WillFired
 from protocol.mqtt.packets import Subscribe
-from protocol.mqtt5.subscription_options import NO_LOCAL
+from protocol.mqtt.subscription_options import NO_LOCAL
 from simulation.checking import acknowledged, check_promises
 from simulation.world import SimClient, World, simulate
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 from harness import packets as p
 
+from actors.broker.message_loading import MessageLoader
 from actors.maintenance import retention
 from actors.maintenance.retention import Retention
-from actors.message_loading import MessageLoader
 from actors.session.session import Session
 from eventstore.errors import CorruptLog
 from eventstore.format.node_events import MessagesCarried

@@ -8,7 +8,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish, Suback
 
-from actors.configuration.limit_options import LimitOptions
+from actors.limits.limit_options import LimitOptions
 from actors.session.decisions.sharing import Assignment, Rows
 from actors.sharing import division_pace, shared_delivery
 from simulation.group_members import SHARED, members, numbers, prove

@@ -8,7 +8,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Connack
 
-from actors.configuration.limit_options import LimitOptions
+from actors.limits.limit_options import LimitOptions
 from eventstore.format.events import SessionTakenOver
 from simulation.world import SimClient, World, simulate
 

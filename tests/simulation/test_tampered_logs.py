@@ -14,7 +14,7 @@ from harness.plainaudit import audit_plainly, checked_records
 
 from eventstore.format.records import Record, decode_record
 from eventstore.reasons import DROP_REASONS
-from projections.audit.rules.rule_table import Rule
+from projections.audit.rule_table import Rule
 from simulation.loop import simulate
 from simulation.world import World
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness import packets as p
 
-from actors.configuration.limit_options import LimitOptions, Quota
 from actors.kernel import kernel
 from actors.kernel.actor import LoopActor
+from actors.limits.limit_options import LimitOptions, Quota
 from actors.limits.subscription_rates import SubscriptionRate
 from actors.node.read_pause import ReadPause
 from actors.session import lifecycle, publisher, subscription_handler

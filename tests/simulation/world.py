@@ -18,10 +18,10 @@ from typing import Any, cast
 from harness import packets as p
 from harness.anonymous import Anonymous
 
-from actors.authz.rules import Permissions
-from actors.broker import Broker
-from actors.configuration.bridge_options import BridgeOptions
-from actors.configuration.broker_options import BrokerOptions
+from actors.access.rules import Permissions
+from actors.broker.broker import Broker
+from actors.limits.bridge_options import BridgeOptions
+from actors.limits.broker_options import BrokerOptions
 from actors.routing.router import Router
 from eventstore.errors import Fenced, LogUnavailable
 from eventstore.format.event_parsing import Event

@@ -12,16 +12,16 @@ from pyarrow import parquet
 
 from eventstore.format.events import MessagePublished
 from eventstore.format.records import decode_record
-from spark.storage.archive_directory import ArchiveWriter, open_writer
-from spark.storage.directories import Directory
-from spark.storage.parquet_files import RecordRun, check_file
+from spark.tables.archive_directory import ArchiveWriter, open_writer
+from spark.tables.directories import Directory
+from spark.tables.parquet_files import RecordRun, check_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from harness.logs import LogBuilder
 
-    from spark.storage.archive_ledger import Segment
+    from spark.tables.archive_ledger import Segment
 
 NODE = "node=n1"
 DAY_MS = 86_400_000

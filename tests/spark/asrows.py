@@ -34,9 +34,9 @@ from eventstore.format.positions import from_runs, position
 from eventstore.format.records import Record, payload_bounds
 from eventstore.format.stored_properties import expiries_of
 from eventstore.log.message_store import properties_of
+from protocol.mqtt.message_properties import decode_message_properties
 from protocol.mqtt.protocol_error import ProtocolError
-from protocol.mqtt5.properties.message_properties import decode_message_properties
-from spark.schema.columns import ENTRIES
+from spark.tables.columns import ENTRIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import sys
 
-from spark.audit.local_facts import NOTHING
-from spark.audit.pipeline import audit
-from spark.datasource.log import Log
+from spark.jobs.local_facts import NOTHING
+from spark.jobs.pipeline import audit
 from spark.report.json_report import audit_json
 from spark.runtime.session import running_session
+from spark.tables.log import Log
 
 if __name__ == "__main__":
     master, settings, options = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])

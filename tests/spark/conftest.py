@@ -9,7 +9,7 @@ import pytest
 from harness.logs import LogBuilder
 from harness.nats import Nats, access
 
-from spark.datasource.log import Log
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

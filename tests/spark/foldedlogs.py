@@ -17,7 +17,7 @@ from simulation.shared_clients import Run
 
 from eventstore.format.positions import MAX_INDEX, index_of, position, sequence_of
 from eventstore.format.records import Record, decode_record, link_of
-from projections.replay.replay import head
+from projections.past.replay import head
 from projections.state.node_state import NodeState
 
 sys.path.append(str(Path(__file__).parents[1] / "projections"))

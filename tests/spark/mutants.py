@@ -26,7 +26,7 @@ from eventstore.format.records import (
     Record,  # noqa: E402
     decode_record,  # noqa: E402
 )
-from spark.storage.record_checks import CheckedRecord  # noqa: E402
+from spark.tables.record_checks import CheckedRecord  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

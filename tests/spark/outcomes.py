@@ -3,8 +3,8 @@
 import random
 
 from eventstore.format.positions import position
-from projections.audit.rules.rule_table import RULES, Rule, Violation
-from spark.audit.facts.audit_outcome import (
+from projections.audit.rule_table import RULES, Rule, Violation
+from spark.jobs.audit_outcome import (
     ClaimsCompared,
     DropCount,
     LatencyHistogram,

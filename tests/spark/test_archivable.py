@@ -11,7 +11,7 @@ from archives import access, publish, stage
 from harness.logs import LogBuilder
 
 from eventstore.errors import CorruptLog, NatsUnavailable, NoLog
-from spark.archiving.archive_plan import (
+from spark.jobs.archive_plan import (
     CutBefore,
     PendingArchive,
     archived_extent,
@@ -19,12 +19,12 @@ from spark.archiving.archive_plan import (
     node_folder,
     plan_archive,
 )
-from spark.datasource.discovery import _ask, find_in_archive, join_with_archive
-from spark.datasource.options import SourceOptions
-from spark.datasource.source import LogReader
 from spark.runtime.marked_errors import BadOption, OtherLog, find_error
-from spark.storage.archive_directory import ArchiveBusy, open_writer
-from spark.storage.archive_ledger import LEDGER_FILE, ArchiveDamaged
+from spark.tables.archive_directory import ArchiveBusy, open_writer
+from spark.tables.archive_ledger import LEDGER_FILE, ArchiveDamaged
+from spark.tables.discovery import _ask, find_in_archive, join_with_archive
+from spark.tables.options import SourceOptions
+from spark.tables.source import LogReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,13 +19,13 @@ from harness.waiting import until
 from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import BrokerStarted
 from protocol.errors import FoldmqError
-from spark.archiving import archive_job as job
-from spark.archiving.archive_job import archive
-from spark.datasource.log import Log
+from spark.jobs import archive_job as job
+from spark.jobs.archive_job import archive
 from spark.runtime.errors import OutOfDisk, SparkError
 from spark.runtime.marked_errors import OtherLog
-from spark.storage.archive_directory import ArchiveBusy, ArchiveExtent, open_writer
-from spark.storage.archive_log import archived_logs
+from spark.tables.archive_directory import ArchiveBusy, ArchiveExtent, open_writer
+from spark.tables.archive_log import archived_logs
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -261,8 +261,8 @@ def test_a_disk_that_is_full(small_disk: Path, nats: Nats, new_log: New, opened:
 
 RUN = """
 import sys
-from spark.archiving.archive_job import archive
-from spark.datasource.log import Log
+from spark.jobs.archive_job import archive
+from spark.tables.log import Log
 from spark.runtime.session import running_session
 from tests.harness.spark_plans import INTERPRETED
 

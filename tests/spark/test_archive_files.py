@@ -16,28 +16,28 @@ from archives import DAY_MS, NODE, archived, publish, stage
 from harness.logs import BEGIN_MS, LogBuilder
 from pyarrow import parquet
 
-from cli.logsource.point_resolution import parse_point
-from cli.logsource.source_flags import SourceFlags
-from cli.sparkjobs.log_location import Found, find, since, until
-from cli.sparkjobs.spark_flags import SparkFlags
+from cli.logs.point_resolution import parse_point
+from cli.logs.source_flags import SourceFlags
+from cli.spark.log_location import Found, find, since, until
+from cli.spark.spark_flags import SparkFlags
 from eventstore.display import iso
 from eventstore.errors import CorruptLog, UsageError
 from eventstore.format.records import decode_record
-from spark.datasource.options import SourceOptions
-from spark.datasource.planning import RecordTimes
-from spark.datasource.source import LogReader
 from spark.runtime.marked_errors import BadOption, MarkedError
-from spark.storage import parquet_files
-from spark.storage.archive_directory import open_writer
-from spark.storage.archive_ledger import (
+from spark.tables import parquet_files
+from spark.tables.archive_directory import open_writer
+from spark.tables.archive_ledger import (
     LEDGER_FILE,
     ArchiveDamaged,
     LaterArchive,
     NoArchive,
     parse_ledger,
 )
-from spark.storage.archive_log import ArchivedLog, archived_logs
-from spark.storage.directories import Directory, NoDirectory, without_secrets
+from spark.tables.archive_log import ArchivedLog, archived_logs
+from spark.tables.directories import Directory, NoDirectory, without_secrets
+from spark.tables.options import SourceOptions
+from spark.tables.planning import RecordTimes
+from spark.tables.source import LogReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,9 +17,9 @@ from harness.powercut import Disk, UnusableError
 
 from eventstore.errors import CorruptLog
 from spark.runtime.errors import NotWritable, OutOfDisk
-from spark.storage.archive_directory import ArchiveBusy, open_writer
-from spark.storage.archive_ledger import LEDGER_FILE, NoArchive
-from spark.storage.archive_log import archived_logs
+from spark.tables.archive_directory import ArchiveBusy, open_writer
+from spark.tables.archive_ledger import LEDGER_FILE, NoArchive
+from spark.tables.archive_log import archived_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,7 +127,7 @@ def test_a_writer_that_was_killed_holds_nothing(tmp_path: Path) -> None:
     script = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from spark.storage.archive_directory import open_writer\n"
+        "from spark.tables.archive_directory import open_writer\n"
         f"with open_writer(Path({str(tmp_path)!r}), 'FOLDMQ_LOG_n1', {NODE!r}):\n"
         "    print('open', flush=True)\n"
         "    sys.stdin.read()\n"

@@ -10,15 +10,15 @@ import pytest
 from harness.drill import SEED, Drill
 from harness.fixtures import make_broker
 
-from cli.logsource.source import find_location
-from cli.logsource.source_flags import SourceFlags
+from cli.logs.source import find_location
+from cli.logs.source_flags import SourceFlags
 from cli.settings.settings import load_settings
-from cli.sparkjobs.claimed_states import claims_of_brokers, claims_of_projections
-from cli.sparkjobs.log_location import Found, _access
-from projections.audit.rules.rule_table import Rule
-from spark.audit.facts.audit_outcome import BROKER, PROJECTIONS
-from spark.audit.pipeline import audit
-from spark.datasource.log import Log
+from cli.spark.claimed_states import claims_of_brokers, claims_of_projections
+from cli.spark.log_location import Found, _access
+from projections.audit.rule_table import Rule
+from spark.jobs.audit_outcome import BROKER, PROJECTIONS
+from spark.jobs.pipeline import audit
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from harness.broker import Broker
     from pyspark.sql import SparkSession
 
-    from spark.audit.facts.audit_outcome import StateClaim
+    from spark.jobs.audit_outcome import StateClaim
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 __all__ = ["make_broker"]

@@ -12,10 +12,10 @@ from harness.nats import access
 from eventstore.format.events import Acked, Released, SessionExpired, Subscribed
 from eventstore.format.node_events import OperatorActed, RetainedCleared
 from eventstore.format.records import decode_record
-from projections.audit.rules.rule_table import Rule
+from projections.audit.rule_table import Rule
 from projections.state.digests import NO_DIGEST, retained_digest, session_digest
 from projections.state.node_state import NodeState
-from spark.audit.facts.audit_outcome import (
+from spark.jobs.audit_outcome import (
     ALL_CLAIM,
     BROKER,
     PROJECTIONS,
@@ -23,10 +23,10 @@ from spark.audit.facts.audit_outcome import (
     SESSION_CLAIM,
     StateClaim,
 )
-from spark.audit.local_facts import NOTHING, SMALL
-from spark.audit.pipeline import audit
-from spark.datasource.log import Log
+from spark.jobs.local_facts import NOTHING, SMALL
+from spark.jobs.pipeline import audit
 from spark.runtime.marked_errors import BadOption
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from eventstore.format.positions import Position
-    from spark.audit.facts.audit_outcome import Outcome
+    from spark.jobs.audit_outcome import Outcome
 
 Wrong = list[tuple["Position", str | None, str]]
 """Position, session, and part of the message."""

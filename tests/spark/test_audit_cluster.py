@@ -11,10 +11,10 @@ from harness.nats import access
 from holedlogs import lacking
 
 from eventstore.format.node_events import BrokerStarted
-from projections.audit.rules.rule_table import Rule
-from spark.audit.local_facts import NOTHING, SMALL, LocalLimits
-from spark.audit.pipeline import audit
-from spark.datasource.log import Log
+from projections.audit.rule_table import Rule
+from spark.jobs.local_facts import NOTHING, SMALL, LocalLimits
+from spark.jobs.pipeline import audit
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
     from harness.nats import Nats

@@ -8,11 +8,11 @@ import pytest
 from e2e.tools import HOSTILE_ID, run_here
 from harness.nats import PASSWORD, USER
 
-from cli.sparkjobs import audit as audit_command
+from cli.spark import audit as audit_command
 from eventstore.format.events import Acked, SessionOpened
 from eventstore.format.node_events import BrokerStarted
-from spark.audit.local_facts import SMALL, LocalLimits
-from spark.audit.pipeline import audit
+from spark.jobs.local_facts import SMALL, LocalLimits
+from spark.jobs.pipeline import audit
 from spark.runtime.session import is_submitted
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.audit.facts.audit_outcome import Outcome
-    from spark.datasource.log import Log
+    from spark.jobs.audit_outcome import Outcome
+    from spark.tables.log import Log
 
 HERE = LocalLimits(1 << 40, 1 << 40)
 

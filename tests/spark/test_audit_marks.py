@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from projections.audit.rules.rule_table import Rule
-from spark.audit.facts.chain_check import (
+from projections.audit.rule_table import Rule
+from spark.jobs.chain_check import (
     BEGUN,
     COMPLETED,
     CUT,
@@ -21,8 +21,8 @@ from spark.audit.facts.chain_check import (
     LogPiece,
     RecordLink,
 )
-from spark.audit.facts.checkpoint_lookup import _marked, cuts_behind, cuts_within, next_checkpoint
-from spark.audit.facts.log_summary import _completions, _cuts, summarize_logs
+from spark.jobs.checkpoint_lookup import _marked, cuts_behind, cuts_within, next_checkpoint
+from spark.jobs.log_summary import _completions, _cuts, summarize_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

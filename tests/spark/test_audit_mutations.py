@@ -18,9 +18,9 @@ from simulation.mqtt_guarantees import violations
 
 from eventstore.format.positions import format_position
 from eventstore.format.records import decode_record
-from projections.audit.rules.rule_table import UNEXPECTED, Rule
-from spark.audit.pipeline import audit
-from spark.datasource.log import Log
+from projections.audit.rule_table import UNEXPECTED, Rule
+from spark.jobs.pipeline import audit
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from eventstore.format.positions import Position
-    from spark.audit.facts.audit_outcome import Outcome
+    from spark.jobs.audit_outcome import Outcome
 
 SEEDS = (3, 5)
 """Of the simulation."""

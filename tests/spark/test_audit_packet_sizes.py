@@ -15,10 +15,10 @@ from simulation.world import World
 from eventstore.format.events import MessageDropped
 from projections.audit import single_event_rules
 from projections.state.session import SessionState, SubscriptionState
-from protocol.mqtt5.publish_encoder_v5 import PacketVariant, prepare_publishes
+from protocol.mqtt.publish_encoder_v5 import PacketVariant, prepare_publishes
 
 if TYPE_CHECKING:
-    from protocol.mqtt5.publish_encoder_v5 import PublishEncoderV5
+    from protocol.mqtt.publish_encoder_v5 import PublishEncoderV5
 
 
 class Silent(SimClient):

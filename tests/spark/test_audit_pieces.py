@@ -17,11 +17,11 @@ from eventstore.format.event_parsing import entries
 from eventstore.format.events import Acked, Delivered, MessagePublished
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import GENESIS, decode_record
-from projections.audit.rules.rule_table import Rule
+from projections.audit.rule_table import Rule
 from projections.audit.unfinished_deliveries import BUCKETS
-from spark.audit import statistics
-from spark.audit.facts.audit_outcome import MAX_VIOLATIONS
-from spark.audit.facts.chain_check import (
+from spark.jobs import statistics
+from spark.jobs.audit_outcome import MAX_VIOLATIONS
+from spark.jobs.chain_check import (
     COUNTS,
     PIECE,
     PROBLEM,
@@ -32,12 +32,12 @@ from spark.audit.facts.chain_check import (
     check_link,
     join_pieces,
 )
-from spark.audit.facts.event_codec import pack_events, packed_item, unpack_events
-from spark.audit.facts.fact_schema import EFFECT, EVENTS, NODE, RELEASED, SENT, FactBuffer
-from spark.audit.facts.fact_source import FactRange, FactsPartition, FactsReader
-from spark.audit.facts.histogram import MIN_MS, RateCounts, interval_ms, merge_rates
-from spark.audit.facts.log_summary import BEYOND_ALL, summarize_logs
-from spark.audit.sessions.session_result_rows import (
+from spark.jobs.event_codec import pack_events, packed_item, unpack_events
+from spark.jobs.fact_schema import EFFECT, EVENTS, NODE, RELEASED, SENT, FactBuffer
+from spark.jobs.fact_source import FactRange, FactsPartition, FactsReader
+from spark.jobs.histogram import MIN_MS, RateCounts, interval_ms, merge_rates
+from spark.jobs.log_summary import BEYOND_ALL, summarize_logs
+from spark.jobs.session_result_rows import (
     SLOWEST,
     TOTALS,
     VIOLATION,
@@ -46,8 +46,8 @@ from spark.audit.sessions.session_result_rows import (
     bounded,
     quantile,
 )
-from spark.datasource.options import SourceOptions
-from spark.storage.stored_log import RecordRange
+from spark.tables.options import SourceOptions
+from spark.tables.stored_log import RecordRange
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 from samples import every_event
@@ -302,7 +302,7 @@ def test_readers_of_one_log_count_in_the_same_intervals(monkeypatch: pytest.Monk
     for _ in range(2000):
         log.record(Acked("s", [1]))
     log.stream = "COPY"
-    monkeypatch.setattr("spark.datasource.discovery.find_logs", lambda _options: [HeldLog(log)])
+    monkeypatch.setattr("spark.tables.discovery.find_logs", lambda _options: [HeldLog(log)])
     reader = FactsReader(SourceOptions.read({"archive": "none", "partitions": "50"}))
     parts = reader.partitions()
     assert len(parts) == 50

@@ -14,9 +14,9 @@ from harness.plainaudit import Wrong, audit_plainly
 from holedlogs import BROKEN_HOLED, KEPT_HOLED
 
 from eventstore.format.records import decode_record
-from projections.audit.rules.rule_table import Rule
-from spark.storage.record_checks import RecordChecker
-from spark.storage.stored_log import RecordRange
+from projections.audit.rule_table import Rule
+from spark.tables.record_checks import RecordChecker
+from spark.tables.stored_log import RecordRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable

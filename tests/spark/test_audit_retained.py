@@ -7,13 +7,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from protocol.mqtt.topics import matches
-from spark.audit.facts.audit_outcome import MAX_VIOLATIONS
-from spark.audit.facts.fact_schema import DDL, GRANT, RETAINED, SET
-from spark.audit.facts.fact_tables import FactTables
-from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary
-from spark.audit.pipeline import _rows_for_driver
-from spark.audit.retained_rules import _asked, _periods, expected_retained, retained_intervals
-from spark.audit.sessions.session_result_rows import NEEDED, OF_RESULTS, TOTALS, VIOLATION
+from spark.jobs.audit_outcome import MAX_VIOLATIONS
+from spark.jobs.fact_schema import DDL, GRANT, RETAINED, SET
+from spark.jobs.fact_tables import FactTables
+from spark.jobs.log_summary import BEYOND_ALL, LogSummary
+from spark.jobs.pipeline import _rows_for_driver
+from spark.jobs.retained_rules import _asked, _periods, expected_retained, retained_intervals
+from spark.jobs.session_result_rows import NEEDED, OF_RESULTS, TOTALS, VIOLATION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

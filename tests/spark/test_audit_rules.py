@@ -14,15 +14,14 @@ from harness.nats import access
 from harness.spark_plans import compiled
 from holedlogs import BROKEN_HOLED, KEPT_HOLED
 
-from projections.audit.rules.rule_table import OF_SEVERAL_LOGS, RULES, Rule, Violation
-from spark.audit import local_facts, local_sessions, pipeline
-from spark.audit.facts.fact_schema import CARRIED, DDL, RELEASED, SCHEMA, SENT
-from spark.audit.facts.fact_tables import FactTables
-from spark.audit.local_facts import LOCAL_BYTES, NOTHING, SMALL, LocalLimits
-from spark.audit.pipeline import audit
-from spark.audit.sessions import expected_deliveries
-from spark.audit.sessions.expected_deliveries import published_messages
-from spark.datasource.log import Log
+from projections.audit.rule_table import OF_SEVERAL_LOGS, RULES, Rule, Violation
+from spark.jobs import expected_deliveries, local_facts, local_sessions, pipeline
+from spark.jobs.expected_deliveries import published_messages
+from spark.jobs.fact_schema import CARRIED, DDL, RELEASED, SCHEMA, SENT
+from spark.jobs.fact_tables import FactTables
+from spark.jobs.local_facts import LOCAL_BYTES, NOTHING, SMALL, LocalLimits
+from spark.jobs.pipeline import audit
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.audit.facts.audit_outcome import Outcome
+    from spark.jobs.audit_outcome import Outcome
 
 ALL_BROKEN = (*BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES, *BROKEN_HOLED)
 ALL = (*ALL_BROKEN, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES, *KEPT_HOLED)

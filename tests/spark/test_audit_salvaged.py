@@ -18,8 +18,8 @@ from eventstore.format.node_events import LogCut
 from eventstore.format.positions import position
 from eventstore.format.records import decode_record
 from eventstore.log.log_start import RecordedCut
+from projections.audit.log_verifier import LogVerifier
 from projections.state.node_state import NodeState
-from projections.verification.log_verifier import LogVerifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

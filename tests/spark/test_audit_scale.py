@@ -14,15 +14,15 @@ from bench.logs.log_generator import Plan, Written, records
 from eventstore.format.event_parsing import entries
 from eventstore.format.events import Acked, Completed, Delivered, MessageDropped, MessagePublished
 from eventstore.format.records import decode_record
-from spark.audit.local_facts import NOTHING
-from spark.audit.pipeline import audit
-from spark.datasource.log import Log
+from spark.jobs.local_facts import NOTHING
+from spark.jobs.pipeline import audit
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.audit.facts.audit_outcome import Outcome
+    from spark.jobs.audit_outcome import Outcome
 
 PLANS = (
     Plan(6000, "single", clients=60, node="single"),

@@ -9,12 +9,12 @@ import orjson
 from brokenlogs import at, closed, delivered, opened
 
 from eventstore.format.events import Subscribed, Unsubscribed
-from projections.audit.rules.rule_table import UNEXPECTED, Rule
-from spark.audit.facts.event_codec import pack_events, packed_item
-from spark.audit.facts.log_summary import BEYOND_ALL, LogSummary
-from spark.audit.sessions.expected_packs import REQUIRED
-from spark.audit.sessions.session_checker import BEGUN, COMPLETED, SessionChecker, SessionMark
-from spark.audit.sessions.session_result_rows import SessionResults
+from projections.audit.rule_table import UNEXPECTED, Rule
+from spark.jobs.event_codec import pack_events, packed_item
+from spark.jobs.expected_packs import REQUIRED
+from spark.jobs.log_summary import BEYOND_ALL, LogSummary
+from spark.jobs.session_checker import BEGUN, COMPLETED, SessionChecker, SessionMark
+from spark.jobs.session_result_rows import SessionResults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,10 +19,10 @@ from simulation.two_logs import two
 from eventstore.format.positions import INDEX_BITS, from_runs
 from eventstore.format.records import Record, decode_record
 from eventstore.partitions import partition_of
-from projections.audit.rules.rule_table import Rule
-from spark.audit.local_facts import NOTHING, SMALL
-from spark.audit.pipeline import audit
-from spark.datasource.log import Log
+from projections.audit.rule_table import Rule
+from spark.jobs.local_facts import NOTHING, SMALL
+from spark.jobs.pipeline import audit
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.audit.facts.audit_outcome import Outcome
+    from spark.jobs.audit_outcome import Outcome
 
 Raw = dict[str, Any]
 A, B = "n-p0", "n-p1"

@@ -13,18 +13,18 @@ import pytest
 from foldedlogs import simulated, simulated_shares
 from harness.nats import access
 
-from projections.audit.rules.rule_table import Rule
+from projections.audit.rule_table import Rule
 from projections.state.digests import retained_digest, session_digest
-from spark.audit.facts.audit_outcome import (
+from spark.jobs.audit_outcome import (
     ALL_CLAIM,
     BROKER,
     RETAINED_CLAIM,
     SESSION_CLAIM,
     StateClaim,
 )
-from spark.audit.local_facts import NOTHING
-from spark.audit.pipeline import audit
-from spark.datasource.log import Log
+from spark.jobs.local_facts import NOTHING
+from spark.jobs.pipeline import audit
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.audit.facts.audit_outcome import Outcome
+    from spark.jobs.audit_outcome import Outcome
 
 # The logs of all simulated runs are audited without Spark: tests/simulation/test_chaos.py.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

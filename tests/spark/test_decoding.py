@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eventstore.format.event_parsing
-import spark.columnar.integer_columns
+import spark.tables.integer_columns
 from eventstore.format.event_parsing import Event, UnknownEvent, UnreadableEvent, parse_event
 from eventstore.format.events import (
     Acked,
@@ -47,13 +47,13 @@ from eventstore.format.node_events import (
 from eventstore.format.positions import MAX_INDEX, position, to_runs
 from eventstore.format.records import GENESIS, Record, decode_record, encode_record
 from eventstore.format.stored_properties import block_columns
-from protocol.mqtt5.properties.property_codec import encode_properties
-from spark.columnar.row_filter import RowFilter
-from spark.rows.decoder import Decoder
-from spark.rows.entry_columns import MAKERS
-from spark.rows.property_columns import PROPERTIES
+from protocol.mqtt.property_codec import encode_properties
 from spark.runtime.marked_errors import BadOption
-from spark.schema.columns import ENTRIES, EVENTS, GRAINS, Columns
+from spark.tables.columns import ENTRIES, EVENTS, GRAINS, Columns
+from spark.tables.decoder import Decoder
+from spark.tables.entry_columns import MAKERS
+from spark.tables.property_columns import PROPERTIES
+from spark.tables.row_filter import RowFilter
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 
@@ -347,7 +347,7 @@ def test_rows_that_repeat_a_long_name_are_cut_into_batches_of_few(column: str) -
 def test_records_that_are_too_much_for_one_batch_together_are_read_in_several(
     monkeypatch: pytest.MonkeyPatch, grain: str
 ) -> None:
-    monkeypatch.setattr(spark.columnar.integer_columns, "MAX", 100)
+    monkeypatch.setattr(spark.tables.integer_columns, "MAX", 100)
     found = [
         record(Acked("a", [[1, count, 1]]), sequence=sequence)
         for sequence, count in enumerate((60, 60, 1, 100, 99, 2, 40, 50), 1)

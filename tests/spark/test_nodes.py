@@ -7,7 +7,7 @@ from harness.logs import HeldLog, LogBuilder
 
 from eventstore.format.node_events import BrokerStarted
 from spark.runtime.marked_errors import BadOption
-from spark.storage.node_names import check_claimed_nodes, node_of, nodes_of
+from spark.tables.node_names import check_claimed_nodes, node_of, nodes_of
 
 
 def log(node: str, stream: str | None = None, records: int = 3) -> LogBuilder:

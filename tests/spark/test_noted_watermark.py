@@ -10,7 +10,7 @@ import pytest
 from harness.logs import LogBuilder
 from harness.nats import PASSWORD, USER
 
-from cli.sparkjobs.log_location import _logs
+from cli.spark.log_location import _logs
 from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog
 from eventstore.format.events import Acked

@@ -10,12 +10,12 @@ from harness.nats import access
 
 from eventstore.errors import CutMeanwhile, CutOff, NoLog
 from eventstore.format.events import Acked, WillFired
-from spark.datasource.discovery import find_logs
-from spark.datasource.options import SourceOptions
-from spark.datasource.planning import plan_ranges, split_ranges
-from spark.datasource.range_reader import RangeReader
-from spark.datasource.streaming import LogStreamReader
 from spark.runtime.marked_errors import BadOption, MarkedError, find_error
+from spark.tables.discovery import find_logs
+from spark.tables.options import SourceOptions
+from spark.tables.planning import plan_ranges, split_ranges
+from spark.tables.range_reader import RangeReader
+from spark.tables.streaming import LogStreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,18 +23,18 @@ from eventstore.format.node_events import BrokerStarted
 from eventstore.format.positions import MAX_INDEX, position
 from eventstore.format.records import decode_record, link_of
 from protocol.errors import FoldmqError
-from spark.archiving.archive_job import archive
-from spark.archiving.archive_plan import node_folder
-from spark.columnar.row_filter import PushedFilters
-from spark.datasource.discovery import find_logs
-from spark.datasource.log import Log
-from spark.datasource.options import SourceOptions
-from spark.datasource.planning import group_ranges, plan_ranges, split_ranges
-from spark.datasource.pushdown import push_filters
-from spark.datasource.range_reader import RangeReader
+from spark.jobs.archive_job import archive
+from spark.jobs.archive_plan import node_folder
 from spark.runtime.marked_errors import BadOption, SparkFailure
-from spark.schema.columns import ENTRIES
-from spark.storage.stored_log import RecordRange
+from spark.tables.columns import ENTRIES
+from spark.tables.discovery import find_logs
+from spark.tables.log import Log
+from spark.tables.options import SourceOptions
+from spark.tables.planning import group_ranges, plan_ranges, split_ranges
+from spark.tables.pushdown import push_filters
+from spark.tables.range_reader import RangeReader
+from spark.tables.row_filter import PushedFilters
+from spark.tables.stored_log import RecordRange
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 

@@ -31,8 +31,8 @@ from eventstore.format.node_events import (
     RetainedSnapshot,
 )
 from eventstore.format.positions import MAX_INDEX, position
-from spark.datasource.log import Log
-from spark.rebuild.jobs import JOBS, rebuild
+from spark.jobs.jobs import JOBS, rebuild
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,7 +24,7 @@ from eventstore.format.events import (
     WillFired,
 )
 from eventstore.format.positions import position
-from spark.recovery.session_check import SessionRecovery
+from spark.jobs.session_check import SessionRecovery
 
 STARTED = position(100, 0)
 

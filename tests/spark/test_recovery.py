@@ -9,19 +9,19 @@ import pytest
 from foldedlogs import FoldedLog, moments, simulated
 from harness.nats import PASSWORD, USER
 
-from cli.sparkjobs.recovery_check import recovery_lines, recovery_object
+from cli.spark.recovery_check import recovery_lines, recovery_object
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import MessagePublished, SessionClosed, SessionOpened, Subscribed
 from eventstore.format.node_events import BrokerStarted, BrokerStopped, LogEndUnproven
 from eventstore.format.positions import MAX_INDEX, position, sequence_of
 from eventstore.format.turn_parts import TurnAssembler
-from projections.audit.rules.rule_table import Rule
+from projections.audit.rule_table import Rule
 from projections.log_proof import doubt_object, statement
 from projections.state.digests import retained_digest, session_digest
-from spark.audit.facts.audit_outcome import BROKER, PROJECTIONS, StateClaim
-from spark.datasource.log import Log
-from spark.recovery.recovery_job import RECOVERY, BrokerStart, NodeRecovery, recovery_check
+from spark.jobs.audit_outcome import BROKER, PROJECTIONS, StateClaim
+from spark.jobs.recovery_job import RECOVERY, BrokerStart, NodeRecovery, recovery_check
 from spark.runtime.marked_errors import BadOption
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

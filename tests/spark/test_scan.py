@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import Acked, MessagePublished, SessionClosed
 from eventstore.format.records import GENESIS, Record, decode_record, encode_record
-from spark.columnar.integer_columns import UnusualEvent
-from spark.columnar.integer_text import PAD, parse_integers
-from spark.columnar.json_scan import JsonScan
-from spark.columnar.row_filter import RowFilter
-from spark.rows.decoder import Decoder
-from spark.schema.columns import Columns
+from spark.tables.columns import Columns
+from spark.tables.decoder import Decoder
+from spark.tables.integer_columns import UnusualEvent
+from spark.tables.integer_text import PAD, parse_integers
+from spark.tables.json_scan import JsonScan
+from spark.tables.row_filter import RowFilter
 
 
 def record(*events: Event | dict[str, Any], payload: bytes = b"") -> Record:
@@ -143,8 +143,8 @@ def test_rows_are_made_without_pandas() -> None:
         "import sys; sys.path.append('tests/eventstore')\n"
         "from samples import ALL_PAYLOADS, every_event\n"
         "from eventstore.format.records import GENESIS, decode_record, encode_record\n"
-        "from spark.schema.columns import Columns; from spark.rows.decoder import Decoder\n"
-        "from spark.columnar.row_filter import RowFilter\n"
+        "from spark.tables.columns import Columns; from spark.tables.decoder import Decoder\n"
+        "from spark.tables.row_filter import RowFilter\n"
         "data = encode_record(previous=GENESIS, node='n', time_ms=1, events=every_event(),"
         " payloads=ALL_PAYLOADS)\n"
         "for rows in ('entries', 'events'):\n"

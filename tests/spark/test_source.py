@@ -21,9 +21,9 @@ from randomlogs import expected, random_log
 from eventstore.format.events import Acked, WillFired
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import decode_record
-from spark.datasource.log import Log, LogBounds
 from spark.runtime.marked_errors import find_error
-from spark.schema.columns import GRAINS, Columns
+from spark.tables.columns import GRAINS, Columns
+from spark.tables.log import Log, LogBounds
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 

@@ -30,11 +30,11 @@ from eventstore.format.node_events import (
 from eventstore.format.positions import from_runs, position
 from eventstore.format.records import decode_record
 from eventstore.format.turn_parts import TurnAssembler
+from spark.report import traffic_report as reports
+from spark.report.traffic_html import group_label, traffic_page
+from spark.report.traffic_plots import busiest_plot, retention_forecast, window_sums
+from spark.report.traffic_stats import MEASURES, TRAFFIC_KEYS, measure_traffic, traffic_windows
 from spark.runtime.marked_errors import BadOption
-from spark.traffic import traffic_report as reports
-from spark.traffic.traffic_html import group_label, traffic_page
-from spark.traffic.traffic_plots import busiest_plot, retention_forecast, window_sums
-from spark.traffic.traffic_stats import MEASURES, TRAFFIC_KEYS, measure_traffic, traffic_windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark.datasource.log import Log
-    from spark.traffic.traffic_stats import TrafficStats
+    from spark.report.traffic_stats import TrafficStats
+    from spark.tables.log import Log
 
 HOUR = 3_600_000
 BEGIN = 1_700_000_000_000 // HOUR * HOUR
@@ -118,7 +118,7 @@ def counted(spark: SparkSession, nats: Nats) -> Any:
     for log in logs:
         log.store(nats)
     cut.cut(nats, 5)
-    from spark.datasource.log import Log
+    from spark.tables.log import Log
 
     streams = ",".join(log.stream for log in logs)
     log = Log(spark, {**access(nats), "stream": streams})

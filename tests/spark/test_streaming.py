@@ -22,9 +22,9 @@ from eventstore.errors import CutOff, NoLog
 from eventstore.format.events import Acked, WillFired
 from eventstore.format.records import decode_record
 from protocol.errors import FoldmqError
-from spark.datasource.options import SourceOptions
-from spark.datasource.streaming import LogStreamReader
 from spark.runtime.marked_errors import BadOption, MarkedError, find_error
+from spark.tables.options import SourceOptions
+from spark.tables.streaming import LogStreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

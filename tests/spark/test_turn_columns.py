@@ -19,15 +19,14 @@ from eventstore.format.events import Acked, Delivered, MessagePublished, Session
 from eventstore.format.positions import from_runs, position, to_runs
 from eventstore.format.records import GENESIS, decode_record, encode_record
 from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished, TurnReleased
-from protocol.mqtt5.properties.property_codec import encode_properties
-from spark.columnar import json_scan
-from spark.columnar.row_filter import RowFilter
-from spark.rows import decoder
-from spark.rows.decoder import Decoder, upcast_record
-from spark.rows.entry_columns import MAKERS
-from spark.rows.turn_columns import TURN_MAKERS
-from spark.schema.columns import Columns
-from spark.storage.record_frames import frame_of
+from protocol.mqtt.property_codec import encode_properties
+from spark.tables import decoder, json_scan
+from spark.tables.columns import Columns
+from spark.tables.decoder import Decoder, upcast_record
+from spark.tables.entry_columns import MAKERS
+from spark.tables.record_frames import frame_of
+from spark.tables.row_filter import RowFilter
+from spark.tables.turn_columns import TURN_MAKERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -16,13 +16,13 @@ from eventstore.format.positions import to_runs
 from eventstore.format.records import GENESIS, decode_record, encode_record
 from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished, TurnReleased
 from eventstore.format.turn_expansion import expanded
-from spark.columnar.json_scan import area_of
-from spark.columnar.row_filter import RowFilter
-from spark.columnar.turn_text import without_turns
-from spark.rows import decoder
-from spark.rows.decoder import Decoder
-from spark.schema.columns import Columns
-from spark.storage.record_frames import frame_of
+from spark.tables import decoder
+from spark.tables.columns import Columns
+from spark.tables.decoder import Decoder
+from spark.tables.json_scan import area_of
+from spark.tables.record_frames import frame_of
+from spark.tables.row_filter import RowFilter
+from spark.tables.turn_text import without_turns
 
 names = st.sampled_from(["c", "d", '"', "ä", '","', "a\\", '{"e":"Turn', "x" * 100, ""])
 row = st.tuples(names, names, st.integers(1, 65_535), st.integers(0, 1 << 50), st.integers(0, 9))

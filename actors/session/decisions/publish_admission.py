@@ -22,14 +22,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from protocol.mqtt.message_properties import is_payload_format_broken
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.topics import is_bridge_state, is_reserved_topic
-from protocol.mqtt5.properties.message_properties import is_payload_format_broken
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from actors.authz.rules import TopicAcl
+    from actors.access.rules import TopicAcl
     from eventstore.format.positions import Position
     from protocol.mqtt.packets import Publishes
 

@@ -20,7 +20,7 @@ from eventstore.format.stored_properties import expiry_runs
 from projections.state.filter_links import linked
 from projections.state.session import SessionState, SubscriptionState
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
-from protocol.mqtt5.shared_filters import SHARE
+from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from eventstore.format.events import Queued, Returned
 from eventstore.format.positions import to_runs
 from eventstore.format.stored_properties import expiry_runs
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
-from protocol.mqtt5.shared_filters import SHARE
+from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from cli.inspection.actor_list import ACTOR_TYPES
-from cli.live.broker_client import Refused
-from cli.web.live.paged_lists import Listings, Order
+from cli.commands.actor_list import ACTOR_TYPES
+from cli.logs.broker_client import Refused
+from cli.web.paged_lists import Listings, Order
 from cli.web.pages.middleware import viewer
 from cli.web.pages.responses import Site, asked, choice, is_fragment, number
 from cli.web.pages.session_at import describe_setters
@@ -19,8 +19,8 @@ from eventstore.log.message_store import messages_of
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.live.paged_lists import Listed
-    from cli.web.live.web_log_client import WebLogClient
+    from cli.web.paged_lists import Listed
+    from cli.web.web_log_client import WebLogClient
     from eventstore.format.positions import Position
 
 _HIGHEST_SESSIONS = ("queued", "queued_bytes", "inflight", "subscriptions")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from cli.history.log_events import Selection
-from cli.logsource.point_resolution import cut_off, end_at, parse_point, start_at
+from cli.commands.log_events import Selection
+from cli.logs.point_resolution import cut_off, end_at, parse_point, start_at
 from cli.web.pages.session_at import of_few_records
 from eventstore.errors import CutOff, UsageError
 from eventstore.format.event_parsing import entries
@@ -28,9 +28,9 @@ from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_points import LogPoint, time_of
 from eventstore.reading.log_source import LogSource
-from projections.replay.event_reader import EventEntry, EventFilter, cause_of, parts_left, refs_of
-from projections.replay.event_text import payload_words, words
-from projections.replay.topic_lookup import MessageTopics
+from projections.past.event_reader import EventEntry, EventFilter, cause_of, parts_left, refs_of
+from projections.past.event_text import payload_words, words
+from projections.past.topic_lookup import MessageTopics
 
 SECONDS = 3.0
 """Maximum time for a page in seconds."""

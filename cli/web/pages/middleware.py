@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from cli.live.broker_client import NoLiveBroker, Refused
-from cli.web.auth.own_token import cookie_of
+from cli.logs.broker_client import NoLiveBroker, Refused
+from cli.web.own_token import cookie_of
 from eventstore.errors import CutMeanwhile, NoLog, UsageError
 from protocol.errors import FoldmqError
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
     from cli.common.allowed_hosts import Hosts
-    from cli.web.auth.audit_trail import AuditTrail
-    from cli.web.auth.tokens import Grant, Tokens
+    from cli.web.audit_trail import AuditTrail
     from cli.web.pages.responses import Site
+    from cli.web.tokens import Grant, Tokens
 
 log = structlog.get_logger("foldmq")
 

@@ -6,27 +6,27 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from cli.diagnosis.advice import Advice
-from cli.diagnosis.doctor import find_problems, pids_of
-from cli.diagnosis.next_commands import NextCommands
-from cli.history.log_events import event_selection
-from cli.live.broker_client import Refused
-from cli.web.history.log_charts import day_charts
-from cli.web.live.samples import EVERY
-from cli.web.live.web_log_client import highest
+from cli.commands.advice import Advice
+from cli.commands.doctor import find_problems, pids_of
+from cli.commands.log_events import event_selection
+from cli.commands.next_commands import NextCommands
+from cli.logs.broker_client import Refused
+from cli.web.log_charts import day_charts
 from cli.web.pages.log import find_in_logs
 from cli.web.pages.middleware import viewer
 from cli.web.pages.responses import Site, asked, choice, chosen_log, is_fragment, number
 from cli.web.pages.time_axis_values import check_times
+from cli.web.samples import EVERY
+from cli.web.web_log_client import highest
 from eventstore.errors import CorruptLog, UsageError
-from projections.replay.event_reader import EVENT_TYPES
+from projections.past.event_reader import EVENT_TYPES
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.history.log_activities import LogActivities
-    from cli.web.live.samples import Samples
-    from cli.web.live.web_log_client import WebLogClient
+    from cli.web.log_activities import LogActivities
+    from cli.web.samples import Samples
+    from cli.web.web_log_client import WebLogClient
 
 _ROWS = 8
 _FEWER = (_ROWS, 2, 1)

@@ -13,14 +13,14 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from cli.commands.receivers import outcome_text
+from cli.commands.status_totals import memory_parts
 from cli.common import text
 from cli.common.package_version import version
-from cli.inspection.receivers import outcome_text
-from cli.inspection.status_totals import memory_parts
-from cli.top.text import number_format
+from cli.top import number_format
 from eventstore.format.positions import format_position
 from eventstore.reasons import close_text, close_words, drop_text
-from projections.replay.subscription_text import options_text
+from projections.past.subscription_text import options_text
 
 _TITLE = 2000
 """Maximum length of a name in a tooltip."""

@@ -13,7 +13,7 @@ from eventstore.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cli.web.live.web_log_client import WebLogClient
+    from cli.web.web_log_client import WebLogClient
 
 PAGES = (
     ("/", "Overview"),

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from cli.history.diff import session_diff
-from cli.inspection.session_page import history_lines
-from cli.live.broker_client import Refused
-from cli.logsource.point_resolution import parse_point, point_at
-from cli.web.history.background_fold import Folding, Histories
-from cli.web.history.time_axis import TimeWindow, axis, window_within
-from cli.web.live.svg_charts import bars
+from cli.commands.diff import session_diff
+from cli.commands.session_page import history_lines
+from cli.logs.broker_client import Refused
+from cli.logs.point_resolution import parse_point, point_at
+from cli.web.background_fold import Folding, Histories
 from cli.web.pages.responses import Site, asked, chosen_log, is_fragment, moment_ms, number
 from cli.web.pages.session_at import describe_messages, of_few_records, view_of
 from cli.web.pages.time_axis_values import (
@@ -25,23 +23,25 @@ from cli.web.pages.time_axis_values import (
     place_text,
     shared_moment,
 )
+from cli.web.svg_charts import bars
+from cli.web.time_axis import TimeWindow, axis, window_within
 from eventstore.display import count_of
 from eventstore.errors import CutOff, UsageError
 from eventstore.format.positions import format_position, position
 from eventstore.reading.log_points import LogPoint
-from projections.comparison.state_facts import SessionFacts, session_facts
-from projections.replay.event_reader import refs_of
-from projections.replay.event_text import words
-from projections.replay.topic_lookup import MessageTopics
+from projections.past.event_reader import refs_of
+from projections.past.event_text import words
+from projections.past.state_facts import SessionFacts, session_facts
+from projections.past.topic_lookup import MessageTopics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cli.web.history.background_fold import MarkedHistory
-    from cli.web.live.web_log_client import WebLogClient
+    from cli.web.background_fold import MarkedHistory
+    from cli.web.web_log_client import WebLogClient
     from eventstore.reading.log_source import LogSource
     from eventstore.reading.position_text import PointSpec
-    from projections.replay.session_history import SessionHistory, SessionMoment
+    from projections.past.session_history import SessionHistory, SessionMoment
     from projections.state.session import SessionState
 
 _PART = 100

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import INDEX_BITS, sequence_of
-from projections.replay.origin_search import origins_of
-from projections.replay.topic_lookup import MessageTopics
+from projections.past.origin_search import origins_of
+from projections.past.topic_lookup import MessageTopics
 from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
-from protocol.mqtt5.shared_filters import SHARE
+from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from cli.web.live.web_log_client import WebLogClient
+    from cli.web.web_log_client import WebLogClient
     from eventstore.format.positions import Position
     from eventstore.reading.log_source import LogSource
-    from projections.replay.origin_search import OriginPlace
+    from projections.past.origin_search import OriginPlace
     from projections.state.session import InFlight, SessionState, SubscriptionState
 
 _MAX_RECORDS = 32

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cli.logsource.point_resolution import clock_notes
-from cli.web.history.timeline_marks import MARK_LABELS
+from cli.logs.point_resolution import clock_notes
 from cli.web.pages.render import url
 from cli.web.pages.responses import asked, is_fragment
+from cli.web.timeline_marks import MARK_LABELS
 from eventstore.errors import UsageError
 from eventstore.format.positions import MAX_INDEX, format_position, index_of, sequence_of
 from eventstore.reading.log_points import time_of
-from projections.replay.replay import AsOf
+from projections.past.replay import AsOf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

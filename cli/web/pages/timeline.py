@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from cli.history.log_events import event_selection
-from cli.logsource.point_resolution import parse_point, point_at
-from cli.web.history.activity import MINUTE_MS
-from cli.web.history.log_activities import LogActivities
-from cli.web.history.state_diffs import FoldingStates, StateDiffs
-from cli.web.history.time_axis import SHORTEST_MS, TimeWindow, axis, window_within
-from cli.web.live.svg_charts import bars
+from cli.commands.log_events import event_selection
+from cli.logs.point_resolution import parse_point, point_at
+from cli.web.activity import MINUTE_MS
+from cli.web.log_activities import LogActivities
 from cli.web.pages.log import find_page, merge_rows
 from cli.web.pages.responses import Site, asked, chosen_log, moment_ms
 from cli.web.pages.time_axis_values import (
@@ -30,15 +27,18 @@ from cli.web.pages.time_axis_values import (
     pins_compared,
     shared_moment,
 )
+from cli.web.state_diffs import FoldingStates, StateDiffs
+from cli.web.svg_charts import bars
+from cli.web.time_axis import SHORTEST_MS, TimeWindow, axis, window_within
 from eventstore.display import iso
 from eventstore.format.positions import position
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from cli.web.live.web_log_client import WebLogClient
     from cli.web.pages.log import Row
     from cli.web.pages.time_axis_values import SharedMoment
+    from cli.web.web_log_client import WebLogClient
     from eventstore.reading.log_points import LogPoint
     from eventstore.reading.log_source import LogSource
     from eventstore.reading.position_text import PointSpec

@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from cli.live.broker_client import Refused
-from cli.logsource.topic_flags import check_filter
+from cli.logs.broker_client import Refused
+from cli.logs.topic_flags import check_filter
 from cli.web.pages.responses import Site, asked, choice, is_fragment, number
 from cli.web.pages.session_at import describe_setters
 from eventstore.errors import UsageError
-from projections.replay.disk_use import sizes_by_levels
+from projections.past.disk_use import sizes_by_levels
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.history.log_activities import LogActivities
-    from cli.web.history.topic_activity import Branch
-    from cli.web.live.topic_tails import TopicTails
-    from cli.web.live.web_log_client import WebLogClient
+    from cli.web.log_activities import LogActivities
+    from cli.web.topic_activity import Branch
+    from cli.web.topic_tails import TopicTails
+    from cli.web.web_log_client import WebLogClient
 
 _TIMEOUT = 1.0
 """Seconds that a page waits for the log to be read."""

@@ -7,24 +7,24 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from cli.logsource.point_resolution import parse_point, point_at
-from cli.logsource.topic_flags import check_filter
+from cli.logs.point_resolution import parse_point, point_at
+from cli.logs.topic_flags import check_filter
 from cli.web.pages.responses import Site, asked, chosen_log, number
 from cli.web.pages.time_axis_values import notes_on_clocks
 from eventstore.errors import NotFound, UsageError
 from eventstore.format.positions import position, sequence_of
 from eventstore.reading.progress import silent
-from projections.explanation.log_stories import WantedStories, find_histories, published_anywhere
-from projections.explanation.missing_message import explain_no_message
-from projections.explanation.story_text import log_story_lines
-from projections.replay.message_search import message_at
+from projections.past.log_stories import WantedStories, find_histories, published_anywhere
+from projections.past.message_search import message_at
+from projections.past.missing_message import explain_no_message
+from projections.past.story_text import log_story_lines
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.live.web_log_client import WebLogClient
+    from cli.web.web_log_client import WebLogClient
     from eventstore.reading.log_source import LogSource
-    from projections.explanation.log_stories import LogStory
+    from projections.past.log_stories import LogStory
 
 _SECONDS = 10.0
 """Maximum seconds for an answer."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from harness.waiting import happens
 
+from eventstore.nats.cluster_messages import LeaderAnswer, NodeMessages, ask_nodes
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.direct_client import DirectClient
-from eventstore.nodes.cluster_messages import LeaderAnswer, NodeMessages, ask_nodes
 
 if TYPE_CHECKING:
     from eventstore.server.embedded import EmbeddedServer

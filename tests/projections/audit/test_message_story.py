@@ -32,8 +32,8 @@ from eventstore.format.node_events import (
 from eventstore.format.positions import Position, position, to_runs
 from eventstore.format.records import GENESIS, Record
 from eventstore.format.turn_parts import TurnAssembler
-from projections.stories.message_story import MessageStory
-from projections.stories.story_builder import StoryBuilder
+from projections.past.message_story import MessageStory
+from projections.past.story_builder import StoryBuilder
 
 
 def record(sequence: int, *events: Event, part: int = 0, last: bool = True) -> Record:

@@ -22,11 +22,11 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import position
 from eventstore.format.records import GENESIS, decode_record, encode_record
-from projections.explanation.story_json import story_object
-from projections.explanation.story_text import story_lines
-from projections.stories.message_story import MessageStory
-from projections.stories.story_builder import StoryBuilder
-from protocol.mqtt5.subscription_options import NO_LOCAL
+from projections.past.message_story import MessageStory
+from projections.past.story_builder import StoryBuilder
+from projections.past.story_json import story_object
+from projections.past.story_text import story_lines
+from protocol.mqtt.subscription_options import NO_LOCAL
 
 GROUP = "$share/g/t"
 REF = position(1, 0)

@@ -30,9 +30,9 @@ from eventstore.format.events import (
 )
 from eventstore.format.node_events import CheckpointBegun, OperatorActed, SessionSnapshot
 from eventstore.format.positions import format_position, position
+from projections.audit.log_outline import LogOutline
 from projections.audit.ordering_rules import RedeliveryOrder, TopicOrder
-from projections.audit.rules.log_outline import LogOutline
-from projections.audit.rules.rule_table import UNEXPECTED, Rule, Violation
+from projections.audit.rule_table import UNEXPECTED, Rule, Violation
 from projections.audit.session_audit import SessionAudit
 from projections.audit.subscription_spans import (
     HeldSubscription,

@@ -29,7 +29,7 @@ from eventstore.format.events import (
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.positions import position
 from eventstore.format.records import decode_record
-from projections.audit.rules.rule_table import Rule
+from projections.audit.rule_table import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

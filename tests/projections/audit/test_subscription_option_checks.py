@@ -26,7 +26,7 @@ from eventstore.format.events import (
     Unsubscribed,
 )
 from eventstore.format.positions import from_runs, position
-from projections.audit.rules.rule_table import Rule, Violation
+from projections.audit.rule_table import Rule, Violation
 from projections.audit.session_audit import SessionAudit
 from projections.audit.subscription_spans import SubscriptionSpans
 

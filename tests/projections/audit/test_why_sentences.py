@@ -19,10 +19,10 @@ from eventstore.format.events import (
 from eventstore.format.node_events import LimitsApplied
 from eventstore.format.positions import position
 from eventstore.format.records import GENESIS, decode_record, encode_record
-from projections.explanation.story_json import story_object
-from projections.explanation.story_text import story_lines
-from projections.stories.story_builder import StoryBuilder
-from projections.stories.subscriber_state import filters_alike
+from projections.past.story_builder import StoryBuilder
+from projections.past.story_json import story_object
+from projections.past.story_text import story_lines
+from projections.past.subscriber_state import filters_alike
 
 LIMITS = LimitsApplied(
     {"max_queued_messages": 1000, "max_queued_bytes": 5, "max_outbound_bytes": 9}

@@ -36,12 +36,12 @@ from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
 from eventstore.format.positions import position
 from eventstore.format.records import GENESIS, Record, decode_record, encode_record
 from eventstore.log.message_store import Message, MessageStore
+from projections.state.format import RETAINED, StoredEntry, retained_body, retained_of
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage
 from projections.state.session import SessionState, Will
 from projections.state.snapshot import decode_session, encode_session
 from projections.state.waiting_queue import QOS_MASK, RAP_FLAG
-from projections.storage.format import RETAINED, StoredEntry, retained_body, retained_of
 
 NOW_MS = 1_700_000_000_999
 NOW = NOW_MS // 1000

@@ -13,13 +13,9 @@ from specification import snapshot
 from eventstore.format.events import SessionOpened, Subscribed
 from eventstore.format.node_events import LogArchived, LogCut
 from eventstore.format.positions import position
-from projections.clients.client_history import ClientHistories, ClientHistory, decode_history
 from projections.log_proof import Doubt
-from projections.state.node_state import NodeState
-from projections.state.retained import RetainedMessage
-from projections.state.session import SessionState
-from projections.state.session_table import freeze, text_of
-from projections.storage.format import (
+from projections.state.client_history import ClientHistories, ClientHistory, decode_history
+from projections.state.format import (
     GONE,
     HISTORY,
     MARK,
@@ -34,7 +30,11 @@ from projections.storage.format import (
     retained_body,
     version_tag,
 )
-from projections.storage.loading import LoadedProjections, ProjectionLoader
+from projections.state.loading import LoadedProjections, ProjectionLoader
+from projections.state.node_state import NodeState
+from projections.state.retained import RetainedMessage
+from projections.state.session import SessionState
+from projections.state.session_table import freeze, text_of
 
 LIMIT = position(100, 0)
 NAMES = ["ann", "b\u00f6b", "c" * 70_000]

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 from catalogue_v5 import ALIASES
 
+from protocol.mqtt.client_packet_encoder_v5 import (
+    encode_auth,
+    encode_connect,
+    encode_disconnect,
+    encode_publish,
+    encode_subscribe,
+    encode_unsubscribe,
+)
 from protocol.mqtt.decoder import Decoder
+from protocol.mqtt.decoder_v5 import PacketDecoderV5
 from protocol.mqtt.encoder import PINGREQ
 from protocol.mqtt.packets import (
     Acks,
@@ -21,16 +30,7 @@ from protocol.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from protocol.mqtt5.client_packet_encoder_v5 import (
-    encode_auth,
-    encode_connect,
-    encode_disconnect,
-    encode_publish,
-    encode_subscribe,
-    encode_unsubscribe,
-)
-from protocol.mqtt5.decoder_v5 import PacketDecoderV5
-from protocol.mqtt5.server_packet_encoder_v5 import encode_acks_v5
+from protocol.mqtt.server_packet_encoder_v5 import encode_acks_v5
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,9 @@ from client_captures import CAPTURES
 from codec_helpers_v5 import decode_v5, decoder_v5, encode_v5
 from harness.client_packets import bytewise
 
+from protocol.mqtt.connect_decoder_v5 import parse_connect_v5
 from protocol.mqtt.decoder import Decoder
+from protocol.mqtt.message_properties import decode_message_properties
 from protocol.mqtt.packets import (
     Acks,
     Connect,
@@ -20,8 +22,6 @@ from protocol.mqtt.packets import (
     Publishes,
     Subscribe,
 )
-from protocol.mqtt5.connect_decoder_v5 import parse_connect_v5
-from protocol.mqtt5.properties.message_properties import decode_message_properties
 
 AFTER_CONNECT = [
     one for one in GOOD5 if one.after == CONNECT5 and not isinstance(one.packet, Disconnect)

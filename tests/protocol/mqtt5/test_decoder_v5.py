@@ -10,7 +10,9 @@ from codec_helpers_v5 import decode_v5, decoder_v5, encode_v5, flat_v5
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.mqtt.client_packet_encoder_v5 import encode_publish
 from protocol.mqtt.encoder import PINGREQ
+from protocol.mqtt.message_properties import known_properties, read_publish_properties
 from protocol.mqtt.packets import (
     BATCH_MIN,
     Acks,
@@ -27,12 +29,10 @@ from protocol.mqtt.packets import (
     Unsubscribe,
     Will,
 )
+from protocol.mqtt.property_codec import encode_properties, encode_property
 from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.publish_decoder_v5 import TopicAliases
 from protocol.mqtt.reason_codes import FROM_CLIENTS, ReasonCode
-from protocol.mqtt5.client_packet_encoder_v5 import encode_publish
-from protocol.mqtt5.properties.message_properties import known_properties, read_publish_properties
-from protocol.mqtt5.properties.property_codec import encode_properties, encode_property
-from protocol.mqtt5.publish_decoder_v5 import TopicAliases
 
 ACKS = [PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP]
 

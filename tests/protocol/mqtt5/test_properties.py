@@ -8,11 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.mqtt.packets import PacketType
-from protocol.mqtt.protocol_error import ProtocolError
-from protocol.mqtt.reason_codes import ReasonCode
-from protocol.mqtt5.properties import message_properties, property_codec
-from protocol.mqtt5.properties.message_properties import (
+from protocol.mqtt import message_properties, property_codec
+from protocol.mqtt.message_properties import (
     MessageProperties,
     decode_message_properties,
     expiry_of,
@@ -20,7 +17,8 @@ from protocol.mqtt5.properties.message_properties import (
     read_publish_properties,
     split_properties,
 )
-from protocol.mqtt5.properties.property_codec import (
+from protocol.mqtt.packets import PacketType
+from protocol.mqtt.property_codec import (
     MAX_PROPERTIES,
     MAX_PROPERTY_BYTES,
     Value,
@@ -31,7 +29,7 @@ from protocol.mqtt5.properties.property_codec import (
     read_variable,
     with_length,
 )
-from protocol.mqtt5.properties.property_table import (
+from protocol.mqtt.property_table import (
     FROM_CLIENTS,
     FROM_SERVERS,
     PLACES,
@@ -44,6 +42,8 @@ from protocol.mqtt5.properties.property_table import (
     Property,
     PropertyCarrier,
 )
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.reason_codes import ReasonCode
 
 STANDARD = {
     # Table 2-4 of the standard: C CONNECT, K CONNACK, P PUBLISH, W will, 4 5 6 7 PUBACK to PUBCOMP,

@@ -10,8 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.mqtt.client_packet_encoder_v5 import encode_publish
 from protocol.mqtt.encoder import PublishEncoder
+from protocol.mqtt.message_properties import expiry_of
 from protocol.mqtt.packets import ConnectCode, PacketType, Publish
+from protocol.mqtt.property_codec import Value, encode_properties, encode_property
+from protocol.mqtt.property_table import FROM_SERVERS as PROPERTIES_OF_SERVERS
+from protocol.mqtt.publish_encoder_v5 import (
+    AliasNumbers,
+    PacketVariant,
+    PublishEncoderV5,
+    SentAliases,
+    TopicAliasMode,
+    prepare_publishes,
+)
 from protocol.mqtt.reason_codes import (
     ENDINGS,
     FOR_CONNECT_CODES,
@@ -22,20 +34,8 @@ from protocol.mqtt.reason_codes import (
     ReasonCode,
     connect_code,
 )
-from protocol.mqtt5.client_packet_encoder_v5 import encode_publish
-from protocol.mqtt5.properties.message_properties import expiry_of
-from protocol.mqtt5.properties.property_codec import Value, encode_properties, encode_property
-from protocol.mqtt5.properties.property_table import FROM_SERVERS as PROPERTIES_OF_SERVERS
-from protocol.mqtt5.publish_encoder_v5 import (
-    AliasNumbers,
-    PacketVariant,
-    PublishEncoderV5,
-    SentAliases,
-    TopicAliasMode,
-    prepare_publishes,
-)
-from protocol.mqtt5.server_packet_decoder_v5 import Answer, SentMessage, read_server_packets_v5
-from protocol.mqtt5.server_packet_encoder_v5 import (
+from protocol.mqtt.server_packet_decoder_v5 import Answer, SentMessage, read_server_packets_v5
+from protocol.mqtt.server_packet_encoder_v5 import (
     ConnackProperties,
     Explanation,
     encode_acks_v5,

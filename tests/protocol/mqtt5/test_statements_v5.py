@@ -7,8 +7,8 @@ from pathlib import Path
 
 from catalogue_v5 import BAD5
 
+from protocol.mqtt.property_table import PROPERTIES
 from protocol.mqtt.reason_codes import STATEMENTS
-from protocol.mqtt5.properties.property_table import PROPERTIES
 
 LIST = Path(__file__).resolve().parents[3] / "tools" / "normative_statements_mqtt5.toml"
 entries = tomllib.loads(LIST.read_text("utf-8"))["statement"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
 
-from protocol.mqtt5.properties.message_properties import (
+from protocol.mqtt.message_properties import (
     MessageProperties,
     decode_message_properties,
     encode_message_properties,

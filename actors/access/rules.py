@@ -1,0 +1,412 @@
+"""Permissions to publish and subscribe: rules that allow and rules that deny.
+
+A deny takes precedence over every allow, whatever their order. If there is any rule, everything
+that no rule allows is denied. A subscription is granted if one allow covers its whole filter and no
+deny does; messages that a deny excludes are dropped individually. Several allows that only together
+cover a filter do not grant it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakSet, WeakValueDictionary
+
+from actors.access.filter_index import NameValues, NameWildcard
+from actors.access.name_patterns import NameSet
+from actors.access.rule_sets import RuleIndex
+from protocol.mqtt.topics import split_levels
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from actors.access.filter_index import Filters
+    from actors.access.rule_sets import Action, RuleSet
+
+BRIDGE: Final = "$nats"
+"""The user name and the client identifier of the bridge to NATS in rules."""
+
+_MAX_VISITED: Final = 1000
+"""Maximum entries of the rules that one call of :meth:`TopicAcl.guards` checks."""
+_REMEMBERED: Final = 16_384
+_LONGEST: Final = 512
+"""Maximum number of topics cached for one ACL, and their maximum length in bytes."""
+_REMEMBERED_BYTES: Final = 64 * 1024 * 1024
+"""Approximate maximum size of all cached topics."""
+_ENTRY: Final = 150
+"""Approximate overhead of a cached topic in bytes."""
+_OWN: Final = 256
+"""Maximum number of rule sets from logins that are cached."""
+_SHOWN: Final = 5
+
+
+class Rule(NamedTuple):
+    """One filter that clients are allowed, or denied, to publish or subscribe to.
+
+    It applies to the named users, to members of the named groups, and with ``anonymous`` to clients
+    without a user; to all clients if it has none of these. ``clients`` restricts it to the named
+    client identifiers. A ``*`` in the name of a user or client matches any text.
+    """
+
+    allow: bool
+    publish: bool
+    subscribe: bool
+    filter: str
+    """A topic filter, in which ``%u`` is the user, ``%c`` the client and ``%%`` a percent sign."""
+    users: Collection[str] = ()
+    groups: Collection[str] = ()
+    clients: Collection[str] = ()
+    where: str = ""
+    """Its location in the file, for explanations."""
+    anonymous: bool = False
+
+    def __str__(self) -> str:
+        """Return the rule and its location."""
+        actions = [name for name in ("publish", "subscribe") if getattr(self, name)]
+        said = f"{'allow' if self.allow else 'deny'} {' and '.join(actions)} {self.filter}"
+        return f"{said} ({self.where})" if self.where else said
+
+
+class Explanation(NamedTuple):
+    """The reason for a permission or denial."""
+
+    allowed: bool
+    rule: Rule | None
+    """The deciding rule; None if no rule matches, or there are no rules."""
+    text: str
+    """The reason, on one line."""
+    partly: tuple[Rule, ...] = ()
+    """For a granted subscription, some denies that exclude topics from it; otherwise some allows
+    for a part of it."""
+
+
+class _Grants(NamedTuple):
+    """The filters that apply to a client and one action."""
+
+    allows: tuple[Filters, ...]
+    denies: tuple[Filters, ...]
+
+    def allow(self, levels: Sequence[str], names: NameValues) -> bool:
+        """Return whether a topic, or all of a filter, is allowed."""
+        for filters in self.denies:
+            for _ in filters.covering(levels, names):
+                return False
+        return self.cover(levels, names)
+
+    def cover(self, levels: Sequence[str], names: NameValues) -> bool:
+        """Return whether one allow covers a filter, regardless of denies."""
+        for filters in self.allows:
+            for _ in filters.covering(levels, names):
+                return True
+        return False
+
+
+class TopicAnswers(dict[bytes, bool]):
+    """Cache of whether raw topics are allowed; a miss is computed."""
+
+    __slots__ = ("_grants", "_memory", "_names")
+
+    def __init__(self, grants: _Grants, names: NameValues, memory: _Memory | None) -> None:
+        super().__init__()
+        self._grants = grants
+        self._names = names
+        self._memory = memory
+
+    def __missing__(self, raw: bytes) -> bool:
+        """Compute and cache the answer."""
+        memory = self._memory
+        if memory is None:
+            return True
+        allowed = self._grants.allow(split_levels(raw.decode()), self._names)
+        if len(raw) <= _LONGEST:
+            if len(self) >= _REMEMBERED:
+                self.clear()
+            memory.grow(len(raw) + _ENTRY)
+            self[raw] = allowed
+        return allowed
+
+
+class _Memory:
+    """Limits the total size of the caches."""
+
+    __slots__ = ("_size", "holders")
+
+    def __init__(self) -> None:
+        self.holders: WeakSet[TopicAcl] = WeakSet()
+        self._size = 0
+
+    def grow(self, size: int) -> None:
+        """Count a new entry; clear all caches if they are too large."""
+        self._size += size
+        if self._size > _REMEMBERED_BYTES:
+            self._size = size
+            for access in list(self.holders):
+                access.publish.clear()
+                access.read.clear()
+
+
+class TopicAcl:
+    """The permissions of one client; clients with the same permissions share one."""
+
+    __slots__ = (
+        "__weakref__",
+        "_names",
+        "_publish",
+        "_rules",
+        "_subscribe",
+        "open",
+        "publish",
+        "read",
+    )
+
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        sections: Iterable[RuleSet],
+        names: NameValues,
+        memory: _Memory | None,
+    ) -> None:
+        self._rules = rules
+        self._names = names
+        found = list(sections)
+        self._publish = _grants(found, "publish")
+        self._subscribe = _grants(found, "subscribe")
+        self.open = memory is None
+        """No permissions are configured."""
+        self.publish = TopicAnswers(self._publish, names, memory)
+        """Whether publishing to a raw topic is allowed."""
+        self.read = TopicAnswers(self._subscribe, names, memory)
+        """Whether receiving messages on a raw topic is allowed."""
+        if memory is not None:
+            memory.holders.add(self)
+
+    def denied(self, topics: Iterable[bytes]) -> set[bytes]:
+        """Return the raw topics to which publishing is denied."""
+        publish = self.publish
+        return {raw for raw in set(topics) if not publish[raw]}
+
+    def may_publish(self, topic: str) -> bool:
+        """Return whether publishing to a valid topic is allowed."""
+        return self.publish[topic.encode()]
+
+    def may_read(self, topic: str) -> bool:
+        """Return whether receiving messages on a valid topic is allowed."""
+        return self.read[topic.encode()]
+
+    def forbids(self, topic: str) -> bool:
+        """Return whether a deny matches publishing to a valid topic, regardless of allows."""
+        levels = split_levels(topic)
+        return any(
+            True for filters in self._publish.denies for _ in filters.covering(levels, self._names)
+        )
+
+    def may_subscribe(self, topic_filter: str) -> bool:
+        """Return whether a subscription to a valid filter is granted."""
+        return self.open or self._subscribe.allow(split_levels(topic_filter), self._names)
+
+    def guards(self, topic_filter: str) -> bool:
+        """Return whether each topic received through a subscription must be checked.
+
+        False: all topics that the valid filter matches may be received. True otherwise, or if the
+        check would take too long.
+        """
+        if self.open:
+            return False
+        levels = split_levels(topic_filter)
+        if not self._subscribe.cover(levels, self._names):
+            return True
+        return any(
+            True
+            for filters in self._subscribe.denies
+            for _ in filters.overlapping(levels, self._names, _MAX_VISITED)
+        )
+
+    def explain(self, action: Action, topic_or_filter: str) -> Explanation:
+        """Return why publishing to a topic, or subscribing to a filter, is allowed or denied.
+
+        If several rules match, the first one is named, a deny before an allow.
+        """
+        if self.open:
+            return Explanation(True, None, "no permissions are set, everything is allowed")
+        grants = self._publish if action == "publish" else self._subscribe
+        levels = split_levels(topic_or_filter)
+        deny = self._first(grants.denies, levels)
+        if deny is not None:
+            return Explanation(False, deny, str(deny))
+        allow = self._first(grants.allows, levels)
+        if allow is None:
+            partly = self._overlapping(grants.allows, levels)
+            text = f"no rule allows {'all of ' if partly else ''}it"
+            return Explanation(False, None, text, partly)
+        return Explanation(True, allow, str(allow), self._overlapping(grants.denies, levels))
+
+    def _first(self, chosen: Iterable[Filters], levels: Sequence[str]) -> Rule | None:
+        covering = (at for filters in chosen for at in filters.covering(levels, self._names))
+        first = min(covering, default=None)
+        return None if first is None else self._rules[first]
+
+    def _overlapping(self, chosen: Iterable[Filters], levels: Sequence[str]) -> tuple[Rule, ...]:
+        found = {at for filters in chosen for at in filters.overlapping(levels, self._names)}
+        return tuple(self._rules[at] for at in islice(sorted(found), _SHOWN))
+
+
+def _digest(rules: Iterable[Rule], groups: Mapping[str, Sequence[str]]) -> str:
+    """Return 16 hexadecimal digits that identify rules and the users of each group."""
+    told = sorted(
+        [
+            rule.allow, rule.publish, rule.subscribe, rule.filter, sorted(rule.users),
+            sorted(rule.groups), sorted(rule.clients), rule.anonymous,
+        ]
+        for rule in rules
+    )  # fmt: skip
+    text = repr([told, sorted(groups.items())])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _grants(sections: Iterable[RuleSet], action: Action) -> _Grants:
+    allows, denies = (
+        tuple(
+            section.filters[allow, action]
+            for section in sections
+            if (allow, action) in section.filters
+        )
+        for allow in (True, False)
+    )
+    return _Grants(allows, denies)
+
+
+def _for_every_user(rule: Rule) -> bool:
+    """Return whether a rule applies to all users in the same way."""
+    return not (rule.users or rule.groups or rule.anonymous or _names_user(rule.filter))
+
+
+def _widened(rule: Rule) -> Rule:
+    """Return a rule for all users that matches all topics that the given one can match."""
+    levels = ["+" if _names_user(level) else level for level in rule.filter.split("/")]
+    return rule._replace(filter="/".join(levels), users=(), groups=(), anonymous=False)
+
+
+def _names_user(text: str) -> bool:
+    return "%u" in text.replace("%%", "")
+
+
+class Permissions:
+    """Rules, and the groups of users. Without any rule everything is allowed."""
+
+    __slots__ = (
+        "_accesses", "_for_any_user", "_groups", "_like", "_memory", "_open", "_own", "_sections",
+        "digest", "path", "rules",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        rules: Iterable[Rule] = (),
+        groups: Mapping[str, Iterable[str]] | None = None,
+        path: str = "",
+    ) -> None:
+        """Set the rules, and the users of each group; raises FilterError for an invalid filter.
+
+        ``path`` is the absolute path of the file with the rules; empty: there is none.
+        """
+        self.path = path
+        self.rules = tuple(rules)
+        members_of = {group: sorted(users) for group, users in (groups or {}).items()}
+        self.digest = _digest(self.rules, members_of) if self.rules else ""
+        """Digest of rules and groups, independent of their order in the file; empty: there are no
+        rules."""
+        self._sections = RuleIndex(self.rules)
+        self._for_any_user: tuple[Permissions, Permissions] | None = None
+        """What some user and what every user may publish; None: not needed yet."""
+        self._groups: dict[str, list[str]] = {}
+        """Groups by user name."""
+        self._like: list[tuple[NameSet, str]] = []
+        """Groups with patterns of user names."""
+        for group, users in members_of.items():
+            members = NameSet(users)
+            for user in members.exact:
+                self._groups.setdefault(user, []).append(group)
+            if members.patterned:
+                self._like.append((members, group))
+        self._memory = _Memory()
+        self._open = TopicAcl((), (), NameValues(None, None), None)
+        """The ACL of all clients while there are no rules."""
+        self._accesses: WeakValueDictionary[object, TopicAcl] = WeakValueDictionary()
+        self._own: OrderedDict[int, tuple[tuple[Rule, ...], RuleIndex]] = OrderedDict()
+
+    def groups_of(self, user: str | None) -> frozenset[str]:
+        """Return the groups that a user is in."""
+        if user is None:
+            return frozenset()
+        like = (group for members, group in self._like if user in members)
+        return frozenset((*self._groups.get(user, ()), *like))
+
+    def access(
+        self,
+        user: str | None,
+        groups: Iterable[str],
+        client_id: str,
+        own_rules: tuple[Rule, ...] | None = None,
+    ) -> TopicAcl:
+        """Return the permissions of a client; a user of None means that it has none.
+
+        ``groups`` are the user's groups in addition to the groups of the file. ``own_rules``
+        replace the rules of the file, even if they are empty; raises FilterError for an invalid
+        one.
+        """
+        rules = self.rules if own_rules is None else own_rules
+        if own_rules is None and not rules:
+            return self._open
+        all_groups = self.groups_of(user).union(groups)
+        index = self._sections if own_rules is None else self._kept_ready(own_rules)
+        sections = index.concerning(user, all_groups, client_id)
+        used = {who for section in sections for who in section.names}
+        names = NameValues(
+            user if NameWildcard.USER in used else None,
+            client_id if NameWildcard.CLIENT in used else None,
+        )
+        key = index, sections, names
+        found = self._accesses.get(key)
+        if found is None:
+            found = TopicAcl(rules, sections, names, self._memory)
+            self._accesses[key] = found
+        return found
+
+    def decides_publish(self, client_id: str, topic: str) -> bool | None:
+        """Return whether the rules let a client whose user is not known publish to a topic.
+
+        None: it depends on the user.
+        """
+        if not self.rules:
+            return True
+        # Without any rule everything would be allowed.
+        possible, certain = (
+            bool(index.rules) and index.access(None, (), client_id).may_publish(topic)
+            for index in self._any_user()
+        )
+        return possible if possible == certain else None
+
+    def _any_user(self) -> tuple[Permissions, Permissions]:
+        """Return what some user, and what every user, may publish."""
+        if self._for_any_user is None:
+            some, every = (
+                Permissions(
+                    _widened(rule) if rule.allow == allow else rule
+                    for rule in self.rules
+                    if rule.allow == allow or _for_every_user(rule)
+                )
+                for allow in (True, False)
+            )
+            self._for_any_user = some, every
+        return self._for_any_user
+
+    def _kept_ready(self, own_rules: tuple[Rule, ...]) -> RuleIndex:
+        """Return the indexed rules from a login, cached because many logins have the same rules."""
+        kept = self._own.pop(id(own_rules), None)
+        if kept is None:
+            kept = own_rules, RuleIndex(own_rules)
+        self._own[id(own_rules)] = kept
+        while len(self._own) > _OWN:
+            self._own.popitem(last=False)
+        return kept[1]

@@ -1,0 +1,199 @@
+"""The permission file: TOML, with tables ``[[allow]]`` and ``[[deny]]``, and groups of users.
+
+    [groups]
+    ops = ["ann", "bob"]
+
+    [[allow]]
+    groups = ["ops"]
+    both = ["machines/#"]
+
+    [[deny]]
+    publish = ["machines/+/secret"]
+
+The first error is reported in one line with file, location and valid values: a file with an error
+must not allow more than intended.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from actors.access.filter_index import FilterError, parse_filter
+from actors.access.rules import Permissions, Rule
+from eventstore.display import escaped
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+_KINDS: Final = ("allow", "deny")
+_ACTIONS: Final = ("publish", "subscribe", "both")
+_SELECTORS: Final = ("users", "groups", "clients")
+_HEADER: Final = re.compile(r"[ \t]*\[\[[ \t]*(allow|deny)[ \t]*\]\]")
+
+
+class PermissionFileError(FoldmqError):
+    """A permission file that cannot be read or has an error."""
+
+    exit_code = 78  # EX_CONFIG of sysexits.h, as in eventstore.errors
+
+
+class _TablePosition(NamedTuple):
+    """The location of a table in the file."""
+
+    file: str
+    line: int | None
+    kind: str
+    number: int
+    """Number of the table among those of its kind, from 1."""
+
+    def __str__(self) -> str:
+        """Return the location for rules and errors."""
+        line = "" if self.line is None else f":{self.line}"
+        return f"{self.file}{line}: [[{self.kind}]] {self.number}"
+
+
+def load(path: Path) -> Permissions:
+    """Read a permission file.
+
+    Raises PermissionFileError with file and location if it cannot be read or is invalid.
+    """
+    try:
+        text = path.read_text("utf-8-sig")
+    except OSError as error:
+        raise PermissionFileError(f"{path}: cannot read permissions: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise PermissionFileError(f"{path}:{line}: not UTF-8 text") from None
+    return parse_rules(path, text)
+
+
+def parse_rules(path: Path, text: str) -> Permissions:
+    """Return the permissions of a file's text; ``path`` is for errors and locations of rules.
+
+    Raises PermissionFileError for the first error.
+    """
+    content = _toml(path, text)
+    known = ("groups", *_KINDS)
+    for key in content:
+        if key not in known:
+            raise PermissionFileError(
+                f"{path}: unknown key {_quoted(key)}{_nearest(key, known)}: there are [groups], "
+                "[[allow]] and [[deny]]"
+            )
+    groups = _groups(path, content.get("groups", {}))
+    rules = [rule for place, table in _tables(path, content, text) for rule in _rules(place, table)]
+    if not any(rule.allow for rule in rules):
+        raise PermissionFileError(
+            f"{path}: nothing is allowed: there must be at least one [[allow]], such as "
+            'both = ["#"] for everything'
+        )
+    return Permissions(rules, groups, str(path.absolute()))
+
+
+def _toml(path: Path, text: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise PermissionFileError(f"{path}: not TOML: nested too deeply") from None
+    except ValueError as error:  # also for numbers with very many digits
+        raise PermissionFileError(f"{path}: not TOML: {escaped(str(error))}") from None
+
+
+def _groups(path: Path, table: object) -> dict[str, list[str]]:
+    if not isinstance(table, dict):
+        raise PermissionFileError(f'{path}: groups must be a table, such as [groups] ops = ["ann"]')
+    groups: dict[str, list[str]] = {}
+    for group, users in table.items():
+        if not group:
+            raise PermissionFileError(f"{path}: [groups]: the name of a group is empty")
+        groups[group] = _names(f"{path}: [groups]: {_quoted(group)}", users, "user", least=0)
+    return groups
+
+
+def _tables(
+    path: Path, content: dict[str, object], text: str
+) -> Iterator[tuple[_TablePosition, dict[str, object]]]:
+    """Yield all tables of rules with their places: the allows, then the denies."""
+    lines: dict[str, list[int]] = {kind: [] for kind in _KINDS}
+    for number, line in enumerate(text.split("\n"), 1):
+        header = _HEADER.match(line)
+        if header is not None:
+            lines[header[1]].append(number)
+    for kind in _KINDS:
+        tables = content.get(kind, [])
+        if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
+            raise PermissionFileError(f"{path}: {kind} must be tables, each begun by [[{kind}]]")
+        # The parser reports no lines; text that looks like a heading would make them wrong.
+        told = len(lines[kind]) == len(tables)
+        for at, table in enumerate(tables):
+            yield _TablePosition(str(path), lines[kind][at] if told else None, kind, at + 1), table
+
+
+def _rules(place: _TablePosition, table: dict[str, object]) -> Iterator[Rule]:
+    known = (*_ACTIONS, *_SELECTORS, "anonymous")
+    for key in table:
+        if key not in known:
+            raise PermissionFileError(
+                f"{place}: unknown key {_quoted(key)}{_nearest(key, known)}: there are "
+                + ", ".join(known)
+            )
+    who = {
+        key: frozenset(_names(f"{place}: {key}", table[key], key.removesuffix("s"), least=1))
+        for key in _SELECTORS
+        if key in table
+    }
+    if table.get("anonymous", True) is not True:
+        raise PermissionFileError(
+            f'{place}: anonymous must be true; for all clients with a user, write users = ["*"]'
+        )
+    if not any(key in table for key in _ACTIONS):
+        raise PermissionFileError(
+            f"{place}: contains no topics: publish, subscribe or both must be a list of topic "
+            "filters"
+        )
+    for action in _ACTIONS:
+        if action not in table:
+            continue
+        for topic_filter in _names(f"{place}: {action}", table[action], "topic filter", least=1):
+            try:
+                parse_filter(topic_filter)
+            except FilterError as error:
+                raise PermissionFileError(
+                    f"{place}: {action}: {_quoted(topic_filter)}: {error}"
+                ) from None
+            yield Rule(
+                place.kind == "allow",
+                publish=action != "subscribe",
+                subscribe=action != "publish",
+                filter=topic_filter,
+                **who,
+                where=str(place),
+                anonymous="anonymous" in table,
+            )
+
+
+def _names(where: str, value: object, what: str, *, least: int) -> list[str]:
+    """Return a list of texts; raises PermissionFileError if it is not one."""
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise PermissionFileError(f"{where} must be a list, with each {what} in quotes")
+    if len(value) < least:
+        rest = "" if what == "topic filter" else ", or be left out"
+        raise PermissionFileError(f"{where} must have at least one {what}{rest}")
+    if "" in value:
+        raise PermissionFileError(f"{where}: a {what} is empty")
+    return value
+
+
+def _quoted(text: str) -> str:
+    return f'"{escaped(text)}"'
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    for close in difflib.get_close_matches(name[:40], known, n=1):
+        return f' (did you mean "{close}"?)'
+    return ""

@@ -1,1 +1,0 @@
-"""Reads stored passwords: Mosquitto's hashes, and SCRAM-SHA-256 keys with their messages."""

@@ -1,1 +1,0 @@
-"""Authorization: which topics a client may publish and subscribe to."""

@@ -1,1 +1,0 @@
-"""Properties of MQTT 5 at the bridge: headers and reply subjects of messages to and from NATS."""

@@ -1,0 +1,145 @@
+"""Writes the properties of messages to NATS: their headers and reply subjects.
+
+Blocks of properties repeat from message to message, so the headers of a block are built once. Only
+the remaining time to the expiry differs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from actors.bridge.dropped_properties import TO_NATS
+from eventstore.format.stored_properties import expired_until, seconds_left
+from protocol.mqtt.message_properties import decode_message_properties
+from protocol.nats.headers import header_block, without_message_id
+from protocol.nats.property_headers import MAX_PROPERTIES, expiry_lines, property_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.bridge.dropped_properties import PropertyLosses
+    from actors.bridge.reply_subjects import ReplySubjects
+    from actors.limits.bridge_options import BridgeOptions
+    from eventstore.format.positions import Position
+
+_KNOWN: Final = 1024
+_KNOWN_SIZE: Final = 512
+"""Maximum bytes of a block whose headers are cached."""
+_LINE: Final = 4000
+"""Maximum bytes of a protocol line with subject and reply subject: servers accept 4 096, unless
+configured otherwise."""
+_GROWTH: Final = 4
+_FIXED: Final = 200
+
+
+def header_room(block: bytes) -> int:
+    """Return the maximum bytes that the headers of a block take."""
+    return min(_GROWTH * len(block), MAX_PROPERTIES) + _FIXED if block else 0
+
+
+class _Known(NamedTuple):
+    """The common parts of all messages with a block."""
+
+    lines: bytes
+    """The headers without the expiry."""
+    expiry: int | None
+    has_message_id: bool
+    dropped: int
+    response: bytes | None
+    """The subject of the Response Topic."""
+    correlation: bytes | None
+
+
+class PropertyWriter:
+    """Writes the properties of messages to NATS."""
+
+    def __init__(
+        self,
+        options: BridgeOptions,
+        replies: ReplySubjects,
+        time_ms: Callable[[], int],
+        losses: PropertyLosses,
+        expired: Callable[[int], None],
+    ) -> None:
+        """``expired`` is called with the number of messages that expired before they were sent.
+
+        ``time_ms``, the Unix time, is read once for a batch: see :meth:`end_batch`.
+        """
+        self._options = options
+        self._replies = replies
+        self._time_ms = time_ms
+        self._now_ms = 0
+        """The time at which the current batch is sent; 0: the clock was not read yet."""
+        self._losses = losses
+        self.expired = expired
+        self._known: dict[tuple[str, bytes], _Known] = {}
+
+    def head(
+        self, constant: bytes, ref: Position | None, prefix: str, block: bytes, expires: int
+    ) -> tuple[bytes, bytes]:
+        """Return the headers of a message, and the end of its reply subject.
+
+        The latter is empty if no answer is requested. ``expires`` is the Unix time in seconds at
+        which the message expires; 0: the block contains its lifetime.
+        """
+        known = self._known.get((prefix, block)) or self._look_up(prefix, block)
+        lines, left = known.lines, known.expiry
+        if left is not None:
+            if expires:
+                left = seconds_left(left, expires, self._now())
+            lines += expiry_lines(left, ttl=self._options.ttl)
+        if known.dropped:
+            self._losses.add(TO_NATS, known.dropped)
+        if known.has_message_id and ref is not None:
+            constant, ref = without_message_id(constant), None
+        sealed = b""
+        if known.response is not None:
+            sealed = self._replies.seal(known.response, known.correlation)
+        return header_block(constant, ref, lines), sealed
+
+    def is_expired(self, expires: int) -> bool:
+        """Return whether an expiry in Unix seconds has passed; 0: never.
+
+        See :func:`~eventstore.format.stored_properties.expired_until`.
+        """
+        return 0 < expires <= expired_until(self._now())
+
+    def end_batch(self) -> None:
+        """Read the clock again for the next message."""
+        self._now_ms = 0
+
+    def _now(self) -> int:
+        if not self._now_ms:
+            self._now_ms = self._time_ms()
+        return self._now_ms
+
+    def fits_line(self, subject: bytes, reply: bytes) -> bool:
+        """Return whether a server accepts a line of this size; otherwise count the lost reply."""
+        if len(subject) + len(reply) <= _LINE:
+            return True
+        self._losses.add(TO_NATS, 1)
+        return False
+
+    def _look_up(self, prefix: str, block: bytes) -> _Known:
+        found = self._read(prefix, block)
+        if len(block) <= _KNOWN_SIZE:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[prefix, block] = found
+        return found
+
+    def _read(self, prefix: str, block: bytes) -> _Known:
+        properties = decode_message_properties(block)
+        made = property_lines(properties, self._options.client_headers)
+        response: bytes | None = None
+        if properties.response_topic is not None:
+            subject = self._options.rules.subject(properties.response_topic, prefix)
+            response = subject.encode() if subject is not None else None
+        return _Known(
+            made.lines,
+            properties.expiry,
+            made.has_message_id,
+            made.dropped,
+            response,
+            properties.correlation,
+        )

@@ -1,0 +1,1 @@
+"""The root actor: it starts, supervises and drains the others."""

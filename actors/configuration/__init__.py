@@ -1,1 +1,0 @@
-"""The validated options of the broker, its limits and its bridge."""

@@ -1,0 +1,373 @@
+"""Records the actions of traced actors, as lines of the traces that cover them.
+
+A traced actor has an observer, which the kernel calls while the actor runs. The journal's observer
+sees the actor's events and its output to the gate; it exists while anything is traced
+(:class:`actors.inspection.tracer.Tracer`). Failures here are logged and do not affect actors.
+
+A message between two actors of one trace is shown once: where it arrives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from pykka.messages import _ActorStop
+
+from actors.connection.connection import Connection
+from actors.inspection import trace_lines as tracelines
+from actors.inspection.trace import AT_ONCE, End, Trace, add_lines
+from actors.inspection.tracing_observer import TracingObserver
+from actors.inspection.views import client_of
+from actors.session.session import Session
+from actors.session.session_messages import ConnectionAttached, Packets
+from actors.session.subscription_actor import Subscription
+from eventstore.format.events import MessagePublished
+from eventstore.format.node_events import SessionSnapshot
+from protocol.mqtt.server_packet_decoder import count_server_packets, read_server_packets
+from protocol.mqtt.server_packet_decoder_v5 import read_server_packets_v5
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from actors.connection.admission import Admission
+    from actors.kernel.actor import LoopActor
+    from actors.session.node_context import NodeContext
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from eventstore.log.pending_record import OutputSink
+
+_log = structlog.get_logger("foldmq")
+
+_SLICE, _PAUSE = 500, 0.002
+"""Number of actors added to a trace at a time, and seconds until the next ones."""
+_COUNTED = 2000
+"""Maximum packets of one write that are counted but not shown; the rest count as one."""
+
+
+@dataclass(slots=True)
+class _SentMessage:
+    """A message that an actor sent to one or more other actors."""
+
+    actor: LoopActor
+    traces: list[Trace]
+    message: Any
+    target: LoopActor
+    """The first receiver."""
+    more: int = 0
+    """Number of other receivers."""
+
+
+class TraceRecorder:
+    """Renders the actions of actors as lines.
+
+    ``ended`` is called with a trace whose only actor has ended, and with the reason.
+    """
+
+    def __init__(
+        self, node: NodeContext, admission: Admission, ended: Callable[[Trace, End], None]
+    ) -> None:
+        self._node = node
+        self._admission = admission
+        self._ended = ended
+        self.running: LoopActor | None = None
+        """The traced actor that is running."""
+        self._observer: TracingObserver | None = None
+        self._last_sent: _SentMessage | None = None
+        self._failures = 0
+        self.clients: dict[str, list[Trace]] = {}
+        """The traces of each traced client."""
+
+    def run_safely(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Call ``work``; log its exception instead of raising it."""
+        try:
+            work(*arguments)
+        except Exception as error:  # noqa: BLE001 - the actor that is looked at must go on
+            self._failures += 1
+            if self._failures & (self._failures - 1) == 0:
+                _log.error("trace: lines are missing", count=self._failures, exc_info=error)
+
+    # Coverage.
+
+    def cover(self, actor: LoopActor, trace: Trace) -> None:
+        """Add an actor to a trace."""
+        if actor.stopped or trace.over or trace in self._traces(actor):
+            return
+        if actor.observer is None:
+            actor.observer = TracingObserver(self)
+        self._traces(actor).append(trace)
+        trace.actors.add(actor)
+
+    def cover_client(self, name: str, trace: Trace) -> None:
+        """Add the actors of a client to a trace, current and future ones."""
+        trace.client = name
+        self.clients.setdefault(name, []).append(trace)
+        node = self._node
+        node.kernel.on_spawn = self._on_spawn
+        self._admission.on_connect = self._on_connect
+        session = node.directory.find_session(name)
+        if session is None:
+            return
+        self.cover(session, trace)
+        if isinstance(session.connection, Connection):
+            self.cover(session.connection, trace)
+        held = (subscriber.actor for subscriber in node.router.subscribers(name))
+        self._in_slices((actor for actor in held if actor is not None), trace, self.cover)
+
+    def uncover(self, trace: Trace) -> None:
+        """Remove all actors from a trace."""
+        trace.over = True
+        self._in_slices(iter(trace.actors), trace, self._release)
+        trace.actors = set()
+        if trace.client is not None:
+            of_client = self.clients[trace.client]
+            of_client.remove(trace)
+            if not of_client:
+                del self.clients[trace.client]
+            trace.client = None
+        if not self.clients:
+            self._node.kernel.on_spawn = None
+            self._admission.on_connect = None
+
+    def _in_slices(
+        self,
+        actors: Iterator[LoopActor],
+        trace: Trace,
+        work: Callable[[LoopActor, Trace], None],
+    ) -> None:
+        """Process some actors now and the others soon, since a client may have thousands."""
+        for number, actor in enumerate(actors, 1):
+            work(actor, trace)
+            if number == _SLICE:
+                go_on = partial(self._in_slices, actors, trace, work)
+                self._node.timers.after(_PAUSE, go_on)
+                break
+
+    def _release(self, actor: LoopActor, trace: Trace) -> None:
+        traces = self._traces(actor)
+        if trace in traces:
+            traces.remove(trace)
+        if not traces:
+            actor.observer = None
+
+    def _traces(self, actor: LoopActor) -> list[Trace]:
+        return actor.observer.traces if isinstance(actor.observer, TracingObserver) else []
+
+    def _on_spawn(self, actor: LoopActor) -> None:
+        self.run_safely(self._cover_new, actor)
+
+    def _cover_new(self, actor: LoopActor) -> None:
+        if isinstance(actor, (Session, Subscription)):
+            for trace in self.clients.get(client_of(actor) or "", ()):
+                self.cover(actor, trace)
+                self._add_line(actor, [trace], "starts", type(actor).__name__)
+
+    def _on_connect(self, connection: Connection, packets: list[Any]) -> None:
+        """Add a connection to traces as soon as its client is known."""
+        traces = self.clients.get(connection.client_id or "")
+        if traces:
+            for trace in traces:
+                self.cover(connection, trace)
+            self.run_safely(self.on_took, connection, traces, packets, None)
+
+    # Observations.
+
+    def begin(self, actor: LoopActor, observer: TracingObserver) -> None:
+        """Observe the messages sent while an actor runs."""
+        self.running, self._observer = actor, observer
+
+    def end(self) -> None:
+        """Stop observing sent messages."""
+        self.run_safely(self._add_sent)
+        self.running = self._observer = None
+
+    def on_gets(self, actor: LoopActor, traces: Sequence[Trace], message: Any) -> None:
+        """Show a message that an actor receives."""
+        self._add_sent()
+        if isinstance(message, ConnectionAttached) and isinstance(message.connection, Connection):
+            for trace in traces:
+                if trace.client is not None:
+                    self.cover(message.connection, trace)
+        if isinstance(message, Packets):
+            self._gets_packets(actor, traces, message)
+        elif not isinstance(message, (bytes, _ActorStop)):
+            # Bytes are shown as packets, and a stop when the actor has stopped.
+            self._add_message(actor, traces, "gets", message)
+
+    def _gets_packets(self, actor: LoopActor, traces: Sequence[Trace], message: Packets) -> None:
+        connection: object = message.connection
+        others = [trace for trace in traces if connection not in trace.actors]
+        about = {"connection": message.connection.actor_urn}
+        for packet in message.packets:
+            self._add_packets(actor, others, "gets", packet, message=about)
+
+    def on_sends(self, target: LoopActor, message: Any) -> None:
+        """Show a message that the running actor sends."""
+        actor, observer = self.running, self._observer
+        if actor is None or observer is None or target.stopped:
+            return
+        others = [trace for trace in observer.traces if target not in trace.actors]
+        told = self._last_sent
+        if told is not None and told.message is message and told.traces == others:
+            told.more += 1
+            return
+        self._add_sent()
+        if others:
+            self._last_sent = _SentMessage(actor, others, message, target)
+
+    def _add_sent(self) -> None:
+        """Show the last message of the running actor: one line for all its receivers."""
+        told, self._last_sent = self._last_sent, None
+        if told is not None:
+            to = {"to": told.target.actor_urn, "to_client": _client(told.target)}
+            more = {"more": told.more} if told.more else {}
+            self._add_message(told.actor, told.traces, "sends", told.message, **to, **more)
+
+    def on_gated(self, sink: OutputSink, data: bytes) -> None:
+        """Show output passed to the gate; if the connection is traced, when it is sent."""
+        actor, observer = self.running, self._observer
+        if actor is None or observer is None or not isinstance(sink, Connection):
+            return
+        self._add_sent()
+        others = [trace for trace in observer.traces if sink not in trace.actors]
+        more = {"to": sink.actor_urn, "to_client": _client(sink)}
+        self._add_bytes(actor, others, "sends", data, **more)
+
+    def on_took(
+        self,
+        actor: LoopActor,
+        traces: Sequence[Trace],
+        packets: Sequence[Any],
+        error: Exception | None,
+    ) -> None:
+        """Show the packets received on a connection."""
+        for packet in packets:
+            self._add_packets(actor, traces, "packet_in", packet)
+        if error is not None:
+            self._add_line(
+                actor, traces, "packet_in", "violation", text=tracelines.short(str(error))
+            )
+
+    def on_wrote(self, actor: LoopActor, traces: Sequence[Trace], data: bytes) -> None:
+        """Show the packets sent on a connection."""
+        self._add_bytes(actor, traces, "packet_out", data)
+
+    def on_closes(self, actor: LoopActor, traces: Sequence[Trace], reason: str) -> None:
+        """Show that a connection ends."""
+        self._add_line(actor, traces, "closes", tracelines.short(reason))
+
+    def on_ended(self, actor: LoopActor, traces: list[Trace], error: Exception | None) -> None:
+        """Show that an actor stopped or failed, and end the traces that cover only this actor."""
+        text = None if error is None else tracelines.short(f"{type(error).__name__}: {error}")
+        kind, what = ("ends", "stopped") if error is None else ("fails", text)
+        self._add_line(actor, traces, kind, what)
+        how = "stopped" if text is None else f"failed: {text}"
+        for trace in list(traces):
+            trace.actors.discard(actor)
+            self._release(actor, trace)
+            if trace.one is actor:
+                self._ended(trace, End("actor", f"{actor.actor_urn} {how}"))
+
+    def on_event(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
+        """Show an event in traces of the running actor, and of the event's session."""
+        session = getattr(event, "session", None)
+        traces = list(self._observer.traces) if self._observer is not None else []
+        if session in self.clients and not isinstance(event, SessionSnapshot):
+            traces += [trace for trace in self.clients[session] if trace not in traces]
+        if not traces:
+            return
+        self._add_sent()
+        actor = self.running
+        if actor is None:
+            actor = (
+                self._node.directory.find_session(session) if session else None
+            ) or self._node.root
+        add_lines(traces, 1, self._event_lines(actor, event, at, payloads))
+
+    def _event_lines(
+        self, actor: LoopActor, event: Event, at: Position, payloads: Sequence[bytes]
+    ) -> Iterator[dict[str, Any]]:
+        about = self.about_event(event, at, payloads)
+        yield self.line(actor, "event", event.e, **about)
+
+    def about_event(
+        self, event: Event, at: Position, payloads: Sequence[bytes] = ()
+    ) -> dict[str, Any]:
+        """Return the fields of a line about an event."""
+        found, cut = tracelines.event_object(event)
+        about: dict[str, Any] = {"position": at, "event": found}
+        if cut:
+            about["cut"] = cut
+        if isinstance(event, MessagePublished):
+            about["size"] = tracelines.payload_bytes(event)
+            about["messages"] = tracelines.published_messages(event, at, payloads)
+        else:
+            refs = getattr(event, "refs", ())
+            messages = tracelines.messages_of(refs, self._node.messages) if refs else ()
+            if messages:
+                about["messages"] = messages
+        return about
+
+    # Lines.
+
+    def line(self, actor: LoopActor, kind: str, what: str | None, **more: Any) -> dict[str, Any]:
+        """Return a line."""
+        return {
+            "ms": self._node.clock.time_ms(),
+            "actor": actor.actor_urn,
+            "client": _client(actor),
+            "kind": kind,
+            "what": what,
+            **more,
+        }
+
+    def _add_line(
+        self, actor: LoopActor, traces: Sequence[Trace], kind: str, what: str | None, **more: Any
+    ) -> None:
+        if traces:
+            add_lines(traces, 1, iter([self.line(actor, kind, what, **more)]))
+
+    def _add_message(
+        self, actor: LoopActor, traces: Sequence[Trace], kind: str, message: Any, **more: Any
+    ) -> None:
+        def lines() -> Iterator[dict[str, Any]]:
+            what, about = tracelines.message_object(message)
+            yield self.line(actor, kind, what, message=about, **more)
+
+        if traces:
+            add_lines(traces, 1, lines())
+
+    def _add_packets(
+        self, actor: LoopActor, traces: Sequence[Trace], kind: str, packet: Any, **more: Any
+    ) -> None:
+        if traces:
+            found = tracelines.packet_objects(packet)
+            lines = (self.line(actor, kind, one["type"], packet=one, **more) for one in found)
+            add_lines(traces, tracelines.packet_count(packet), lines)
+
+    def _add_bytes(
+        self, actor: LoopActor, traces: Sequence[Trace], kind: str, data: bytes, **more: Any
+    ) -> None:
+        """Show the packets in ``data``, as many as the trace has room for."""
+        if not traces:
+            return
+        room = min(AT_ONCE, max(trace.room() for trace in traces))
+        at = 0
+        v5 = getattr(actor, "properties", None) is not None
+        found: Iterator[tuple[Any, int]] = (
+            read_server_packets_v5(data) if v5 else read_server_packets(data)
+        )
+        for packet, stop in islice(found, room):
+            self._add_packets(actor, traces, kind, packet, **more)
+            at = stop
+        left = count_server_packets(data, at, _COUNTED)
+        for trace in traces if left else ():
+            trace.skip(left)
+
+
+def _client(actor: LoopActor) -> str | None:
+    name = client_of(actor)
+    return None if name is None else tracelines.short(name)

@@ -1,1 +1,0 @@
-"""The status of a broker: counters, gauges, and their Prometheus metrics."""

@@ -1,0 +1,340 @@
+"""Trace of the messages on some topics, from publication to acknowledgement.
+
+Publications are observed where they are routed and, at QoS 1 and 2, where they are recorded. The
+positions of matching ones are kept, up to a limit, and so are the packet identifiers of their
+deliveries: events about them are shown.
+
+The work for one batch is limited, so that a trace does not slow down publishers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from actors.inspection import trace_lines as tracelines
+from actors.inspection.trace import AT_ONCE, add_lines
+from eventstore.format.events import (
+    Acked,
+    Assigned,
+    Completed,
+    Delivered,
+    Expired,
+    MessageDropped,
+    MessagePublished,
+    Queued,
+    Received,
+    Redelivered,
+    Refused,
+    Released,
+    RetainedExpired,
+    Returned,
+)
+from eventstore.format.node_events import RetainedCleared
+from eventstore.format.positions import count_runs, to_runs
+from protocol.mqtt.packets import Publish
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from actors.inspection.recorder import TraceRecorder
+    from actors.inspection.trace import Trace
+    from actors.kernel.actor import LoopActor
+    from actors.routing.routes import Route
+    from actors.session.node_context import NodeContext
+    from actors.session.session_messages import Batch, Publication
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position, Run
+
+_LOOKED_AT = 4096
+"""Maximum number of messages of one batch or event that are checked."""
+_KNOWN_TOPICS = 4096
+_KNOWN_LENGTH = 1024
+_REMEMBERED = 10_000
+"""Maximum number of messages, and of deliveries, that are kept."""
+
+
+_BEFORE = frozenset({MessageDropped, MessagePublished, RetainedCleared, RetainedExpired})
+_FOLLOWED = _BEFORE | {
+    Acked,
+    Assigned,
+    Completed,
+    Delivered,
+    Expired,
+    Queued,
+    Received,
+    Redelivered,
+    Refused,
+    Released,
+    Returned,
+}
+_ENDED = (Acked, Completed, Refused, Returned)
+"""Events with which deliveries end."""
+
+
+class _Message(NamedTuple):
+    """A message that matches."""
+
+    topic: str
+    size: int
+
+
+class _Matching(dict[str | bytes, bool]):
+    """Caches whether topics match a filter; a missing topic is looked up."""
+
+    __slots__ = ("_trie",)
+
+    def __init__(self, topic_filter: str) -> None:
+        super().__init__()
+        self._trie: FilterTrie[bool] = FilterTrie()
+        self._trie.insert(topic_filter, None, True)
+
+    def __missing__(self, topic: str | bytes) -> bool:
+        if len(self) >= _KNOWN_TOPICS:
+            self.clear()
+        found = bool(self._trie.match(topic if isinstance(topic, str) else topic.decode()))
+        if len(topic) <= _KNOWN_LENGTH:
+            self[topic] = found
+        return found
+
+
+class TopicTrace:
+    """Follows the messages on topics that match a filter."""
+
+    def __init__(
+        self, topic_filter: str, trace: Trace, node: NodeContext, recorder: TraceRecorder
+    ) -> None:
+        self.trace = trace
+        self.events = _BEFORE
+        """Types of events that may be about matching messages."""
+        self._node = node
+        self._recorder = recorder
+        self._matches = _Matching(topic_filter).__getitem__
+        self._messages: dict[Position, _Message] = {}
+        self._sent: dict[tuple[str, int], Position] = {}
+        """(client, packet identifier) -> the message delivered under it."""
+
+    # Publications.
+
+    def on_publication(self, publication: Publication) -> None:
+        """Show the receivers of matching messages; at QoS 0 also the messages."""
+        session, batch = publication.session, publication.batch
+        topics = batch.topics[:_LOOKED_AT]
+        if True not in map(self._matches, topics):
+            return
+        chosen = [at for at, topic in enumerate(topics) if self._matches(topic)]
+        self.trace.skip(len(batch) - len(topics))
+        routes = self._node.router.routes
+        actor = self._session(session)
+        lines = (
+            line
+            for route, run in groupby(chosen, lambda at: routes[topics[at]])
+            for line in self._routed(actor, session, batch, route, list(run))
+        )
+        groups = sum(1 for _ in groupby(chosen, lambda at: routes[topics[at]]))
+        count = groups + (0 if batch.positions else len(chosen))
+        add_lines([self.trace], count, lines)
+
+    def _routed(
+        self, actor: LoopActor, session: str, batch: Batch, route: Route, chosen: list[int]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the lines about messages with the same route."""
+        refs, topics = batch.positions, batch.topics
+        if not refs:
+            payloads = batch.payloads
+            for at in chosen:
+                publish = Publish(topics[at], payloads[at], batch.qos, False, False, 0)
+                for packet in tracelines.packet_objects(publish):
+                    yield self._line(actor, session, "publish", packet)
+        groups = self._node.router.groups
+        targets = [
+            {
+                "client": tracelines.short(target.session),
+                "filter": tracelines.short(target.filter),
+                "qos": min(batch.qos, target.qos),
+                "connected": target.actor is not None or bool(groups.find(target.session).online),
+            }
+            for target in route.targets[: tracelines.LISTED]
+        ]
+        passive = route.passive[: tracelines.LISTED - len(targets)]
+        targets += [self._passive(name, topics[chosen[0]].decode(), batch.qos) for name in passive]
+        yield {
+            **self._line(actor, session, "route"),
+            "topic": tracelines.topic_text(topics[chosen[0]]),
+            "count": len(chosen),
+            **({"position": refs[chosen[0]]} if refs else {}),
+            "targets": targets,
+            "total": len(route.targets) + len(route.passive),
+        }
+
+    def _passive(self, name: str, topic: str, qos: int) -> dict[str, Any]:
+        """Return a receiver whose session is passive; a message at QoS 0 leaves it so."""
+        state = self._node.state.sessions.peek(name)
+        held = [] if state is None else state.active()
+        found = max(
+            (one for one in held if matches(one.filter, topic)),
+            key=lambda one: one.qos,
+            default=None,
+        )
+        return {
+            "client": tracelines.short(name),
+            "filter": "" if found is None else tracelines.short(found.filter),
+            "qos": 0 if found is None else min(qos, found.qos),
+            "connected": False,
+        }
+
+    def _published(self, event: MessagePublished, at: Position, payloads: Sequence[bytes]) -> None:
+        """Show recorded messages, and keep their positions."""
+        topics = event.topics[:_LOOKED_AT]
+        if True not in map(self._matches, topics):
+            return
+        matching = {index for index, topic in enumerate(topics) if self._matches(topic)}
+        self.events = _FOLLOWED
+        looked_at = range(min(event.count, _LOOKED_AT))
+        which = event.which
+        chosen = [one for one in looked_at if which[one] in matching] if which else looked_at
+        self.trace.skip(event.count - len(looked_at))
+        for one in chosen:
+            topic = tracelines.short(event.topics[which[one] if which else 0])
+            self._remember(at + one, _Message(topic, len(payloads[one])))
+        pids = tracelines.first_of(event.pids, _LOOKED_AT)
+        actor = self._session(event.session)
+        lines = (
+            {
+                **self._line(
+                    actor,
+                    event.session,
+                    "publish",
+                    {
+                        "type": "PUBLISH",
+                        "qos": event.qos,
+                        "retain": event.retain,
+                        "packet_id": pids[one] if one < len(pids) else None,
+                        "topic": self._messages[at + one].topic,
+                        **tracelines.payload_fields(payloads[one]),
+                    },
+                ),
+                "position": at + one,
+                "will": event.will,
+                # At QoS 2 a message takes effect with its PUBREL.
+                "waits": event.qos == 2 and not event.will,
+            }
+            for one in chosen[:AT_ONCE]
+        )
+        add_lines([self.trace], len(chosen), lines)
+
+    # Events.
+
+    def on_event(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
+        """Show the part of an event that is about matching messages."""
+        if isinstance(event, MessagePublished):
+            self._published(event, at, payloads)
+            return
+        part: Event | None = None
+        if isinstance(event, MessageDropped) and event.topics:
+            topics = [topic for topic in event.topics if self._matches(topic)]
+            part = replace(event, topics=topics) if topics else None
+        elif isinstance(event, (Delivered, Queued, Released, MessageDropped, Expired, Assigned)):
+            part = self._with_refs(event) if self._messages and event.refs else None
+        elif isinstance(event, (Acked, Received, Refused, Completed, Redelivered, Returned)):
+            part = self._with_pids(event) if self._sent else None
+        elif isinstance(event, (RetainedCleared, RetainedExpired)):
+            topics = [topic for topic in event.topics[:_LOOKED_AT] if self._matches(topic)]
+            part = type(event)(topics) if topics else None
+        if part is not None:
+            self._add_event(part, at)
+
+    def _with_refs(
+        self, event: Delivered | Queued | Released | MessageDropped | Expired | Assigned
+    ) -> Event | None:
+        messages = self._messages
+        refs = tracelines.first_of(event.refs, _LOOKED_AT)
+        chosen = [one for one, ref in enumerate(refs) if ref in messages]
+        if not chosen:
+            return None
+        self._skip_rest(event.refs)
+        some = [refs[one] for one in chosen]
+        runs = to_runs(some)
+        if isinstance(event, (Queued, Expired)):
+            size = sum(messages[ref].size for ref in some)
+            return replace(event, refs=runs, size=size)
+        if isinstance(event, Assigned):
+            return replace(event, refs=runs)
+        if isinstance(event, MessageDropped):
+            return replace(event, refs=runs, count=len(some))
+        pids = tracelines.first_of(event.pids, _LOOKED_AT)
+        theirs = [pids[one] for one in chosen if one < len(pids)]
+        if isinstance(event, Delivered):
+            for pid, ref in zip(theirs, some, strict=False):
+                self._remember_sent(event.session, pid, ref)
+        return replace(event, refs=runs, pids=to_runs(theirs))
+
+    def _with_pids(
+        self, event: Acked | Received | Refused | Completed | Redelivered | Returned
+    ) -> Event | None:
+        sent, session = self._sent, event.session
+        pids = tracelines.first_of(event.pids, _LOOKED_AT)
+        chosen = [pid for pid in pids if (session, pid) in sent]
+        if not chosen:
+            return None
+        self._skip_rest(event.pids)
+        if isinstance(event, Returned):
+            refs = [sent[session, pid] for pid in chosen]
+            return replace(event, pids=to_runs(chosen), refs=to_runs(refs))
+        if isinstance(event, Redelivered) or not event.reasons:
+            return replace(event, pids=to_runs(chosen))
+        codes = dict(zip(pids, tracelines.first_of(event.reasons, _LOOKED_AT), strict=False))
+        reasons = to_runs([codes[pid] for pid in chosen])
+        return replace(event, pids=to_runs(chosen), reasons=reasons)
+
+    def _add_event(self, event: Event, at: Position) -> None:
+        session = getattr(event, "session", None)
+        about = self._recorder.about_event(event, at)
+        if isinstance(event, (Received, Redelivered, *_ENDED)):
+            refs = [self._sent[session or "", pid] for pid in tracelines.first_of(event.pids, 3)]
+            about["messages"] = [self._about(ref) for ref in refs]
+            if isinstance(event, _ENDED):
+                for pid in tracelines.first_of(event.pids, _LOOKED_AT):
+                    del self._sent[session or "", pid]
+        else:
+            refs = tracelines.first_of(getattr(event, "refs", ()), 3)
+            about["messages"] = [self._about(ref) for ref in refs]
+        line = self._recorder.line(self._session(session), "event", event.e, **about)
+        add_lines([self.trace], 1, [line])
+
+    def _about(self, ref: Position) -> dict[str, Any]:
+        found = self._messages.get(ref)
+        known = {} if found is None else {"topic": found.topic, "size": found.size}
+        return {"position": ref, **known}
+
+    # Shared by both.
+
+    def _skip_rest(self, runs: list[Run]) -> None:
+        self.trace.skip(count_runs(runs) - _LOOKED_AT)
+
+    def _remember(self, ref: Position, message: _Message) -> None:
+        self._messages[ref] = message
+        if len(self._messages) > _REMEMBERED:
+            del self._messages[next(iter(self._messages))]
+
+    def _remember_sent(self, session: str, pid: int, ref: Position) -> None:
+        self._sent.pop((session, pid), None)
+        self._sent[session, pid] = ref
+        if len(self._sent) > _REMEMBERED:
+            del self._sent[next(iter(self._sent))]
+
+    def _session(self, name: str | None) -> LoopActor:
+        return (self._node.directory.find_session(name) if name else None) or self._node.root
+
+    def _line(
+        self, actor: LoopActor, session: str, kind: str, packet: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        what = "PUBLISH" if packet is not None else kind
+        line = self._recorder.line(actor, kind, what)
+        line["client"] = tracelines.short(session)
+        if packet is not None:
+            line["packet"] = packet
+        return line

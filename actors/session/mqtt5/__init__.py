@@ -1,1 +1,0 @@
-"""Parts of sessions specific to MQTT 5 clients."""

@@ -1,1 +1,0 @@
-"""Live traces: the messages, output and events of actors."""

@@ -1,1 +1,0 @@
-"""The child processes of the broker: their environment, and how they end."""

@@ -1,0 +1,237 @@
+"""``foldmq actors ls``: the actors of a running broker as a list."""
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from cli.commands.reply_json import json_object
+from cli.common import text
+from cli.common.progress_bar import progress
+from cli.common.tables import Column, Table, duration_text, idle
+from cli.logs.broker_client import LiveBroker, TooLarge
+from cli.logs.broker_search import open_brokers
+from cli.logs.log_brokers import LogBrokers
+from cli.logs.source_flags import SourceFlags
+from eventstore.errors import UsageError
+
+Row = Mapping[str, Any]
+
+_BY_NUMBER = {
+    "busy": "busy_us",
+    "recent": "recent_us_per_s",
+    "handled": "handled",
+    "mailbox": "mailbox",
+    "high_water": "high_water",
+    "last_active": "last_active_ms",
+}
+_BY_NAME = ("id", "name", "state", "type")
+ORDERS = (*_BY_NUMBER, *_BY_NAME)
+"""Sort keys of a list of actors."""
+SESSION_TYPES = ("session", "sharedsession")
+"""The types of actors that are sessions."""
+ACTOR_TYPES = (
+    *("broker", "inspector"),
+    *SESSION_TYPES,
+    *("connection", "subscription", "bridge", "logexchange", "fanout", "turnwork"),
+)
+"""All types of actors."""
+STATES = (
+    *("connected", "offline", "loading", "rebuilding"),
+    *("connecting", "open", "paused", "closing"),
+    "running",
+)
+"""The states of sessions, of connections and of the others."""
+LOG_COLUMN: Column[Row] = Column("LOG", lambda row: row["log"])
+"""The log of a row, in a list of several logs."""
+_MAX_AT_TOP = 500
+"""Maximum number of rows that the broker sorts."""
+
+
+def run_actors(
+    flags: SourceFlags,
+    wanted: Mapping[str, str | None],
+    sort: str | None,
+    limit: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the selected actors; raises UsageError for an unknown type, state or sort key."""
+    check_order(sort, ORDERS)
+    check_word("type", wanted.get("type"), ACTOR_TYPES)
+    check_word("state", wanted.get("state"), STATES)
+    given = {key: value for key, value in wanted.items() if value is not None}
+    asyncio.run(_run(flags, given, sort, limit, as_json=as_json))
+
+
+def check_word(what: str, given: str | None, known: Sequence[str]) -> None:
+    """Raise UsageError unless a word is known."""
+    if given is not None and given not in known:
+        raise UsageError(
+            f'unknown {what} "{text.escaped(given)}": must be one of {", ".join(known)}'
+        )
+
+
+def check_order(sort: str | None, known: Sequence[str]) -> None:
+    """Raise UsageError for an unknown sort key."""
+    if sort is not None and sort not in known:
+        raise UsageError(
+            f'cannot sort by "{text.escaped(sort)}": must be one of {", ".join(known)}'
+        )
+
+
+async def _run(
+    flags: SourceFlags,
+    wanted: dict[str, Any],
+    sort: str | None,
+    limit: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    rows, total, brokers = await fetch(flags, "actors", wanted, sort, _BY_NUMBER, limit)
+    if sort is not None:
+        rows.sort(key=sort_key(sort), reverse=sort in _BY_NUMBER)
+    show(rows[:limit], total, "actor", actor_columns(), brokers, as_json=as_json)
+
+
+async def fetch(
+    flags: SourceFlags,
+    endpoint: str,
+    wanted: dict[str, Any],
+    sort: str | None,
+    by_broker: Collection[str],
+    limit: int | None,
+) -> tuple[list[dict[str, Any]], int, LogBrokers]:
+    """Return rows to be sorted by ``sort``, their total number, and the brokers that were asked.
+
+    The brokers sort by the keys in ``by_broker``.
+    """
+    async with open_brokers(flags) as brokers:
+        if flags.verbose:
+            log_broker(brokers)
+        if endpoint == "sessions" and brokers.several and "match" not in wanted:
+            # The sessions of the other logs, for which these stand, are in the list themselves.
+            wanted = {**wanted, "without_logs": True}
+        if sort is None:
+            return *await gather(brokers, endpoint, limit, **wanted), brokers
+        by = sort if sort in by_broker else None
+        return *await gather_top(brokers, endpoint, by, limit, **wanted), brokers
+
+
+def log_broker(brokers: LogBrokers) -> None:
+    """Print the queried brokers to stderr."""
+    nodes = f"broker of node {brokers.nodes[0]}"
+    if brokers.several:
+        nodes = f"brokers of nodes {', '.join(brokers.nodes)}"
+    sys.stderr.write(f"foldmq: connected to the {nodes} on {brokers.where}\n")
+
+
+async def gather(
+    brokers: LogBrokers, endpoint: str, limit: int | None, /, **request: Any
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows of a list, at least ``limit`` if there are as many, and their total number.
+
+    The number includes rows that were not requested. With several logs, each row names its ``log``.
+    """
+    first = await brokers.each(lambda broker: broker.ask(endpoint, **request))
+    begun = {broker.node: page for broker, page in first}
+    totals = {broker.node: page.get("total", 0) for broker, page in first}
+    done: Counter[str] = Counter()
+
+    with progress("asking the broker", sum(totals.values()), "rows") as update:
+
+        async def read(broker: LiveBroker) -> list[dict[str, Any]]:
+            rows: list[dict[str, Any]] = []
+            async for page in broker.pages_from(begun[broker.node]):
+                rows += [brokers.labelled(broker, row) for row in page["rows"]]
+                done[broker.node] = len(rows)
+                update(done.total())
+                if limit is not None and len(rows) >= limit:
+                    break
+            return rows
+
+        found = await brokers.each(read)
+    rows = [row for _, part in found for row in part]
+    return rows, sum(totals[broker.node] for broker, _ in found)
+
+
+async def gather_top(
+    brokers: LogBrokers, endpoint: str, by: str | None, limit: int | None, /, **request: Any
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows of a list, or only the first by a sort key if the brokers can select them.
+
+    Of several brokers, those are the first of each.
+    """
+    if by is not None and limit is not None and limit <= _MAX_AT_TOP:
+        with contextlib.suppress(TooLarge):
+            return await gather(brokers, endpoint, None, top={"by": by, "count": limit}, **request)
+    return await gather(brokers, endpoint, None, **request)
+
+
+def sort_key(sort: str) -> Callable[[Row], Any]:
+    """Return the sort key of rows by one of :data:`ORDERS`."""
+    if sort == "id":
+        return id_order
+    field = _BY_NUMBER.get(sort, sort)
+    if sort in _BY_NUMBER:
+        return lambda row: row[field] or 0
+    return lambda row: str(row[field])
+
+
+def id_order(row: Row) -> tuple[str, int]:
+    """Return the sort key of an actor: its type, then its number."""
+    kind, _, number = str(row["id"]).partition(":")
+    return kind, int(number) if number.isdecimal() else 0
+
+
+def show(
+    rows: list[dict[str, Any]],
+    total: int,
+    noun: str,
+    columns: list[Column[Row]],
+    brokers: LogBrokers | None = None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print rows, and on a terminal the number of further ones.
+
+    ``brokers`` are those that were asked; raises NoLiveBroker if some of them did not answer.
+    """
+    if as_json:
+        for row in rows:
+            sys.stdout.write(text.json_line(json_object(row)) + "\n")
+    else:
+        several = brokers is not None and brokers.several
+        table = Table([LOG_COLUMN, *columns] if several else columns)
+        for row in rows:
+            table.add(row)
+        table.close()
+        if table.terminal and len(rows) < total:
+            shown = f"{len(rows):,} of " if rows else "none of "
+            sys.stdout.write(f"{shown}{text.count_of(total, noun)}\n")
+    if brokers is not None:
+        brokers.check_complete()
+
+
+def actor_columns() -> list[Column[Row]]:
+    """Return the columns of a list of actors."""
+    now_ms = round(time.time() * 1000)
+    return [
+        Column("TYPE:ID", lambda row: row["id"]),
+        Column("STATE", lambda row: row["state"]),
+        Column("MAILBOX", lambda row: f"{row['mailbox']}/{row['high_water']}", right=True),
+        Column("HANDLED", lambda row: row["handled"], right=True),
+        Column("IDLE", lambda row: idle(row["last_active_ms"], now_ms), right=True),
+        Column("BUSY", lambda row: duration_text(row["busy_us"] / 1000), right=True),
+        Column("LOAD", lambda row: f"{row['recent_us_per_s'] / 1e4:.1f} %", right=True, wide=True),
+        Column("CLIENT", _client, name=True, wide=True),
+        Column("NAME", lambda row: row["name"], name=True),
+    ]
+
+
+def _client(row: Row) -> str | None:
+    client: str | None = row["client"] if row["type"] not in SESSION_TYPES else None
+    return client

@@ -1,0 +1,214 @@
+"""``foldmq actors show`` and ``foldmq sessions show``: an actor or session in full."""
+
+import asyncio
+import contextlib
+import re
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from cli.commands.actor_list import ACTOR_TYPES, SESSION_TYPES, log_broker
+from cli.commands.published_messages import add_published
+from cli.commands.reply_json import json_object
+from cli.commands.session_page import (
+    actor_words,
+    connection_lines,
+    session_lines,
+    subscription_lines,
+)
+from cli.common import text
+from cli.logs.broker_client import LiveBroker, Refused, TooLarge
+from cli.logs.broker_search import open_brokers
+from cli.logs.log_brokers import LogBrokers
+from cli.logs.source_flags import SourceFlags
+
+ACTOR_ID = re.compile(r"[a-z]+:[0-9]+")
+
+_RATE_SECONDS = 0.5
+_SHOWN = 20
+"""Maximum number of list items shown as text."""
+_IN_JSON = 100
+_AT_ONCE = 1000
+_LISTS = {"subscriptions": "filter", "inflight": "pid", "releasing": "pid", "inbound": "pid"}
+_COUNTERS = ("messages_in", "messages_out", "bytes_in", "bytes_out")
+
+
+def run_actor(flags: SourceFlags, which: str, *, full: bool, as_json: bool) -> None:
+    """Print an actor, or the session of a client, in full; raises Refused if there is neither."""
+    asyncio.run(_ActorPageText(flags, full=full, as_json=as_json).actor(which))
+
+
+def run_session(flags: SourceFlags, client: str, *, full: bool, as_json: bool) -> None:
+    """Print a session in full; raises Refused if there is none."""
+    asyncio.run(_ActorPageText(flags, full=full, as_json=as_json).session(client))
+
+
+def broker_of(brokers: LogBrokers, which: str) -> LiveBroker:
+    """Return the broker of an actor ID or of a client; raises UsageError if that is ambiguous."""
+    if ACTOR_ID.fullmatch(which):
+        return brokers.only(f"{which} is an actor")
+    return brokers.of_session(which)
+
+
+async def find_actor(broker: LiveBroker, which: str) -> dict[str, Any] | None:
+    """Return the actor with this ID, or None: it may be a client identifier."""
+    if not ACTOR_ID.fullmatch(which):
+        return None
+    with contextlib.suppress(Refused):
+        return await broker.ask("actor", id=which, most=1)
+    return None
+
+
+async def ask_session(broker: LiveBroker, which: str, **part: Any) -> dict[str, Any]:
+    """Return the session of a client; raises Refused if there is none.
+
+    ``which`` may look like an actor ID but is none.
+    """
+    try:
+        return await broker.ask("session", client=which, **part)
+    except TooLarge:
+        raise
+    except Refused:
+        if ACTOR_ID.fullmatch(which) and which.partition(":")[0] in ACTOR_TYPES:
+            raise Refused(f"no actor {which}") from None
+        raise
+
+
+async def read_session(broker: LiveBroker, client: str, count: int | None) -> dict[str, Any]:
+    """Return a session with ``count`` items of each of its lists; None: with all.
+
+    The broker sends it in parts; everything but the lists is as of the first part.
+    """
+    most = _AT_ONCE if count is None else min(count, _AT_ONCE)
+    offset = 0
+    found: dict[str, Any] | None = None
+    while True:
+        try:
+            page = await broker.ask("session", client=client, offset=offset, most=most)
+        except TooLarge:
+            if most == 1:
+                raise
+            most = max(1, most // 4)
+            continue
+        found = page if found is None else _joined(found, page)
+        offset += most
+        longest = max(found[name]["total"] for name in _LISTS)
+        if offset >= (longest if count is None else min(count, longest)):
+            return found
+
+
+def _joined(found: dict[str, Any], page: dict[str, Any]) -> dict[str, Any]:
+    """Append the lists of another part; they may have changed between the two."""
+    joined = dict(found)
+    for name, key in _LISTS.items():
+        rows = {row[key]: row for part in (found, page) for row in part[name]["rows"]}
+        joined[name] = {"total": found[name]["total"], "rows": list(rows.values())}
+    actors = {row["id"]: row for part in (found, page) for row in part["actors"]}
+    return {**joined, "actors": list(actors.values())}
+
+
+class _ActorPageText:
+    """Queries an actor or session and prints it."""
+
+    def __init__(self, flags: SourceFlags, *, full: bool, as_json: bool) -> None:
+        self._flags = flags
+        self._full = full
+        self._as_json = as_json
+
+    async def actor(self, which: str) -> None:
+        async with self._open() as brokers:
+            broker = broker_of(brokers, which)
+            found = await find_actor(broker, which)
+            if found is None:
+                await ask_session(broker, which, most=0)
+                await self._show_session(broker, which)
+            elif found["actor"]["type"] in SESSION_TYPES:
+                await self._show_session(broker, found["actor"]["client"])
+            else:
+                await self._show_actor(broker, found)
+
+    async def session(self, client: str) -> None:
+        async with self._open() as brokers:
+            await self._show_session(brokers.of_session(client), client)
+
+    @contextlib.asynccontextmanager
+    async def _open(self) -> AsyncIterator[LogBrokers]:
+        async with open_brokers(self._flags) as brokers:
+            if self._flags.verbose:
+                log_broker(brokers)
+            yield brokers
+
+    async def _show_actor(self, broker: LiveBroker, before: dict[str, Any]) -> None:
+        began = time.monotonic()
+        await asyncio.sleep(_RATE_SECONDS)
+        found = await broker.ask("actor", id=before["actor"]["id"])
+        passed = time.monotonic() - began
+        rates = connection_rates(connection_of(before), connection_of(found), passed)
+        if self._as_json:
+            _print_json({**found, "rates": rates})
+            return
+        for line in actor_lines(found, rates):
+            sys.stdout.write(line + "\n")
+
+    async def _show_session(self, broker: LiveBroker, client: str) -> None:
+        rates = None
+        before = await broker.ask("session", client=client, most=1)
+        if before["connection"] is not None:
+            began = time.monotonic()
+            await asyncio.sleep(_RATE_SECONDS)
+            found = await self._whole(broker, client)
+            rates = connection_rates(
+                before["connection"], found["connection"], time.monotonic() - began
+            )
+        else:
+            found = await self._whole(broker, client)
+        await add_published(broker, found, thorough=self._full)
+        if self._as_json:
+            _print_json({**found, "rates": rates})
+            return
+        for line in session_lines(found, rates, _now_ms()):
+            sys.stdout.write(line + "\n")
+
+    async def _whole(self, broker: LiveBroker, client: str) -> dict[str, Any]:
+        """Return a session, with its complete lists if requested."""
+        if self._full:
+            return await read_session(broker, client, None)
+        return await read_session(broker, client, _IN_JSON if self._as_json else _SHOWN)
+
+
+def connection_of(found: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the connection in a reply to ``actor``; None if it is another actor."""
+    return found["detail"] if found["actor"]["type"] == "connection" else None
+
+
+def connection_rates(
+    before: dict[str, Any] | None, after: dict[str, Any] | None, passed: float
+) -> dict[str, float] | None:
+    """Return the rates of a connection; None if it was replaced."""
+    if before is None or after is None or before["id"] != after["id"]:
+        return None
+    return {f"{name}_per_s": round((after[name] - before[name]) / passed, 1) for name in _COUNTERS}
+
+
+def actor_lines(found: dict[str, Any], rates: dict[str, float] | None) -> Iterator[str]:
+    """Yield an actor that is not a session in full, as text."""
+    row, detail, now_ms = found["actor"], found["detail"], _now_ms()
+    yield f"{text.escaped(row['type'])} {text.name(row['name'])}"
+    parent = text.escaped(row["parent"]) if row["parent"] is not None else "no actor"
+    yield f"  {actor_words(row, now_ms)}"
+    yield f"  supervised by {parent}"
+    if row["type"] == "connection":
+        if detail["client"] is not None:
+            yield f"  client {text.name(detail['client'])}"
+        yield from connection_lines(detail, rates, now_ms)
+    elif row["type"] == "subscription":
+        yield from subscription_lines(detail, now_ms)
+
+
+def _print_json(found: dict[str, Any]) -> None:
+    sys.stdout.write(text.json_line(json_object(found)) + "\n")
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)

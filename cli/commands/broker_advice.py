@@ -1,0 +1,249 @@
+"""Problems of the broker itself in sentences: its log, the disk, replicas, limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from cli.commands.advice import Advice
+from cli.commands.certificate_advice import advise_on_certificates
+from cli.commands.next_commands import SERVER_LOG
+from cli.commands.status import followers, reaches_mark, time_off
+from cli.common import text
+from eventstore.format.positions import format_position
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.nats.jetstream import read_info
+from projections.log_proof import REACHED
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from nats.aio.client import Client
+
+    from cli.commands.advice import Severity
+
+_WEEK: Final = 7 * 86_400.0
+_HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 24 * _HOUR_MS
+_LITTLE: Final = 10**9
+"""Free bytes below which the disk is nearly full."""
+_MIN_SECONDS: Final = 60.0
+"""Minimum uptime in seconds for a known rate of writing."""
+
+
+def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterator[Advice]:
+    """Yield the problems of a broker, without those of the disk.
+
+    ``status`` is its reply to ``status``, ``behind`` describes the replicas of the log that are
+    behind.
+    """
+    damage = (status.get("log") or {}).get("store_damage")
+    if damage is not None:
+        yield Advice(
+            "problem",
+            "the store",
+            "lost files of the log",
+            text.escaped(damage, 500),
+            "files were removed, replaced or cut short beside the broker, or their disk was "
+            "unmounted; nothing is acknowledged, and the broker goes on if they come back",
+            "foldmq status",
+        )
+    for reason in status["trouble"]:
+        if damage is not None and reason.endswith(damage):
+            continue
+        yield Advice(
+            "problem",
+            "the broker",
+            "does not serve clients fully",
+            text.escaped(str(reason), 500),
+            "see its log messages",
+            SERVER_LOG,
+        )
+    if status.get("overload"):
+        yield Advice(
+            "problem",
+            "the broker",
+            "is overloaded",
+            text.escaped(str(status["overload"]), 300),
+            "clients cause more work than the processor or the disk can handle",
+            "foldmq top",
+        )
+    yield from _advise_on_reload(status, "the broker", "foldmq reload")
+    up = status["time_ms"] - status["started_ms"]
+    if status.get("crashed_ms") and up < _HOUR_MS:
+        lasted = time_off(status)
+        yield Advice(
+            "warning",
+            "the broker",
+            "started after a crash",
+            f"it started {text.duration(up)} ago; the previous run did not end cleanly, its last "
+            f"write was {lasted} before that",
+            "the broker failed or was killed (kill -9, out of memory), or the machine stopped"
+            + (f"; {REACHED}" if reaches_mark(status) else ""),
+            SERVER_LOG,
+        )
+    for doubt in (status.get("log") or {}).get("not_proven", ()):
+        yield _advise_on_doubt(doubt, status["time_ms"])
+    jump = (status.get("clock") or {}).get("last")
+    if jump is not None and jump["age_ms"] < _HOUR_MS:
+        yield _clock_advice(jump)
+    for line in behind:
+        yield Advice(
+            "problem",
+            "the log",
+            "has a replica that is behind",
+            line,
+            "its server is down, unreachable or slow; until it has caught up, fewer failures are "
+            "survived",
+            "nats server report jetstream",
+        )
+
+
+def advise_on_followers(statuses: Iterable[Mapping[str, Any]]) -> Iterator[Advice]:
+    """Yield the problems of the nodes of a cluster that do not lead."""
+    for node in followers(statuses):
+        name = f"node {text.name(node['node'])}"
+        command = f"foldmq nodes --cluster {node['cluster']}"
+        yield from _advise_on_reload(node, name, command)
+        for advice in advise_on_certificates([node]):
+            yield advice._replace(
+                subject=f"{advice.subject} at {name}",
+                cause=f"{advice.cause}, on the machine of that node (a follower reloads on SIGHUP)",
+                next=command,
+            )
+
+
+def _advise_on_reload(status: Mapping[str, Any], subject: str, command: str) -> Iterator[Advice]:
+    reload = status.get("reload")
+    if reload is not None and reload["error"]:
+        ago = text.duration(status["time_ms"] - reload["time_ms"])
+        yield Advice(
+            "problem",
+            subject,
+            "did not take its new settings",
+            f"{text.escaped(reload['error'], 500)}; {ago} ago",
+            "a setting or a file that it names is invalid: the previous settings, users, "
+            "permissions and certificates stay in effect until a reload succeeds",
+            command,
+        )
+
+
+def _advise_on_doubt(doubt: Mapping[str, Any], now_ms: int) -> Advice:
+    """Return advice on a part of the log about which nothing can be said.
+
+    After a day it is a notice, until the log is cut behind it.
+    """
+    missing = doubt["missing"]
+    recent = now_ms - doubt["seen_ms"] < _DAY_MS
+    severity: Severity = "notice"
+    if recent:
+        severity = "problem" if missing else "warning"
+    return Advice(
+        severity,
+        "the log",
+        "lacks records" if missing else "may lack records",
+        text.escaped(str(doubt["text"]), 1000),
+        "what was acknowledged in that time may be lost, and the state of sessions may differ from "
+        "what their clients know",
+        f"foldmq log --from {doubt['at']}.0 -n 3",
+    )
+
+
+def _clock_advice(jump: Mapping[str, Any]) -> Advice:
+    size, age = text.duration(abs(jump["ms"])), text.duration(jump["age_ms"])
+    direction = "forward" if jump["ms"] > 0 else "back"
+    if jump["seen"] == "running":
+        cause = "the clock of the machine was corrected or set"
+    elif jump["ms"] < 0:
+        cause = "at the start it was behind the last record of the log"
+    else:
+        cause = (
+            "at the start the last record of the log was older than max_clock_gap: the broker was "
+            "off for that long, or the clock is wrong; foldmq sessions purge removes sessions that "
+            "should have expired, and with max_clock_gap = 0 any time counts at later starts"
+        )
+    return Advice(
+        "warning",
+        "the clock",
+        f"jumped {direction} by {size}",
+        f"{age} ago, recorded at {format_position(jump['position'])}",
+        f"{cause}; nothing expired because of it, but times in the log are not continuous",
+        "foldmq log --type ClockJumped",
+    )
+
+
+def advise_on_disk(
+    statuses: Iterable[Mapping[str, Any]], limits: Iterable[Mapping[str, Any]]
+) -> Iterator[Advice]:
+    """Yield advice if the disk is nearly full, or will be before the logs on it are cut.
+
+    ``statuses`` and ``limits`` are the replies to ``status`` and ``problems`` of the brokers whose
+    logs are on the disk.
+    """
+    free: int | None = None
+    total, needed = 0.0, 0.0
+    for status, limit in zip(statuses, limits, strict=True):
+        log, seconds = status["log"], (status["time_ms"] - status["started_ms"]) / 1000
+        if log.get("disk_free") is None:
+            return
+        free = log["disk_free"]
+        rate = log["bytes"] / seconds if seconds >= _MIN_SECONDS else 0.0
+        total += rate
+        needed += growth(rate, log.get("stream_bytes") or 0, limit)
+    if free is None:
+        return
+    evidence = f"{text.size(free)} are free"
+    if total:
+        evidence += f"; the log grows by {text.size(round(total * 3600))} an hour"
+    left = free / total if needed > free else None
+    if left is not None:
+        evidence += f": full in {text.duration(round(left * 1000))}"
+    if free < _LITTLE or (left is not None and left < _WEEK):
+        urgent = free < _LITTLE or (left is not None and left < _WEEK / 7)
+        yield Advice(
+            "problem" if urgent else "warning",
+            "the disk",
+            "runs out",
+            evidence,
+            "the log is kept longer than the disk has room for (settings keep, keep_bytes); on a "
+            "full disk nothing is acknowledged",
+            "foldmq log usage",
+        )
+
+
+def growth(rate: float, held: int, limits: Mapping[str, Any]) -> float:
+    """Return the bytes by which a log will still grow; infinite if it is not cut.
+
+    ``held`` are the bytes of the log, ``rate`` is in bytes per second.
+    """
+    if rate <= 0:
+        return 0.0
+    most = float("inf")
+    if not limits.get("keep_until_archived"):
+        if limits.get("keep_s"):
+            most = rate * limits["keep_s"]
+        if limits.get("keep_bytes"):
+            most = min(most, float(limits["keep_bytes"]))
+    return max(0.0, most - held)
+
+
+async def lagging_replicas(client: Client, node: str) -> list[str]:
+    """Return a sentence for each replica of the log that is behind, and for a missing leader."""
+    stream = LOG_STREAM_PREFIX + node
+    try:
+        info = await read_info(client, stream)
+    except FoldmqError as error:
+        return [str(error)]
+    cluster = info.get("cluster") or {}
+    wanted = (info.get("config") or {}).get("num_replicas", 1)
+    found = []
+    if wanted > 1 and not cluster.get("leader"):
+        found.append(f"stream {stream} has no leader: nothing is acknowledged")
+    for replica in cluster.get("replicas") or ():
+        name = text.escaped(str(replica.get("name")))
+        lag = replica.get("lag") or 0
+        if replica.get("offline"):
+            found.append(f"the replica on server {name} is offline, {lag:,} records behind")
+        elif not replica.get("current", True):
+            found.append(f"the replica on server {name} is {lag:,} records behind")
+    return found

@@ -1,0 +1,232 @@
+"""``foldmq doctor``: the current problems, with evidence, cause and the next command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sys
+import textwrap
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from cli.commands.actor_list import log_broker
+from cli.commands.advice import Advice, advise, merge_advice, most_urgent_first
+from cli.commands.broker_advice import (
+    advise_on_broker,
+    advise_on_disk,
+    advise_on_followers,
+    lagging_replicas,
+)
+from cli.commands.certificate_advice import advise_on_certificates
+from cli.commands.next_commands import SERVER_LOG, NextCommands
+from cli.commands.receivers import denied_subscriptions, outcome_text, preview
+from cli.commands.refusal_advice import advise_on_refusals
+from cli.commands.status import ask_statuses
+from cli.common import text
+from cli.common.colour import Style, painted
+from cli.logs.broker_client import LiveBroker, Refused
+from cli.logs.broker_search import open_brokers
+from cli.logs.log_brokers import LogBrokers
+from eventstore.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from cli.commands.advice import Severity
+    from cli.logs.source_flags import SourceFlags
+
+_WIDTH = 100
+_LABEL = 10
+_CODES = ("severity", "subject", "title", "evidence", "cause", "next")
+_STYLES: dict[Severity, Style] = {"problem": "red", "warning": "yellow", "notice": "cyan"}
+_ONE_LOG = ("foldmq top", "foldmq log")
+"""Commands that show one of several logs."""
+_NOT_SENT = ("queued", "dropped", "denied", "shared_waits", "offline_qos0")
+
+
+def print_advice(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
+    """Print the problems; return whether there are none, apart from warnings.
+
+    ``about`` is a client or a topic. Raises NotFound if it is neither.
+    """
+    return asyncio.run(_run(flags, about, as_json=as_json))
+
+
+async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
+    async with open_brokers(flags) as brokers:
+        if flags.verbose:
+            log_broker(brokers)
+        statuses = {status["node"]: status for status in await ask_statuses(brokers)}
+        if about is None:
+            advice, more = await _all(brokers, statuses)
+        else:
+            advice, more = await _about(brokers, about)
+    commands = NextCommands(flags, pids_of(statuses))
+    advice = [one._replace(next=commands.complete(one.next)) for one in advice]
+    if as_json:
+        for one in advice:
+            sys.stdout.write(text.json_line(dict(zip(_CODES, one, strict=True))) + "\n")
+    else:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
+        where = brokers.title if about is None else text.name(about)
+        lines = [*summary(advice, where), *more]
+        for one in advice:
+            lines += ["", *advice_lines(one, width)]
+        sys.stdout.write("\n".join(lines) + "\n")
+    return not any(one.severity == "problem" for one in advice)
+
+
+def pids_of(statuses: Mapping[str, Mapping[str, Any]]) -> list[int]:
+    """Return the processes of brokers, from their replies to ``status``."""
+    return [status["pid"] for status in statuses.values()]
+
+
+async def _all(
+    brokers: LogBrokers, statuses: Mapping[str, dict[str, Any]]
+) -> tuple[list[Advice], list[str]]:
+    """Return all problems, those of the brokers first, and further information."""
+    advice, left = await find_problems(brokers, statuses)
+    return advice, [f"and {left:,} more: name a client to see its own"] if left > 0 else []
+
+
+async def find_problems(
+    brokers: LogBrokers, statuses: Mapping[str, dict[str, Any]]
+) -> tuple[list[Advice], int]:
+    """Return all problems, those of the brokers first, and the number of those not listed.
+
+    ``statuses`` are the replies of the brokers to ``status``, by node. Raises NoLiveBroker if none
+    answers.
+    """
+
+    async def ask(broker: LiveBroker) -> tuple[dict[str, Any], list[str]]:
+        found = await broker.ask("problems")
+        return found, await lagging_replicas(broker.client, broker.node)
+
+    found = await brokers.each(ask)
+    answers = [(broker, answer) for broker, answer in found if broker.node in statuses]
+    advice = no_answers(brokers)
+    for broker, (_, behind) in answers:
+        for one in advise_on_broker(statuses[broker.node], behind):
+            advice.append(_of_log(one, broker.log) if brokers.several else one)
+    advice += advise_on_certificates(statuses[broker.node] for broker, _ in answers)
+    advice += advise_on_followers(statuses.values())
+    problems = [found for _, (found, _) in answers]
+    advice += advise_on_disk([statuses[broker.node] for broker, _ in answers], problems)
+    advice += in_order(one for listed in problems for one in listed["problems"])
+    for broker, (listed, _) in answers:
+        for one in advise_on_refusals(listed.get("refusals", ())):
+            advice.append(_of_log(one, broker.log) if brokers.several else one)
+    return most_urgent_first(advice), sum(
+        listed["total"] - len(listed["problems"]) for listed in problems
+    )
+
+
+def _of_log(advice: Advice, log: str) -> Advice:
+    """Return advice on the broker of one of several logs."""
+    command = advice.next
+    if command.startswith(_ONE_LOG):
+        command += f" --node {log}"
+    return advice._replace(subject=f"{advice.subject} of log {text.name(log)}", next=command)
+
+
+def no_answers(brokers: LogBrokers) -> list[Advice]:
+    """Return a problem for each of several brokers that does not answer."""
+    return [
+        Advice(
+            "problem",
+            f"the broker of log {text.name(node)}",
+            "does not answer",
+            str(why),
+            "it is starting, hangs or cannot start: its clients are not served, and their problems "
+            "are not listed here",
+            SERVER_LOG,
+        )
+        for node, why in brokers.absent.items()
+    ]
+
+
+def in_order(problems: Iterable[dict[str, Any]]) -> list[Advice]:
+    """Return problems of clients as text, the most urgent first."""
+    return [advise(one) for one in merge_advice([*problems])]
+
+
+async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[str]]:
+    """Return the problems of a client, or of the receivers of a topic, and further information."""
+    # A topic may look like the name of a session of no log.
+    owner = brokers.present[0]
+    with contextlib.suppress(UsageError):
+        owner = brokers.of_session(about)
+    known, hint = False, ""
+    problems, refusals = [], ()
+    with brokers.leaving_out(owner):
+        answer = await owner.ask("problems", client=about)
+        problems, refusals = answer["problems"], answer.get("refusals", ())
+        try:
+            await owner.ask("session", client=about)
+            known = True
+        except Refused as error:
+            _, meant, name = str(error).rpartition("did you mean ")
+            hint = meant + name if meant else ""
+    if known or problems or refusals:
+        return most_urgent_first([*in_order(problems), *advise_on_refusals(refusals)]), []
+    try:
+        rows, _ = await preview(brokers, about, 1)
+    except Refused:
+        none = f"{text.name(about)} is neither a client of this broker nor a topic"
+        raise NotFound("; ".join(filter(None, [none, hint]))) from None
+    if not rows:
+        brokers.check_complete()  # the session may be in a log whose broker does not answer
+        denied = await denied_subscriptions(brokers, about)
+        none = f"no session {text.name(about)}, and no subscription matches a topic of that name"
+        raise NotFound("; ".join([none, *denied, *filter(None, [hint])]))
+    advice = no_answers(brokers)
+    lines = []
+    for row in rows:
+        hanging = [str(one["client"]) for one in row.get("stalled") or ()]
+        if row["why"] in _NOT_SENT or hanging:
+            lines.append(f"  {text.name(row['client'])}: {outcome_text(row)}")
+            owner = next(one for one in brokers.present if one.log == row.get("log", one.log))
+            for client in hanging or [row["client"]]:
+                theirs = await owner.ask("problems", client=client)
+                advice += in_order(theirs["problems"])
+    sent = text.count_of(sum(row["why"] in ("sent", "shared") for row in rows), "client")
+    if not lines:
+        return advice, [
+            f"a message now would be sent to {sent}, that is to all that subscribe to it"
+        ]
+    advice = list(dict.fromkeys(advice))
+    return advice, [
+        f"a message now would be sent to {sent}; not sent at once, or not acknowledged:",
+        *lines,
+    ]
+
+
+def summary(advice: list[Advice], where: str) -> Iterator[str]:
+    """Yield the first line: the number of problems."""
+    counts = Counter(one.severity for one in advice)
+    notices = f", {text.count_of(counts['notice'], 'notice')}" if counts["notice"] else ""
+    if not counts["problem"] and not counts["warning"]:
+        yield painted(f"no problems found{notices}: {where}", "green", sys.stdout)
+        return
+    said = ", ".join(text.count_of(counts[one], one) for one in ("problem", "warning"))
+    yield painted(f"{said}{notices}: {where}", "bold", sys.stdout)
+
+
+def advice_lines(one: Advice, width: int) -> Iterator[str]:
+    """Yield a problem as lines of at most ``width`` characters."""
+    style = _STYLES[one.severity]
+    label = painted(one.severity.ljust(_LABEL), style, sys.stdout)
+    yield label + painted(f"{one.subject} {one.title}", "bold", sys.stdout)
+    for name, said in (("evidence", one.evidence), ("cause", one.cause)):
+        if said:
+            yield from _labelled(name, said, width)
+    # A command is not broken, so that it can be copied.
+    yield f"{'next'.ljust(_LABEL)}{painted(one.next, 'cyan', sys.stdout)}"
+
+
+def _labelled(name: str, said: str, width: int) -> Iterator[str]:
+    label = name.ljust(_LABEL)
+    for line in textwrap.wrap(said, max(20, width - _LABEL), break_on_hyphens=False):
+        yield label + line
+        label = " " * _LABEL

@@ -1,0 +1,130 @@
+"""``foldmq actors kick``, ``actors restart`` and ``foldmq sessions kick``."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from cli.commands.actor_list import log_broker
+from cli.commands.actor_page import ask_session, broker_of, find_actor
+from cli.commands.bulk_change import (
+    ChangeOptions,
+    ChangeResult,
+    change,
+    confirmed,
+    tell,
+    tell_all,
+)
+from cli.common import text
+from cli.logs.broker_client import LiveBroker, Refused
+from cli.logs.broker_search import open_brokers
+from cli.logs.source_flags import SourceFlags
+
+
+def kick(flags: SourceFlags, clients: list[str], manner: ChangeOptions) -> None:
+    """Close the connections of clients; raises typer.Exit if some were not connected."""
+    asyncio.run(_kick(flags, clients, manner))
+
+
+def kick_actor(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
+    """Close the connection with an actor ID, of a session's actor ID, or of a client."""
+    asyncio.run(_kick_actor(flags, which, manner))
+
+
+def restart(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
+    """Replace an actor, or the session of a client; raises Refused if that is impossible."""
+    asyncio.run(_restart(flags, which, manner))
+
+
+async def _kick(flags: SourceFlags, clients: Iterable[str], manner: ChangeOptions) -> None:
+    async with open_brokers(flags) as brokers:
+        if flags.verbose:
+            log_broker(brokers)
+        done = ChangeResult()
+        owners = {client: brokers.of_session(client) for client in clients}
+        found: dict[str, str] = {}
+        for client, broker in owners.items():
+            if broker not in brokers.present:
+                continue
+            try:
+                with brokers.leaving_out(broker):
+                    found[client] = _connected(await broker.ask("session", client=client, most=0))
+            except Refused as error:
+                done.refused.append(str(error))
+        lines = [f"  {text.name(client)}  {about}" for client, about in found.items()]
+        what = f"disconnect {text.count_of(len(found), 'client')}"
+        if found and await confirmed(lines, what, manner):
+            for client in found:
+                if owners[client] not in brokers.present:
+                    continue
+                with brokers.leaving_out(owners[client]):
+                    await _try(owners[client], done, "kick", client=client)
+        tell_all(brokers, done, "kicked", "client", manner)
+
+
+async def _kick_actor(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
+    async with open_brokers(flags) as brokers:
+        broker = broker_of(brokers, which)
+        found = await find_actor(broker, which)
+        if found is None:
+            client = (await ask_session(broker, which, most=0))["client"]
+        else:
+            client = found["actor"]["client"]
+        if found is not None and found["actor"]["type"] == "connection":
+            row = found["actor"]
+            whose = f" of {text.name(client)}" if client is not None else ", not logged in yet"
+            done = ChangeResult()
+            lines = [f"  {row['id']}  from {text.escaped(row['name'])}{whose}"]
+            if await confirmed(lines, "close 1 connection", manner):
+                await _try(broker, done, "kick", actor=row["id"])
+            tell(done, "kicked", "client", manner)
+            return
+        if found is not None and found["actor"]["type"] != "session":
+            raise Refused(f"{which} is neither a session nor a connection")
+    await _kick(flags, [client], manner)
+
+
+async def _restart(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
+    async with open_brokers(flags) as brokers:
+        if flags.verbose:
+            log_broker(brokers)
+        broker = broker_of(brokers, which)
+        row = await _actor(broker, which)
+        lines = [f"  {text.escaped(row['id'])}  {text.name(row['name'])}, {row['state']}"]
+        what = f"restart {text.escaped(row['id'])}"
+        if row["type"] == "session" and row["state"] == "connected":
+            what += " and disconnect its client"
+        done = ChangeResult()
+        if await confirmed(lines, what, manner):
+            await _try(broker, done, "restart", actor=row["id"])
+        tell(done, "restarted", "actor", manner)
+
+
+async def _actor(broker: LiveBroker, which: str) -> dict[str, Any]:
+    """Return the actor with this ID, or the session of this client; raises Refused."""
+    found = await find_actor(broker, which)
+    if found is None:
+        session = await ask_session(broker, which, most=0)
+        if session["actor"] is None:
+            raise Refused(
+                f"the session of {text.name(which)} is offline and has no actor to restart"
+            )
+        found = await broker.ask("actor", id=session["actor"], most=1)
+    row: dict[str, Any] = found["actor"]
+    return row
+
+
+async def _try(broker: LiveBroker, done: ChangeResult, what: str, /, **request: Any) -> None:
+    """Request one change and record a refusal in the result."""
+    try:
+        await change(broker, what, done, **request)
+    except Refused as error:
+        done.refused.append(str(error))
+
+
+def _connected(found: dict[str, Any]) -> str:
+    """Return the address of a client; raises Refused if it is not connected."""
+    connection = found["connection"]
+    if connection is None:
+        raise Refused(f"{text.name(found['client'])} is not connected")
+    kind = "clean" if found["clean"] else "persistent"
+    return f"connected from {text.escaped(connection['address'])}, {kind} session"

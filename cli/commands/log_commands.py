@@ -1,0 +1,279 @@
+"""The commands that read the log: ``log``, ``replay``, ``diff``, ``verify`` and ``why``."""
+
+from typing import Annotated
+
+import typer
+
+from cli.logs.source_flags import SourceFlags, with_source_flags
+from cli.program.help_pages import Program
+
+_Session = Annotated[str | None, typer.Option("--session", metavar="ID", help="One session only.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+log_app = Program()
+
+
+def register_log_commands(app: Program) -> None:
+    """Add the commands to the program."""
+    app.add_typer(log_app, name="log")
+    app.command("replay")(_replay)
+    app.command("diff")(_diff)
+    app.command("verify")(_attest)
+    app.command("why")(_why)
+
+
+# The packages that read the log are not loaded for the other commands.
+
+
+@log_app.callback(invoke_without_command=True)
+@with_source_flags
+def _log(
+    source: SourceFlags,
+    context: typer.Context,
+    session: _Session = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic", metavar="FILTER", help="Only events about messages on matching topics."
+        ),
+    ] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option("--type", metavar="TYPE", help="Only events of this type. May be repeated."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="POS|TIME", help="Start at this point: 12, 12.3, '10m ago', ..."
+        ),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="POS|TIME", help="End at this point.")
+    ] = None,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            metavar="COUNT",
+            min=1,
+            help="Only the last COUNT events, or with --from the first COUNT. Without -n, --from "
+            "and --to: 50, or all with --json.",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Follow: print new events as they are written.")
+    ] = False,
+    payload: Annotated[bool, typer.Option("--payload", help="Show payloads.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per event.")
+    ] = False,
+) -> None:
+    """List the events of the log.
+
+    'log verify' checks its integrity. Works with and without a running broker, and only reads.
+    Moments are positions (12, 12.3) or times ('2026-11-20 09:30', 09:30, '10m ago').
+    Several logs are merged by time, unless --node names one.
+    """
+    if context.invoked_subcommand is not None:
+        context.obj = source
+        return
+    from cli.commands import log_events
+
+    wanted = log_events.event_selection(
+        session, topic, types or (), (start, end), count, follow=follow, brief=not as_json
+    )
+    log_events.run_events(source, wanted, log_events.EventOutput(as_json, payload))
+
+
+@log_app.command("verify")
+@with_source_flags
+def _verify(source: SourceFlags, context: typer.Context, as_json: _Json = False) -> None:
+    """Check the integrity of the log.
+
+    All records must be present, in order, intact and readable. Prints each problem with its record.
+    Exits with 1 if there are any. Checks all logs of a broker, unless --node names one.
+    """
+    from cli.commands import verify_log
+
+    given = context.obj
+    flags = source.over(given) if isinstance(given, SourceFlags) else source
+    if not verify_log.run_verify_log(flags, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@log_app.command("usage")
+@with_source_flags
+def _usage(
+    source: SourceFlags,
+    context: typer.Context,
+    by: Annotated[str, typer.Option("--by", metavar="KEY", help="topic or client.")] = "topic",
+    levels: Annotated[
+        int,
+        typer.Option(
+            "--levels", metavar="N", min=1, max=65_536, help="Number of topic levels to group by."
+        ),
+    ] = 2,
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", min=1, help="Number of lines to print.")
+    ] = 20,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="POS|TIME", help="Start at this point.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="POS|TIME", help="End at this point.")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Show which topics or clients use the disk.
+
+    Payloads and properties count for their message, the rest of each record is divided equally
+    among its entries. Reads the whole log, or the part from --from to --to. Of a broker with
+    several logs all are added up, unless --node names one.
+    """
+    from cli.commands import log_usage
+
+    given = context.obj
+    flags = source.over(given) if isinstance(given, SourceFlags) else source
+    asked = log_usage.usage_options(by, levels, top, (start, end), as_json=as_json)
+    log_usage.run_usage(flags, asked)
+
+
+@log_app.command("index")
+@with_source_flags
+def _index(
+    source: SourceFlags,
+    context: typer.Context,
+    child: Annotated[bool, typer.Option("--child", hidden=True)] = False,
+) -> None:
+    """Bring the index of the log up to date.
+
+    'foldmq serve' does this while it runs. The index makes why, log, replay and the web page fast.
+    It is in the data directory, and is rebuilt if it is missing, damaged or of another log.
+    """
+    from cli.logs import index_writer
+
+    given = context.obj
+    flags = source.over(given) if isinstance(given, SourceFlags) else source
+    index_writer.run_index(flags, child=child)
+
+
+@with_source_flags
+def _replay(
+    source: SourceFlags,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="POS|TIME", help="Point in time of the state. [default: now]"),
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="ID", help="Show one session in full.")
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic", metavar="FILTER", help="Show the retained messages on matching topics."
+        ),
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Show the state of the broker at any point in time.
+
+    Prints totals, one session, or retained messages. The state is rebuilt from the log by the same
+    code as at a start of the broker; the log is only read. With several logs their states are
+    joined, unless --node names one.
+    """
+    from cli.commands import replay
+
+    replay.run_replay(source, at, session, topic, as_json=as_json)
+
+
+@with_source_flags
+def _diff(
+    source: SourceFlags,
+    before: Annotated[str, typer.Argument(metavar="A", help="Earlier point in time.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="Later point in time.")],
+    session: _Session = None,
+    as_json: _Json = False,
+) -> None:
+    """Show the differences between the states at two points in time.
+
+    With several logs the points are times, unless --node names a log.
+    """
+    from cli.commands import diff
+
+    diff.run_diff(source, before, after, session, as_json=as_json)
+
+
+@with_source_flags
+def _attest(
+    source: SourceFlags,
+    session: _Session = None,
+    stored: Annotated[
+        bool,
+        typer.Option(
+            "--stored", help="Check only the stored projections; needs no running broker."
+        ),
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Compare the running broker with its log.
+
+    Rebuilds the state from the log, which is only read, and compares it with the broker's memory
+    and with the stored projections. Exits with 1 if anything differs, and prints the first position
+    where the states diverge. 'log verify' checks the log itself. With several logs each is compared
+    with its broker, unless --node names one.
+    """
+    from cli.commands import verify_state
+
+    if not verify_state.run_verify_state(source, session, stored=stored, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@with_source_flags
+def _why(
+    source: SourceFlags,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            "--client", metavar="ID", help="Client identifier of the receiver. [default: all]"
+        ),
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic", metavar="FILTER", help="Explain the latest message on matching topics."
+        ),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--position", metavar="POS", help="Explain the message at this position."),
+    ] = None,
+    last: Annotated[
+        int,
+        typer.Option(
+            "--last",
+            metavar="N",
+            min=1,
+            help="With --topic: explain the latest N messages. [default: 1]",
+            show_default=False,
+        ),
+    ] = 1,
+    when: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="WHEN",
+            help="With --topic: explain the latest message until this point.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per message.")
+    ] = False,
+) -> None:
+    """Explain what happened to a message.
+
+    Shows its publisher, the subscriptions it matched, and each step of its delivery. The log is
+    only read.
+    """
+    from cli.commands import why
+
+    why.run_why(source, client, topic, where, last, when, as_json=as_json)

@@ -1,0 +1,343 @@
+"""``foldmq log``: the events of the log, one line each."""
+
+import asyncio
+import contextlib
+import difflib
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from cli.common import text
+from cli.common.colour import Style, has_colours, painted
+from cli.common.progress_bar import progress
+from cli.logs.node_logs import check_comparable, open_logs
+from cli.logs.point_resolution import (
+    cut_off,
+    end_at,
+    is_between,
+    parse_point,
+    start_at,
+    write_clock_notes,
+)
+from cli.logs.source import write_notice
+from cli.logs.source_flags import SourceFlags
+from cli.logs.topic_flags import check_filter
+from eventstore.errors import CutOff, NotFound, UsageError, naming_log
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
+    Expired,
+    MessageDropped,
+    Redelivered,
+    Refused,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionTakenOver,
+    SubscriptionDenied,
+    WillFired,
+)
+from eventstore.format.node_events import BrokerStarted, BrokerStopped, OperatorActed
+from eventstore.format.positions import format_position, sequence_of
+from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.position_text import PointSpec
+from projections.past.event_reader import EVENT_TYPES, EventEntry, EventFilter, refs_of
+from projections.past.event_text import event_object, payload_words, words
+from projections.past.log_moments import short_name
+from projections.past.merged_events import LogEntry, MergedReader
+from projections.past.topic_lookup import MessageTopics
+
+_FOLLOW_SHOWS = 10
+_BRIEF_SHOWS = 50
+_POLL_SECONDS = 0.2
+_SESSION_LIMIT = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The events to print; None and empty select all."""
+
+    session: str | None = None
+    topic: str | None = None
+    types: tuple[type, ...] = ()
+    start: PointSpec | None = None
+    end: PointSpec | None = None
+    count: int | None = None
+    follow: bool = False
+    brief: bool = False
+    """The last events only, with a notice if there are more."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventOutput:
+    """The output format of events."""
+
+    as_json: bool = False
+    payload: bool = False
+
+
+def event_selection(
+    session: str | None,
+    topic: str | None,
+    types: Iterable[str],
+    bounds: tuple[str | None, str | None],
+    count: int | None,
+    *,
+    follow: bool,
+    brief: bool = False,
+) -> Selection:
+    """Read the selection from the flags; raises UsageError.
+
+    ``brief``: without a range or a count, only the last events.
+    """
+    start, end = (parse_point(one) if one is not None else None for one in bounds)
+    if follow and end is not None:
+        raise UsageError("-f and --to cannot be combined")
+    if follow and count is None and start is None:
+        count = _FOLLOW_SHOWS
+    brief = brief and count is None and start is None and end is None
+    if topic is not None:
+        check_filter(topic)
+    chosen = tuple(_event_type(one) for one in types)
+    count = _BRIEF_SHOWS if brief else count
+    return Selection(session, topic, chosen, start, end, count, follow, brief)
+
+
+def _event_type(given: str) -> type:
+    found = EVENT_TYPES.get(given.casefold())
+    if found is None:
+        close = difflib.get_close_matches(given.casefold(), EVENT_TYPES, n=1)
+        unknown = f'unknown event type "{text.escaped(given)}"'
+        if close:
+            raise UsageError(f'{unknown} (did you mean "{EVENT_TYPES[close[0]].__name__}"?)')
+        names = ", ".join(kind.__name__ for kind in EVENT_TYPES.values())
+        raise UsageError(f"{unknown}: must be one of {names}")
+    return found
+
+
+def run_events(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None:
+    """Print the selected events."""
+    asyncio.run(_run(flags, wanted, look))
+
+
+async def _run(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None:
+    async with open_logs(flags, wanted.session) as logs:
+        for source in logs.values():
+            if wanted.follow and not source.live:
+                raise UsageError(f"cannot follow the log: no broker is running on {source.where}")
+        await _check_bounds(logs, wanted)
+        reader = MergedReader(
+            logs, lambda: EventFilter(wanted.types, wanted.session, wanted.topic), progress
+        )
+        printer = _LogPrinter(reader, look)
+        ends = await _points(logs, wanted.end, end_at)
+        if wanted.count is not None and wanted.start is None:
+            count = wanted.count + wanted.brief
+            entries = await reader.latest(count, ends, ended=not wanted.follow)
+            if wanted.brief and len(entries) == count:
+                write_notice(f"the last {wanted.count} events; -n COUNT prints more")
+                del entries[0]
+            for entry in entries:
+                if is_between(entry.entry.time_ms, wanted.start, wanted.end):
+                    await printer.print(entry)
+        else:
+            starts = await _points(logs, wanted.start, start_at)
+            if not await _print_from(reader, printer, starts, ends, wanted):
+                return
+        if wanted.follow:
+            await _follow(reader, printer)
+        elif wanted.session is not None and not printer.printed:
+            await _check_session(logs, wanted.session)
+
+
+async def _points(
+    logs: Mapping[str, LogSource],
+    moment: PointSpec | None,
+    find: Callable[[LogSource, PointSpec | None], Awaitable[LogPoint]],
+) -> dict[str, LogPoint]:
+    """Return the point of a moment in each log."""
+    points = {}
+    for log, source in logs.items():
+        with naming_log(log):
+            points[log] = await find(source, moment)
+    return points
+
+
+async def _cut_off(logs: Mapping[str, LogSource], moment: PointSpec | None) -> list[str]:
+    """Return the logs of which a moment is before the beginning."""
+    found = []
+    for log, source in logs.items():
+        with naming_log(log):
+            if await cut_off(source, moment):
+                found.append(log)
+    return found
+
+
+async def _check_session(logs: Mapping[str, LogSource], session: str) -> None:
+    """Raise NotFound if the logs have no event of a session."""
+    reader = MergedReader(logs, lambda: EventFilter((), session), progress)
+    ends = {log: LogPoint(source.last) for log, source in logs.items()}
+    if not await reader.latest(1, ends, ended=True):
+        cuts = [log for log, source in logs.items() if source.cut is not None]
+        cut = "".join(f"; {said}" for said in _beginnings(logs, cuts))
+        which = "the log has" if "" in logs else f"the logs {', '.join(logs)} have"
+        raise NotFound(f"{which} no session {text.name(session)}{cut}")
+
+
+def _beginnings(logs: Mapping[str, LogSource], some: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence about the beginning of each of some logs."""
+    for log in some:
+        yield (f"log {log}: " if log else "") + logs[log].beginning()
+
+
+def _is_later(one: PointSpec | None, other: PointSpec | None) -> bool:
+    """Return whether a moment is later than another; False if that depends on the log."""
+    if one is None or other is None:
+        return False
+    if one.position is not None and other.position is not None:
+        return sequence_of(one.position) > sequence_of(other.position)
+    return one.time_ms is not None and other.time_ms is not None and one.time_ms > other.time_ms
+
+
+async def _check_bounds(logs: Mapping[str, LogSource], wanted: Selection) -> None:
+    """Print how much of the selection was deleted; raise CutOff if all of it was."""
+    if _is_later(wanted.start, wanted.end):
+        raise UsageError("--from is later than --to")
+    check_comparable(logs, wanted.start, wanted.end)
+    deleted = await _cut_off(logs, wanted.end)
+    if len(deleted) == len(logs):
+        raise CutOff(f"these records were deleted: {'; '.join(_beginnings(logs, deleted))}")
+    incomplete = {*deleted, *await _cut_off(logs, wanted.start)}
+    for said in _beginnings(logs, [log for log in logs if log in incomplete]):
+        write_notice(said)
+    await write_clock_notes(logs, wanted.start, wanted.end)
+
+
+async def _print_from(
+    reader: MergedReader,
+    printer: "_LogPrinter",
+    starts: Mapping[str, LogPoint],
+    ends: Mapping[str, LogPoint],
+    wanted: Selection,
+) -> bool:
+    """Print events; return whether to continue."""
+    left = wanted.count
+    async with contextlib.aclosing(reader.entries(starts, ends, ended=not wanted.follow)) as found:
+        async for entry in found:
+            if not is_between(entry.entry.time_ms, wanted.start, wanted.end):
+                continue  # the clock was set back: other times lie between
+            await printer.print(entry)
+            if left is not None:
+                left -= 1
+                if not left:
+                    return False
+    return True
+
+
+async def _follow(reader: MergedReader, printer: "_LogPrinter") -> None:
+    def missed(log: str, first: int) -> None:
+        which = f"log {log}: " if log else ""
+        write_notice(
+            f"{which}some records before record {first} were deleted before they could be shown"
+        )
+
+    while True:
+        printed = False
+        async for entry in reader.new_entries(missed):
+            await printer.print(entry)
+            printed = True
+        sys.stdout.flush()
+        if not printed or len(reader.readers) > 1:  # events of other logs may arrive later
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+class _LogPrinter:
+    """Prints events of one or several logs."""
+
+    def __init__(self, reader: MergedReader, look: EventOutput) -> None:
+        width = max(len(short_name(log)) for log in reader.readers)
+        self._printers = {
+            log: _EventPrinter(one.topics, look, log, width) for log, one in reader.readers.items()
+        }
+        self.printed = False
+        """Whether anything was printed."""
+
+    async def print(self, found: LogEntry) -> None:
+        """Print one event; may read its log for the topics of its messages."""
+        self.printed = True
+        with naming_log(found.log):
+            await self._printers[found.log].print(found.entry)
+
+
+class _EventPrinter:
+    """Prints events of a log, which has a name if there are several."""
+
+    def __init__(
+        self, topics: MessageTopics, look: EventOutput, log: str = "", width: int = 0
+    ) -> None:
+        self._topics = topics
+        self._look = look
+        self._log = log
+        self._short = f" {short_name(log):<{width}}" if log else ""
+        self._colours = has_colours(sys.stdout)
+
+    async def print(self, entry: EventEntry) -> None:
+        """Print one event; may read the log for the topics of its messages."""
+        await self._topics.load(refs_of(entry.event))
+        line = self._object(entry) if self._look.as_json else self._line(entry)
+        sys.stdout.write(line + "\n")
+
+    def _painted(self, said: str, style: Style | None) -> str:
+        return painted(said, style, sys.stdout) if self._colours else said
+
+    def _object(self, entry: EventEntry) -> str:
+        area = entry.area if self._look.payload else None
+        found = event_object(entry.event, entry.at, entry.time_ms, self._topics, area)
+        if entry.cause:
+            found["cause"] = entry.cause
+        if self._log:
+            if "log" in found:  # of Followed: the other log
+                found["followed"] = found.pop("log")
+            found = {"log": self._log, **found}
+        return text.json_line({**found, "void": True} if entry.void else found)
+
+    def _line(self, entry: EventEntry) -> str:
+        session = getattr(entry.event, "session", None)
+        who = text.name(session, _SESSION_LIMIT) if session is not None else "-"
+        said = words(entry.event, self._topics, entry.jumped_ms)
+        if entry.cause:
+            said += f": {entry.cause}"
+        if self._look.payload:
+            said += payload_words(entry.event, entry.area)
+        if entry.void:
+            said = f"void (its turn was not completed): {said}"
+        stamp = f"{text.clock(entry.time_ms)}{self._short} {format_position(entry.at):>8}"
+        stamp = self._painted(stamp, "dim")
+        style = "dim" if entry.void else event_style(entry.event)
+        return f"{stamp}  {who:<10} {self._painted(said, style)}"
+
+
+def event_style(event: Event) -> Style | None:
+    """Return the style of an event: red for losses, yellow for what may explain one."""
+    if isinstance(event, SessionClosed):
+        return None if event.reason in _ORDERLY else "yellow"
+    if isinstance(event, BrokerStarted):
+        return "red" if event.crashed else "bold"
+    return _STYLES.get(type(event))
+
+
+_ORDERLY = frozenset({"disconnect", "broker_stopped", "shared"})
+"""Reasons for the end of a connection that are no sign of trouble."""
+_STYLES: dict[type, Style] = {
+    MessageDropped: "red",
+    SubscriptionDenied: "red",
+    Refused: "red",
+    Expired: "red",
+    SessionOpened: "green",
+    SessionTakenOver: "yellow",
+    SessionExpired: "yellow",
+    Redelivered: "yellow",
+    WillFired: "yellow",
+    OperatorActed: "bold",
+    BrokerStopped: "bold",
+}

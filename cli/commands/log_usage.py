@@ -1,0 +1,147 @@
+"""``foldmq log usage``: the disk use of the logs, by topic or by client."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from cli.common import text
+from cli.common.progress_bar import progress
+from cli.common.tables import Column, Table
+from cli.logs.log_failures import LogFailures
+from cli.logs.node_logs import check_comparable, open_logs
+from cli.logs.point_resolution import (
+    end_at,
+    is_between,
+    parse_point,
+    start_at,
+    write_clock_notes,
+)
+from cli.logs.source import write_notice
+from eventstore.errors import UsageError
+from projections.past.disk_use import DiskUse, sizes_by_levels
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cli.logs.source_flags import SourceFlags
+
+_BY = ("topic", "client")
+_OTHERS = {"topic": "(of no topic)", "client": "(of no client)"}
+_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class UsageOptions:
+    """The options of ``foldmq log usage``."""
+
+    by: str
+    levels: int
+    top: int
+    bounds: tuple[str | None, str | None]
+    as_json: bool
+
+
+def usage_options(
+    by: str, levels: int, top: int, bounds: tuple[str | None, str | None], *, as_json: bool
+) -> UsageOptions:
+    """Return the options from the flags; raises UsageError."""
+    if by not in _BY:
+        raise UsageError(f"--by {text.escaped(by)}: must be one of {', '.join(_BY)}")
+    return UsageOptions(by, levels, top, bounds, as_json)
+
+
+def run_usage(flags: SourceFlags, asked: UsageOptions) -> None:
+    """Read the logs and print the bytes of the largest topics or clients.
+
+    A log of several that cannot be read is left out, and IncompleteLogs raised at the end.
+    """
+    failures = LogFailures()
+    uses = asyncio.run(_read(flags, asked, failures))
+    if uses:
+        use = functools.reduce(DiskUse.merged, uses.values())
+        found = use.clients if asked.by == "client" else sizes_by_levels(use.topics, asked.levels)
+        if asked.as_json:
+            sys.stdout.write(text.json_line(_object(uses, use, found, asked, failures)) + "\n")
+        else:
+            _print(use, found, asked)
+            _print_total(uses, use)
+    failures.check(len(uses) + len(failures.errors))
+
+
+async def _read(
+    flags: SourceFlags, asked: UsageOptions, failures: LogFailures
+) -> dict[str, DiskUse]:
+    """Return the disk use by log; a single log has an empty name."""
+    start, end = (None if one is None else parse_point(one) for one in asked.bounds)
+    uses: dict[str, DiskUse] = {}
+    async with open_logs(flags, failures=failures) as logs:
+        check_comparable(logs, start, end)
+        await write_clock_notes(logs, start, end)
+        for log, source in logs.items():
+            use = DiskUse()
+            with failures.of(log):
+                if source.cut is not None and start is None:
+                    write_notice((f"log {log}: " if log else "") + source.beginning())
+                first = (await start_at(source, start)).sequence
+                last = (await end_at(source, end)).sequence
+                with progress("reading", max(0, last - first + 1)) as shown:
+                    async for record in source.records(first, last):
+                        if is_between(record.time_ms, start, end):
+                            use.take(record, len(cast("bytes", record.payload.obj)))
+                        shown(use.records)
+                uses[log] = use
+    return uses
+
+
+def _object(
+    uses: Mapping[str, DiskUse],
+    use: DiskUse,
+    found: Mapping[str | None, int],
+    asked: UsageOptions,
+    failures: LogFailures,
+) -> dict[str, object]:
+    rows = [{asked.by: name, "bytes": size} for name, size in _largest(found)[: asked.top]]
+    more = max(0, len(found) - len(rows))
+    result = {"bytes": use.bytes, "records": use.records, f"{asked.by}s": rows, "more": more}
+    if "" not in uses:
+        result["logs"] = [
+            {"log": log, "bytes": one.bytes, "records": one.records} for log, one in uses.items()
+        ]
+        result["not_read"] = list(failures.errors)
+    return result
+
+
+def _print(use: DiskUse, found: Mapping[str | None, int], asked: UsageOptions) -> None:
+    total = max(1, use.bytes)
+    columns: list[Column[tuple[str, int]]] = [
+        Column(asked.by, lambda row: row[0], ready=True),
+        Column("bytes", lambda row: text.size(row[1]), right=True),
+        Column("share", lambda row: f"{100 * row[1] / total:.1f} %", right=True),
+    ]
+    table = Table(columns)
+    rows = _largest(found)
+    for name, size in rows[: asked.top]:
+        table.add((_OTHERS[asked.by] if name is None else text.name(name, _NAME), size))
+    rest = rows[asked.top :]
+    if rest:
+        table.add((f"(and {len(rest):,} more)", sum(size for _, size in rest)))
+    table.close()
+
+
+def _print_total(uses: Mapping[str, DiskUse], use: DiskUse) -> None:
+    for log, one in uses.items() if "" not in uses else ():
+        sys.stdout.write(f"log {log}: {_size(one)}\n")
+    of = "" if "" in uses else f", {text.count_of(len(uses), 'log')}"
+    sys.stdout.write(f"{_size(use)}{of}\n")
+
+
+def _size(use: DiskUse) -> str:
+    return f"{text.size(use.bytes)} in {text.count_of(use.records, 'record')}"
+
+
+def _largest(found: Mapping[str | None, int]) -> list[tuple[str | None, int]]:
+    return sorted(found.items(), key=lambda one: (-one[1], one[0] or ""))

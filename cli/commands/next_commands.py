@@ -1,0 +1,156 @@
+"""The next command of a problem, as it runs on this machine for this broker.
+
+Advice names commands without flags, and :data:`SERVER_LOG` for the log lines of the broker;
+:class:`NextCommands` completes them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cli.settings.setting_sources import PREFIX, flag_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cli.logs.source_flags import SourceFlags
+
+SERVER_LOG: Final = "the log lines of the broker"
+"""Stands for the command that shows them."""
+_STATUS: Final = "foldmq status"
+"""The command where no other one is known to run."""
+_SHOW: Final = "sessions show "
+_SHOW_FLAGLIKE: Final = f"{_SHOW}-- "
+_WITH_FLAGS: Final = frozenset(
+    {
+        *("actors", "backup", "config", "diff", "doctor", "log", "reload", "replay", "retained"),
+        *("nodes", "sessions", "status", "subscriptions", "top", "verify", "why"),
+    }
+)
+"""Commands with flags that select the broker."""
+_OF_CONNECTION: Final = (
+    "nats_url",
+    "nats_user",
+    "nats_password_file",
+    "nats_creds",
+    "nats_nkey",
+    "nats_ca",
+    "nats_cert",
+    "nats_key",
+    "nats_domain",
+)
+_PATHS: Final = frozenset({"data_dir", "config", *(one for one in _OF_CONNECTION[2:-1])})
+
+
+def shell_word(name: str) -> str:
+    """Return a name as a word of a command; an unprintable one as bash and zsh write it."""
+    if name.isprintable():
+        return shlex.quote(name)
+    return "$'" + "".join(map(_in_quotes, name)) + "'"
+
+
+def _in_quotes(char: str) -> str:
+    if char in "\\'":
+        return "\\" + char
+    if char.isprintable():
+        return char
+    return "".join(f"\\x{byte:02x}" for byte in char.encode())
+
+
+def show_session(name: str) -> str:
+    """Return the command that shows a session."""
+    return f"foldmq {_SHOW_FLAGLIKE if name.startswith('-') else _SHOW}{shell_word(name)}"
+
+
+class NextCommands:
+    """Completes the next commands for the broker that ``flags`` select.
+
+    ``pids`` are the processes of the brokers that answered. With ``elsewhere`` the commands run in
+    another shell than this process: paths are absolute, and the settings of this process' own
+    environment are flags.
+    """
+
+    def __init__(
+        self, flags: SourceFlags, pids: Iterable[int] = (), *, elsewhere: bool = False
+    ) -> None:
+        given: dict[str, object] = {}
+        if elsewhere:
+            for name in _OF_CONNECTION:
+                if value := os.environ.get(PREFIX + name.upper()):
+                    given[name] = value
+        given |= flags.settings
+        if flags.config is not None:
+            given["config"] = flags.config
+        given.pop("nats_password", None)  # never shown
+        self._node = flags.node
+        self._flags = [
+            f"{flag_of(name)} {shlex.quote(_absolute(name, value) if elsewhere else str(value))}"
+            for name, value in given.items()
+        ]
+        self._program = _program(elsewhere=elsewhere)
+        self._pids = list(pids)
+
+    def complete(self, command: str) -> str:
+        """Return a command of an advice as it runs here."""
+        if command == SERVER_LOG:
+            command = next(filter(None, map(_log_command, self._pids)), _STATUS)
+        program, _, rest = command.partition(" ")
+        if program != "foldmq":
+            if shutil.which(program) is not None:
+                return command
+            rest = _STATUS.partition(" ")[2]
+        name = ""
+        if rest.startswith(_SHOW_FLAGLIKE):  # flags come before a name that looks like one
+            rest, name = _SHOW_FLAGLIKE[:-4], " -- " + rest[len(_SHOW_FLAGLIKE) :]
+        words = [self._program, rest]
+        if rest.split(" ", 1)[0] in _WITH_FLAGS:
+            words += self._flags
+            if self._node is not None and "--node " not in rest:
+                words.append(f"--node {shlex.quote(self._node)}")
+        return " ".join(words) + name
+
+
+def _absolute(name: str, value: object) -> str:
+    return str(Path(str(value)).absolute()) if name in _PATHS else str(value)
+
+
+def _program(*, elsewhere: bool) -> str:
+    """Return the word that runs this program in a shell."""
+    program = Path(sys.executable).with_name("foldmq")
+    found = shutil.which("foldmq")
+    if found is not None and (not program.exists() or program.samefile(found)):
+        return "foldmq"
+    called = sys.argv[0] if sys.argv else ""
+    if not elsewhere and Path(called).name == "foldmq" and "/" in called:
+        return shlex.quote(called)  # as it was typed
+    return shlex.quote(str(program)) if program.exists() else "foldmq"
+
+
+def _log_command(pid: int) -> str | None:
+    """Return the command that shows the last lines of a broker on this machine; None: unknown."""
+    process = Path("/proc", str(pid))
+    try:
+        if b"foldmq" not in (process / "cmdline").read_bytes():
+            return None  # the broker runs on another machine, or in a container
+        target = str((process / "fd/2").readlink())
+        if target.startswith("/") and stat.S_ISREG(Path(target).stat().st_mode):
+            return f"tail -n 50 {shlex.quote(target)}"
+        if not target.startswith("socket:") or not _environment(process).get("JOURNAL_STREAM"):
+            return None
+        unit = (process / "cgroup").read_text("utf-8").strip().rpartition("/")[2]
+    except (OSError, UnicodeDecodeError):
+        return None
+    if not unit.endswith(".service") or shutil.which("journalctl") is None:
+        return None
+    return f"journalctl -u {shlex.quote(unit)} -n 50"
+
+
+def _environment(process: Path) -> Mapping[str, str]:
+    entries = (process / "environ").read_bytes().decode(errors="replace").split("\0")
+    return dict(entry.partition("=")[::2] for entry in entries)

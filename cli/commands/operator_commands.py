@@ -1,0 +1,501 @@
+"""The commands for a running broker: nodes, actors, sessions, retained, subscriptions, top."""
+
+from typing import Annotated
+
+import typer
+
+from cli.logs.source_flags import SourceFlags, with_broker_flags
+from cli.program.help_pages import Program
+
+_Match = Annotated[
+    str | None,
+    typer.Option(
+        "--match", metavar="GLOB", help="Only names that match a pattern: 'pump-*', '?', '[ab]'."
+    ),
+]
+_Sort = Annotated[
+    str | None,
+    typer.Option("--sort", metavar="KEY", help="Sort key; numbers sort from highest to lowest."),
+]
+_Limit = Annotated[
+    int | None, typer.Option("--limit", metavar="N", min=1, help="Print at most N rows.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")]
+_Cluster = Annotated[
+    str | None, typer.Option("--cluster", metavar="NAME", help="Name of the cluster.")
+]
+_Full = Annotated[
+    bool, typer.Option("--full", help="Print complete lists. [default: the first items]")
+]
+_Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
+_DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be done without changing anything.")
+]
+_NotPermitted = Annotated[
+    bool,
+    typer.Option("--not-permitted", help="Only those whose publishers may no longer publish them."),
+]
+_Age = Annotated[
+    str | None,
+    typer.Option(
+        "--older-than", metavar="TIME", help="Only sessions offline for longer: 90s, 12h, 30d."
+    ),
+]
+
+actors_app = Program(no_args_is_help=True)
+sessions_app = Program(no_args_is_help=True)
+retained_app = Program(no_args_is_help=True)
+nodes_app = Program()
+
+
+def register_operator_commands(app: Program) -> None:
+    """Add the commands to the program."""
+    app.add_typer(actors_app, name="actors", help="Inspect the actors of a running broker.")
+    app.add_typer(sessions_app, name="sessions", help="List, show, disconnect and remove sessions.")
+    app.add_typer(retained_app, name="retained", help="List, print and remove retained messages.")
+    app.add_typer(nodes_app, name="nodes")
+    app.command("subscriptions")(_subscriptions)
+    app.command("top")(_top)
+    app.command("reload")(_reload)
+
+
+# Other commands do not load the packages that query the broker.
+
+
+@nodes_app.callback(invoke_without_command=True)
+@with_broker_flags
+def _nodes(
+    source: SourceFlags,
+    context: typer.Context,
+    cluster: _Cluster = None,
+    as_json: _JsonLines = False,
+) -> None:
+    """List the nodes of a cluster.
+
+    Shows which one leads, and how far the others are.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from cli.commands import node_list
+
+    node_list.run(source, cluster, as_json=as_json)
+
+
+@nodes_app.command("move")
+@with_broker_flags
+def _nodes_move(
+    source: SourceFlags,
+    to: Annotated[
+        str | None,
+        typer.Argument(metavar="[NODE]", help="The node that is to lead. [default: any]"),
+    ] = None,
+    cluster: _Cluster = None,
+    log: Annotated[
+        int | None,
+        typer.Option("--log", metavar="NUMBER", help="Which log, if the cluster has several."),
+    ] = None,
+) -> None:
+    """Hand the leadership over to another node.
+
+    The leader writes everything, closes its clients and follows. Clients that connect
+    meanwhile wait.
+    """
+    from cli.commands import move
+
+    move.move_leadership(source, cluster, to or "", log)
+
+
+@actors_app.command("ls")
+@with_broker_flags
+def _actors_ls(
+    source: SourceFlags,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            help="Only this type: broker, inspector, session, sharedsession, connection, "
+            "subscription, bridge, logexchange, fanout or turnwork.",
+        ),
+    ] = None,
+    match: _Match = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="Only this state. Sessions: connected, offline, loading, rebuilding; "
+            "connections: connecting, open, paused, closing; others: running.",
+        ),
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option("--client", metavar="ID", help="Only actors of this client.")
+    ] = None,
+    sort: _Sort = None,
+    limit: _Limit = None,
+    as_json: _JsonLines = False,
+) -> None:
+    """List the actors.
+
+    Sort keys: busy, recent, handled, mailbox, high_water, last_active, id, name, state, type.
+    """
+    from cli.commands import actor_list
+
+    wanted = {"type": kind, "match": match, "state": state, "client": client}
+    actor_list.run_actors(source, wanted, sort, limit, as_json=as_json)
+
+
+@actors_app.command("tree")
+@with_broker_flags
+def _actors_tree(
+    source: SourceFlags,
+    children: Annotated[
+        int,
+        typer.Option(
+            "--children", metavar="N", min=1, help="Maximum number of children shown of each actor."
+        ),
+    ] = 20,
+    as_json: _Json = False,
+) -> None:
+    """Show the supervision tree."""
+    from cli.commands import actor_tree
+
+    actor_tree.run_actor_tree(source, children, as_json=as_json)
+
+
+@actors_app.command("show")
+@with_broker_flags
+def _actors_show(
+    source: SourceFlags,
+    which: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="Actor ID, such as session:17, or client identifier of a session."
+        ),
+    ],
+    full: _Full = False,
+    as_json: _Json = False,
+) -> None:
+    """Show an actor in full.
+
+    Its state, subscriptions, deliveries in flight and queued, will, connection and traffic.
+    """
+    from cli.commands import actor_page
+
+    actor_page.run_actor(source, which, full=full, as_json=as_json)
+
+
+@actors_app.command("tail")
+@with_broker_flags
+def _actors_tail(
+    source: SourceFlags,
+    which: Annotated[
+        str | None, typer.Argument(metavar="ID", help="Actor ID, such as session:17.")
+    ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option("--client", metavar="ID", help="All actors of a client, also future ones."),
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic", metavar="FILTER", help="Messages on matching topics and their deliveries."
+        ),
+    ] = None,
+    rate: Annotated[
+        int | None,
+        typer.Option(
+            "--rate",
+            metavar="N",
+            min=1,
+            max=5000,
+            help="Maximum number of lines per second. [default: 500]",
+        ),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("-n", metavar="COUNT", min=1, help="Exit after COUNT lines.")
+    ] = None,
+    as_json: _JsonLines = False,
+) -> None:
+    """Show a live trace of messages, packets and events.
+
+    Traces what an actor receives, sends and writes to the log; all actors of a client, even if it
+    is not connected yet; or the deliveries of messages on matching topics.
+    """
+    from cli.commands import tail
+
+    tail.run_tail(source, tail.trace_target(which, client, topic), rate, count, as_json=as_json)
+
+
+@actors_app.command("kick")
+@with_broker_flags
+def _actors_kick(
+    source: SourceFlags,
+    which: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="Client identifier, or actor ID of its session or connection."
+        ),
+    ],
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+) -> None:
+    """Disconnect a client.
+
+    A persistent session is kept. The will is published.
+    """
+    from cli.commands import bulk_change, kick
+
+    kick.kick_actor(source, which, bulk_change.ChangeOptions(yes, dry_run))
+
+
+@actors_app.command("restart")
+@with_broker_flags
+def _actors_restart(
+    source: SourceFlags,
+    which: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="Actor ID, such as session:17, or client identifier of a session."
+        ),
+    ],
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+) -> None:
+    """Restart an actor as after a failure.
+
+    The state of a session is rebuilt from the log; its client is disconnected.
+    """
+    from cli.commands import bulk_change, kick
+
+    kick.restart(source, which, bulk_change.ChangeOptions(yes, dry_run))
+
+
+@sessions_app.command("ls")
+@with_broker_flags
+def _sessions_ls(
+    source: SourceFlags,
+    match: _Match = None,
+    connected: Annotated[
+        bool | None,
+        typer.Option(
+            "--connected/--offline",
+            help="Only connected or only offline sessions.",
+            show_default=False,
+        ),
+    ] = None,
+    older_than: _Age = None,
+    sort: _Sort = None,
+    limit: _Limit = None,
+    as_json: _JsonLines = False,
+) -> None:
+    """List the sessions.
+
+    Drops, reconnects and takeovers are counted across restarts; foldmq sessions show says since
+    when. Sort keys: queued, queued_bytes, inflight, subscriptions, dropped, connects, takeovers,
+    offline, client.
+    """
+    from cli.commands import session_list
+
+    session_list.run_sessions(source, match, connected, older_than, sort, limit, as_json=as_json)
+
+
+@sessions_app.command("show")
+@with_broker_flags
+def _sessions_show(
+    source: SourceFlags,
+    client: Annotated[str, typer.Argument(metavar="ID", help="Client identifier.")],
+    full: _Full = False,
+    as_json: _Json = False,
+) -> None:
+    """Show a session in full.
+
+    Its subscriptions, deliveries in flight and queued, will, connection and traffic.
+    """
+    from cli.commands import actor_page
+
+    actor_page.run_session(source, client, full=full, as_json=as_json)
+
+
+@sessions_app.command("kick")
+@with_broker_flags
+def _sessions_kick(
+    source: SourceFlags,
+    clients: Annotated[list[str], typer.Argument(metavar="ID...", help="Client identifiers.")],
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+) -> None:
+    """Disconnect clients.
+
+    Persistent sessions are kept. Wills are published.
+    """
+    from cli.commands import bulk_change, kick
+
+    kick.kick(source, clients, bulk_change.ChangeOptions(yes, dry_run))
+
+
+@sessions_app.command("rm")
+@with_broker_flags
+def _sessions_rm(
+    source: SourceFlags,
+    clients: Annotated[list[str], typer.Argument(metavar="ID...", help="Client identifiers.")],
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+) -> None:
+    """Remove sessions with their subscriptions and queues.
+
+    Connected clients are disconnected.
+    """
+    from cli.commands import bulk_change, remove
+
+    remove.remove(source, clients, bulk_change.ChangeOptions(yes, dry_run))
+
+
+@sessions_app.command("purge")
+@with_broker_flags
+def _sessions_purge(
+    source: SourceFlags,
+    older_than: _Age = None,
+    match: _Match = None,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+) -> None:
+    """Remove offline sessions.
+
+    Select them by --older-than, by --match, or by both. Sessions whose clients connect meanwhile
+    are kept.
+    """
+    from cli.commands import bulk_change, remove
+
+    remove.purge(source, older_than, match, bulk_change.ChangeOptions(yes, dry_run))
+
+
+@retained_app.command("ls")
+@with_broker_flags
+def _retained_ls(
+    source: SourceFlags,
+    topic_filter: Annotated[
+        str, typer.Argument(metavar="FILTER", help="Only matching topics.", show_default=True)
+    ] = "#",
+    not_permitted: _NotPermitted = False,
+    limit: _Limit = None,
+    as_json: _JsonLines = False,
+) -> None:
+    """List retained messages."""
+    from cli.commands import retained
+
+    retained.run_list(source, topic_filter, limit, not_permitted=not_permitted, as_json=as_json)
+
+
+@retained_app.command("get")
+@with_broker_flags
+def _retained_get(
+    source: SourceFlags,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic.")],
+    no_newline: Annotated[
+        bool, typer.Option("-N", "--no-newline", help="Do not print a newline after the payload.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Print the payload of a retained message.
+
+    Unchanged, with a newline; on a terminal control characters are escaped.
+    """
+    from cli.commands import retained
+
+    retained.run_get(source, topic, newline=not no_newline, as_json=as_json)
+
+
+@retained_app.command("rm")
+@with_broker_flags
+def _retained_rm(
+    source: SourceFlags,
+    topic_filter: Annotated[
+        str | None,
+        typer.Argument(metavar="FILTER", help="Topic or topic filter.", show_default=False),
+    ] = None,
+    not_permitted: _NotPermitted = False,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+) -> None:
+    """Remove retained messages."""
+    from cli.commands import bulk_change, remove
+
+    manner = bulk_change.ChangeOptions(yes, dry_run)
+    remove.clear(source, topic_filter, manner, not_permitted=not_permitted)
+
+
+@with_broker_flags
+def _subscriptions(
+    source: SourceFlags,
+    topic: Annotated[
+        str, typer.Option("--topic", metavar="TOPIC", help="Topic, without wildcards.")
+    ],
+    qos: Annotated[
+        int, typer.Option("-q", "--qos", metavar="QOS", min=0, max=2, help="QoS of the message.")
+    ] = 1,
+    size: Annotated[
+        int | None,
+        typer.Option(
+            "--size",
+            metavar="BYTES",
+            min=0,
+            help="Size of its payload; by default the mean of the messages that wait for the "
+            "client.",
+        ),
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Show how a message on a topic would be delivered.
+
+    For each matching subscription: sent, queued, dropped or denied, and why.
+    """
+    from cli.commands import receivers
+
+    receivers.run_receivers(source, topic, qos, size, as_json=as_json)
+
+
+@with_broker_flags
+def _reload(source: SourceFlags) -> None:
+    """Make a running broker read its settings again.
+
+    Users, permissions, certificates, limits and other settings take effect, as at SIGHUP. If
+    anything is invalid, the previous settings stay in effect, and the command exits with 1. Of a
+    broker with several processes each answers.
+    """
+    from cli.commands import reload
+
+    reload.reload_settings(source)
+
+
+@with_broker_flags
+def _top(
+    source: SourceFlags,
+    interval: Annotated[
+        float,
+        typer.Option(
+            "--interval", metavar="SECONDS", min=0.5, max=3600, help="Interval between polls."
+        ),
+    ] = 2.0,
+    sort: Annotated[
+        str,
+        typer.Option(
+            "--sort",
+            metavar="KEY",
+            help="Sort key of actors: recent, busy, handled, mailbox, high_water or last_active.",
+        ),
+    ] = "recent",
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one frame, from two polls, and exit.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON (with --once).")] = False,
+) -> None:
+    """Monitor a running broker.
+
+    Shows rates, latencies, queues, and the busiest actors and topics. The bottom line shows the
+    keys; '?' explains keys and figures.
+    """
+    from cli.top import top_command
+
+    top_command.run_top(source, interval, sort, once=once, as_json=as_json)

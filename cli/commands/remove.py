@@ -1,0 +1,175 @@
+"""``foldmq sessions rm``, ``sessions purge`` and ``foldmq retained rm``."""
+
+import asyncio
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from cli.commands import retained
+from cli.commands.actor_list import gather, log_broker
+from cli.commands.bulk_change import (
+    ChangeOptions,
+    ChangeResult,
+    change,
+    confirmed,
+    portions,
+    tell,
+    tell_all,
+)
+from cli.commands.session_list import clients_of, left_out, session_selection
+from cli.common import text
+from cli.logs.broker_client import LiveBroker, Refused
+from cli.logs.broker_search import open_brokers
+from cli.logs.log_brokers import LogBrokers
+from cli.logs.source_flags import SourceFlags
+from cli.logs.topic_flags import check_filter
+from eventstore.errors import UsageError
+
+
+def remove(flags: SourceFlags, clients: list[str], manner: ChangeOptions) -> None:
+    """Remove the sessions of clients; raises typer.Exit if some do not exist."""
+    asyncio.run(_remove(flags, clients, manner))
+
+
+def purge(
+    flags: SourceFlags, older_than: str | None, match: str | None, manner: ChangeOptions
+) -> None:
+    """Remove offline sessions; raises UsageError without a selection."""
+    if older_than is None and match is None:
+        raise UsageError("give --older-than or --match to select sessions")
+    asyncio.run(_purge(flags, session_selection(match, False, older_than), manner))
+
+
+def clear(
+    flags: SourceFlags, topic_filter: str | None, manner: ChangeOptions, *, not_permitted: bool
+) -> None:
+    """Remove the matching retained messages, or those of them without permission.
+
+    Raises UsageError for an invalid filter, and without a selection.
+    """
+    if topic_filter is None and not not_permitted:
+        raise UsageError("give FILTER or --not-permitted to select retained messages")
+    topic_filter = "#" if topic_filter is None else topic_filter
+    check_filter(topic_filter)
+    asyncio.run(_clear(flags, topic_filter, manner, not_permitted=not_permitted))
+
+
+async def _remove(flags: SourceFlags, clients: Iterable[str], manner: ChangeOptions) -> None:
+    async with open_brokers(flags) as brokers:
+        if flags.verbose:
+            log_broker(brokers)
+        done = ChangeResult()
+        owners = {client: brokers.of_session(client) for client in clients}
+        found: dict[str, dict[str, Any]] = {}
+        for client, broker in owners.items():
+            if broker not in brokers.present:
+                continue
+            try:
+                with brokers.leaving_out(broker):
+                    answer = await broker.ask("session", client=client, most=0)
+                    found[client] = {**answer, "subscriptions": answer["subscriptions"]["total"]}
+                    found[client]["inflight"] = _sum(answer, "inflight", "releasing")
+            except Refused as error:
+                done.refused.append(str(error))
+        lines = list(map(_session_line, found.values()))
+        what = _removal(len(found))
+        if found and await confirmed(lines, what, manner):
+            for broker in brokers.present:
+                own = [client for client in found if owners[client] is broker]
+                with brokers.leaving_out(broker):
+                    for portion in portions(own):
+                        await change(broker, "remove_sessions", done, clients=portion)
+        tell_all(brokers, done, "removed", "session", manner)
+
+
+async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: ChangeOptions) -> None:
+    async with open_brokers(flags) as brokers:
+        if flags.verbose:
+            log_broker(brokers)
+        found, _ = await gather(brokers, "sessions", None, without_logs=True, **wanted)
+        rows, shared = clients_of(found)
+        if shared:
+            sys.stderr.write(f"foldmq: {left_out(shared)}\n")
+        # In this order, the sessions of a portion were seen offline at about the same time.
+        rows.sort(key=lambda row: row["closed_ms"])
+        if not rows:
+            sys.stdout.write("no matching offline session\n")
+            brokers.check_complete()
+            return
+        done = ChangeResult()
+        by_name = sorted(rows, key=lambda row: str(row["client"]))
+        what = _removal(len(rows)) + _without(brokers)
+        if await confirmed(list(map(_session_line, by_name)), what, manner):
+            for broker in brokers.present:
+                own = [row for row in rows if row.get("log", broker.node) == broker.node]
+                with brokers.leaving_out(broker):
+                    await remove_offline(broker, own, done)
+        tell_all(brokers, done, "removed", "session", manner)
+
+
+async def remove_offline(
+    broker: LiveBroker, rows: list[dict[str, Any]], done: ChangeResult
+) -> None:
+    """Remove sessions unless their clients have connected since they were listed."""
+    closed = {row["client"]: row["closed_ms"] for row in rows}
+    for portion in portions(closed):
+        before = max(closed[client] for client in portion)
+        await change(broker, "remove_sessions", done, clients=portion, offline_before_ms=before)
+
+
+async def _clear(
+    flags: SourceFlags, topic_filter: str, manner: ChangeOptions, *, not_permitted: bool
+) -> None:
+    async with open_brokers(flags) as brokers:
+        if flags.verbose:
+            log_broker(brokers)
+        # What one log removes, the others take from it.
+        found, _ = await retained.retained_rows(brokers, topic_filter, not_permitted=not_permitted)
+        if not found:
+            brokers.check_complete()
+            which = "without permission " if not_permitted else ""
+            raise Refused(f"no retained message {which}on {text.name(topic_filter)}")
+        done = ChangeResult()
+        lines = [
+            f"  {text.name(row['topic'])}  {text.size(row['size'])}"
+            + (f"  by {text.name(row['set_by'])}" if not_permitted else "")
+            for _, row in found
+        ]
+        what = f"remove {text.count_of(len(found), 'retained message')}"
+        if await confirmed(lines, what, manner):
+            for broker in brokers.present:
+                own = [row["topic"] for source, row in found if source is broker]
+                with brokers.leaving_out(broker):
+                    for portion in portions(own):
+                        await change(
+                            broker, "clear_retained", done,
+                            topics=portion, not_permitted=not_permitted,
+                        )  # fmt: skip
+        tell(done, "removed", "retained message", manner)
+        if not_permitted:
+            brokers.check_complete()
+
+
+def _without(brokers: LogBrokers) -> str:
+    """Return which logs a change leaves out, as text."""
+    return f", but none of log {', '.join(brokers.absent)}" if brokers.absent else ""
+
+
+def _removal(count: int) -> str:
+    held = "it holds" if count == 1 else "they hold"
+    return f"remove {text.count_of(count, 'session')} with all {held}"
+
+
+def _session_line(row: dict[str, Any]) -> str:
+    parts = ["connected" if row["connected"] else f"offline since {text.clock(row['closed_ms'])}"]
+    for field, word in (("subscriptions", "subscription"), ("inflight", "message")):
+        if row[field]:
+            in_flight = " in flight" if field == "inflight" else ""
+            parts.append(text.count_of(row[field], word) + in_flight)
+    if row["queued"]:
+        parts.append(f"{row['queued']:,} queued ({text.size(row['queued_bytes'])})")
+    return f"  {text.name(row['client'])}  {', '.join(parts)}"
+
+
+def _sum(answer: dict[str, Any], *lists: str) -> int:
+    return sum(answer[name]["total"] for name in lists)

@@ -1,0 +1,163 @@
+"""``foldmq retained ls`` and ``foldmq retained get``."""
+
+import asyncio
+import base64
+import sys
+import time
+from typing import Any
+
+from cli.commands.actor_list import LOG_COLUMN, Row, gather, log_broker, show
+from cli.commands.published_messages import add_setters
+from cli.common import text
+from cli.common.tables import Column, time_ago
+from cli.common.text import printable
+from cli.logs.broker_client import LiveBroker
+from cli.logs.broker_search import open_brokers
+from cli.logs.log_brokers import LogBrokers
+from cli.logs.source_flags import SourceFlags
+from cli.logs.topic_flags import check_filter, check_topic
+from eventstore.errors import NoLog
+from eventstore.format.positions import Position, format_position, sequence_of
+
+PERMITTED = {True: "yes", False: "no", None: "unknown"}
+"""Whether a publisher may still publish its message, in words."""
+
+
+def run_list(
+    flags: SourceFlags, topic_filter: str, limit: int | None, *, not_permitted: bool, as_json: bool
+) -> None:
+    """Print the matching retained messages, or those without permission.
+
+    Raises UsageError for an invalid filter.
+    """
+    check_filter(topic_filter)
+    asyncio.run(_list(flags, topic_filter, limit, not_permitted=not_permitted, as_json=as_json))
+
+
+async def retained_rows(
+    brokers: LogBrokers, topic_filter: str, *, not_permitted: bool
+) -> tuple[list[tuple[LiveBroker, dict[str, Any]]], int]:
+    """Return retained messages by topic, each with a broker that knows it, and the number of all.
+
+    Every log has all of them, but only that of the publisher tells whether it is permitted.
+    """
+
+    async def ask(broker: LiveBroker) -> tuple[list[tuple[LiveBroker, dict[str, Any]]], int]:
+        about = {"filter": topic_filter, "not_permitted": not_permitted}
+        rows, total = await gather(LogBrokers([broker]), "retained", None, **about)
+        return [(broker, row) for row in rows], total
+
+    if not not_permitted:
+        found, total = await brokers.any(ask)
+        return sorted(found, key=_topic), total
+    parts = await brokers.each(ask)
+    by_topic = {
+        row["topic"]: (broker, row)
+        for _, (part, _) in parts
+        for broker, row in part
+        if row.get("permitted") is False  # an earlier version lists all
+    }
+    return sorted(by_topic.values(), key=_topic), max(total for _, (_, total) in parts)
+
+
+def _topic(found: tuple[LiveBroker, dict[str, Any]]) -> str:
+    return str(found[1]["topic"])
+
+
+def run_get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
+    """Write the payload of a retained message.
+
+    Raises Refused if there is none, UsageError for an invalid topic.
+    """
+    check_topic(topic)
+    asyncio.run(_get(flags, topic, newline=newline, as_json=as_json))
+
+
+async def _list(
+    flags: SourceFlags, topic_filter: str, limit: int | None, *, not_permitted: bool, as_json: bool
+) -> None:
+    async with open_brokers(flags) as brokers:
+        if flags.verbose:
+            log_broker(brokers)
+        found, total = await retained_rows(brokers, topic_filter, not_permitted=not_permitted)
+        for broker in brokers.present:
+            await add_setters(broker, [row for source, row in found[:limit] if source is broker])
+        rows = [brokers.labelled(broker, row) for broker, row in found[:limit]]
+        if not_permitted:
+            brokers.check_complete()
+    now_ms = round(time.time() * 1000)
+    columns: list[Column[Row]] = [
+        *([LOG_COLUMN] if brokers.several else []),
+        Column("POSITION", lambda row: format_position(row["ref"]), right=True),
+        Column("QOS", lambda row: row["qos"], right=True),
+        Column("SIZE", lambda row: text.size(row["size"]), right=True),
+        Column("SET", lambda row: _set(row, now_ms), right=True),
+        Column("BY", lambda row: row.get("set_by"), name=True),
+        Column("PERMITTED", lambda row: PERMITTED[row.get("permitted")]),
+        Column("EXPIRES", lambda row: _clock(row["expires_ms"]), wide=True),
+        Column("PROPERTIES", lambda row: ", ".join(row["properties"]) or None, wide=True),
+        Column("TOPIC", lambda row: row["topic"], name=True),
+    ]
+    show(rows, total, "retained message", columns, as_json=as_json)
+
+
+def _set(row: Row, now_ms: int) -> str | None:
+    """Return how long ago a message was published; "over" before the age of its copy."""
+    copied = time_ago(row.get("set_before_ms"), now_ms)
+    return time_ago(row.get("set_ms"), now_ms) or (copied and f"over {copied}")
+
+
+def _clock(time_ms: int | None) -> str | None:
+    return None if time_ms is None else text.clock(time_ms)
+
+
+async def _get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
+    async def ask(broker: LiveBroker) -> tuple[dict[str, Any], bytes]:
+        found = await broker.ask("retained.get", topic=topic)
+        return brokers.labelled(broker, found), await _payload(broker, found)
+
+    async with open_brokers(flags) as brokers:
+        if flags.verbose:
+            log_broker(brokers)
+        found, payload = await brokers.any(ask)
+    if as_json:
+        log = {"log": found["log"]} if "log" in found else {}
+        about = {
+            **log,
+            "topic": topic,
+            "qos": found["qos"],
+            "position": format_position(found["ref"]),
+            "set_by": found["set_by"],
+            "permitted": found.get("permitted"),
+        }
+        if found["expires_ms"] is not None:
+            about["expires"] = text.iso(found["expires_ms"])
+        if found["properties"]:
+            about["properties"] = found["properties"]
+        line = text.json_line({**about, "size": found["size"], **text.payload_field(payload)})
+        sys.stdout.write(line + "\n")
+        return
+    out = sys.stdout.buffer
+    if out.isatty():
+        shown = payload.decode("utf-8", "backslashreplace")
+        payload = "\n".join(map(printable, shown.split("\n"))).encode()
+    out.write(payload + (b"\n" if newline else b""))
+    out.flush()
+
+
+async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:
+    """Return the payload, from the log if it is too large for a reply."""
+    encoded = found["payload_base64"]
+    if encoded is not None:
+        return base64.b64decode(encoded)
+    # Few messages are that large: reading the log takes long to import.
+    from eventstore.log.message_store import messages_of
+    from eventstore.reading.log_source import open_log
+
+    ref: Position = found["ref"]
+    source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
+    for record in await source.some([sequence_of(ref)]):
+        for stored in messages_of(record):
+            if 0 <= ref - stored.first < len(stored.payloads):
+                return stored.payloads[ref - stored.first]
+    raise NoLog(f"message {format_position(ref)} is no longer in the log: try again")

@@ -1,0 +1,91 @@
+"""``foldmq salvage``: copies the intact part of a damaged log."""
+
+import asyncio
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+import typer
+
+from cli.common import text
+from cli.common.package_version import version
+from eventstore.copies.damaged_log import SalvageResult, salvage
+from projections.past.salvage_needs import SalvageNeeds
+
+_UPDATE_SECONDS = 0.2
+_SHOWN = 10
+"""Places of damage that are listed."""
+
+
+def run_salvage(source: Path, target: Path) -> None:
+    """Copy the log in ``source`` to ``target`` and print a report."""
+    progress = ProgressLine(sys.stderr)
+    try:
+        saved = asyncio.run(salvage(source, target, progress, SalvageNeeds, version))
+    finally:
+        progress.close()
+    typer.echo(report(saved, source, target))
+
+
+def report(saved: SalvageResult, source: Path, target: Path) -> str:
+    """Return the report: the records kept, what was given up, and the next steps."""
+    until = datetime.fromtimestamp(saved.until_ms / 1000, UTC)
+    time_text = until.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
+    kept = f"kept {saved.records:,} of {saved.known:,} records ({saved.entries:,} entries)"
+    lines = [f"{kept}, up to {time_text}"]
+    if not saved.holes:
+        lines.append(f"every record in {source} is intact")
+    for hole in saved.holes[:_SHOWN]:
+        count = text.count_of(hole.last - hole.first + 1, "record")
+        lines.append(f"given up: {count}, {hole.bytes:,} bytes: {hole}")
+    if len(saved.holes) > _SHOWN:
+        lines.append(f"given up: {len(saved.holes) - _SHOWN:,} more places")
+    if saved.holes:
+        lines.append(
+            f"{source} is unchanged; the new log says what was given up: foldmq log --data-dir "
+            f"{target} --type LogSalvaged"
+        )
+    if saved.stateless:
+        lines.append(
+            "no complete checkpoint is left: sessions and retained messages from before the damage "
+            "are known only where a later record repeats them"
+        )
+    if saved.sessions:
+        names = text.several(map(text.name, saved.sessions), len(saved.sessions))
+        count = text.count_of(len(saved.sessions), "session")
+        lines.append(f"may lack subscriptions or messages of the lost records: {count}: {names}")
+    if saved.dropped:
+        count = text.count_of(saved.dropped, "message")
+        lines.append(f"lost with the damage and dropped from their sessions: {count}")
+    lines.append(f"continue with: foldmq serve --data-dir {target}")
+    return "\n".join(lines)
+
+
+class ProgressLine:
+    """A progress line, updated in place, if the stream is a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Write to ``stream``."""
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._next = 0.0
+        self._shown = False
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Show how many of ``total`` bytes or records are done."""
+        now = time.monotonic()
+        if not self._terminal or now < self._next:
+            return
+        self._next = now + _UPDATE_SECONDS
+        self._shown = True
+        percent = 100 * done // total if total else 100
+        self._stream.write(f"\r{what}: {percent:3} % of {total:,} ")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Remove the line."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()

@@ -1,0 +1,384 @@
+"""``foldmq status``: a running broker on one screen."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from cli.commands.actor_list import log_broker
+from cli.commands.certificate_advice import advise_on_certificates, certificate_line
+from cli.commands.status_totals import add_free_space, added_up, dropped_by, memory_parts
+from cli.common import text
+from cli.common.colour import Style, painted
+from cli.common.tables import Column, Table
+from cli.logs.broker_search import open_brokers
+from cluster.status import Role, decode_status
+from eventstore.nats.cluster_messages import ask_nodes
+from projections.log_proof import REACHED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from cli.logs.broker_client import LiveBroker
+    from cli.logs.log_brokers import LogBrokers
+    from cli.logs.source_flags import SourceFlags
+
+Status = dict[str, Any]
+
+_LABEL = 15
+_NODES_SECONDS = 0.3
+"""Seconds in which the nodes of a cluster answer."""
+_WIDTH = 80
+"""Maximum width of a line that is not of a table, unless it is a single word."""
+
+
+def print_status(flags: SourceFlags, *, as_json: bool) -> bool:
+    """Print the status; return whether the broker is ready.
+
+    Raises NoLiveBroker if the broker of one of several logs does not answer.
+    """
+    return asyncio.run(_run(flags, as_json=as_json))
+
+
+async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
+    async with open_brokers(flags) as brokers:
+        if flags.verbose:
+            log_broker(brokers)
+        found = await ask_statuses(brokers)
+    if not brokers.several:
+        if as_json:
+            sys.stdout.write(text.json_line(found[0]) + "\n")
+        else:
+            _write(status_lines(found[0], brokers.where))
+        return bool(found[0]["ready"])
+    ready = all(one["ready"] for one in found) and not brokers.absent
+    if as_json:
+        about = {"ready": ready, "logs": found, "not_answering": list(brokers.absent)}
+        sys.stdout.write(text.json_line(about) + "\n")
+    else:
+        _write(status_lines_of_all(found, brokers))
+        _table(found, brokers)
+    brokers.check_complete()
+    return ready
+
+
+async def ask_statuses(brokers: LogBrokers) -> list[Status]:
+    """Return the status of each broker that answers; in a cluster it names the nodes that follow.
+
+    Of a node that leads a log, its broker reports the rest.
+    """
+
+    async def ask(broker: LiveBroker) -> Status:
+        status = await broker.ask("status", topics=False)
+        if status.get("epoch"):
+            answers = await ask_nodes(broker.client, broker.node, _NODES_SECONDS)
+            _, hyphen, number = broker.log.rpartition("-p")
+            of_log = hyphen + number if hyphen else ""
+            status["nodes"] = [
+                {
+                    "node": node.node.removesuffix(of_log),
+                    "cluster": broker.node.removesuffix(of_log),
+                    "leads": node.role is Role.LEADING,
+                    "time_ms": node.time_ms,
+                    "certificates": node.certificates,
+                    "reload": node.reload or None,
+                }
+                for node in map(decode_status, answers)
+                if node is not None
+            ]
+        return status
+
+    statuses = [status for _, status in await brokers.each(ask)]
+    add_free_space(statuses, brokers.directory)
+    return statuses
+
+
+def followers(statuses: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the nodes of a cluster that lead none of these logs, each once, by name."""
+    nodes = [node for status in statuses for node in status.get("nodes", ())]
+    leaders = {node["node"] for node in nodes if node["leads"]}
+    by_name = {node["node"]: node for node in nodes if node["node"] not in leaders}
+    yield from (by_name[name] for name in sorted(by_name))
+
+
+def _write(lines: Iterator[str]) -> None:
+    for line in lines:
+        sys.stdout.write(line + "\n")
+
+
+def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
+    """Yield a status as text."""
+    up = text.duration(found["time_ms"] - found["started_ms"])
+    yield f"{_ready(found['ready'])}: node {text.escaped(str(found['node']))}, up {up}"
+    for reason in found["trouble"]:
+        yield _problem(text.escaped(str(reason), 500))
+    yield from _failed_reload(found)
+    yield from _ends([found])
+    yield from _of_followers([found])
+    if found.get("crashed_ms"):
+        yield _fact("start", crash_text(found))
+    jump = (found.get("clock") or {}).get("last")
+    if jump is not None:
+        yield _fact("clock", jump_text(jump))
+    software = text.escaped(str(found["software"]))
+    yield _fact("broker", f"foldmq {software}, process {found['pid']}, {where}")
+    if found.get("epoch"):
+        leads = f"leads in epoch {found['epoch']:,}; foldmq nodes lists the others"
+        yield _fact("cluster", leads)
+    connections, sessions = found["connections"], found["sessions"]
+    paused = f", {connections['paused']:,} paused" if connections["paused"] else ""
+    yield _fact(
+        "connections", f"{connections['open']:,} of at most {connections['limit']:,}{paused}"
+    )
+    away = sessions["total"] - sessions["connected"] - sessions.get("logs", 0)
+    yield _fact("sessions", f"{sessions['connected']:,} connected, {away:,} offline")
+    yield from _counters(found)
+    yield from _dropped_lines(found.get("lines_dropped", 0))
+    log = found["log"]
+    yield _fact("log", f"records {log['first']:,} to {log['durable']:,}, {_stored(log)}")
+    yield from _proof(found)
+    yield _fact("process", _process(found))
+    yield from _memory(found)
+
+
+def _dropped_lines(count: int) -> Iterator[str]:
+    """Yield a line if lines of the broker's log were lost."""
+    if count:
+        lines = text.count_of(count, "line")
+        yield _fact("stderr", f"{lines} of the broker's log dropped, because it was not read")
+
+
+def crash_text(found: Mapping[str, Any]) -> str:
+    """Return that the previous run of a broker crashed, as text."""
+    lasted = time_off(found)
+    said = (
+        f"after a crash: the previous run did not end cleanly, its last write was {lasted} before "
+        "this start"
+    )
+    return f"{said}; {REACHED}" if reaches_mark(found) else said
+
+
+def time_off(status: Mapping[str, Any]) -> str:
+    """Return how long before its start a broker had last written, as text."""
+    off = status.get("off_ms")
+    if off is None:  # a broker of an older version
+        off = status["started_ms"] - status["crashed_ms"]
+    return text.duration(off) if off > 0 else "an unknown time (the clock was set back)"
+
+
+def reaches_mark(found: Mapping[str, Any]) -> bool:
+    """Return whether the log that a crash left was known to be whole at this start."""
+    doubts = (found.get("log") or {}).get("not_proven", ())
+    return all(one["from_ms"] != found["crashed_ms"] for one in doubts)
+
+
+def _proof(found: Mapping[str, Any], where: str = "") -> Iterator[str]:
+    """Yield what cannot be said about a log."""
+    for one in (found.get("log") or {}).get("not_proven", ()):
+        yield _fact("not proven", where + text.escaped(str(one["text"]), 1000))
+
+
+def _failed_reload(found: Mapping[str, Any], where: str = "") -> Iterator[str]:
+    """Yield a line if the last reload of the settings failed."""
+    reload = found.get("reload")
+    if reload is not None and reload["error"]:
+        ago = text.duration(found["time_ms"] - reload["time_ms"])
+        why = text.escaped(reload["error"], 500)
+        yield _problem(f"{where}settings not reloaded {ago} ago: {why}")
+
+
+def jump_text(jump: Mapping[str, Any]) -> str:
+    """Return the last jump of a broker's clock as text."""
+    direction = "forward" if jump["ms"] > 0 else "back"
+    when = "" if jump["seen"] == "running" else ", seen at the start"
+    return (
+        f"jumped {direction} by {text.duration(abs(jump['ms']))} {text.duration(jump['age_ms'])} "
+        f"ago{when}; nothing expired because of it (foldmq log --type ClockJumped)"
+    )
+
+
+def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterator[str]:
+    """Yield the statuses of several logs as text, added up."""
+    total = added_up(found)
+    yield f"{_ready(total['ready'] and not brokers.absent)}: {brokers.title}"
+    for node in brokers.absent:
+        yield _problem(f"log {text.name(node)} does not answer: not included")
+    for status in found:
+        for reason in status["trouble"]:
+            log = text.name(status["node"])
+            yield _problem(f"log {log}: {text.escaped(str(reason), 500)}")
+    for status in found:
+        if status.get("reload"):
+            yield from _failed_reload(status, f"log {text.name(status['node'])}: ")
+    yield from _ends(found)
+    yield from _of_followers(found)
+    for status in found:
+        if status.get("crashed_ms"):
+            yield _fact("start", f"log {text.name(status['node'])}: {crash_text(status)}")
+    software = ", ".join(sorted({text.escaped(str(one["software"])) for one in found}))
+    yield _fact("broker", f"foldmq {software}, {brokers.where}")
+    connections, sessions = total["connections"], total["sessions"]
+    paused = f", {connections['paused']:,} paused" if connections["paused"] else ""
+    yield _fact(
+        "connections",
+        f"{connections['open']:,}, at most {connections['limit']:,} for each log{paused}",
+    )
+    others = sessions["total"] - sessions["connected"] - sessions["logs"]
+    yield _fact("sessions", f"{sessions['connected']:,} connected, {others:,} offline or shared")
+    yield from _counters(total, "in each log")
+    yield from _dropped_lines(sum(status.get("lines_dropped", 0) for status in found))
+    yield _fact("logs", _stored(total["log"] or {}))
+    for status in found:
+        yield from _proof(status, f"log {text.name(status['node'])}: ")
+    yield _fact("processes", _process(total))
+    yield from _memory(total)
+
+
+def _of_followers(statuses: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the same for the nodes of a cluster that do not lead."""
+    for node in followers(statuses):
+        where = f"node {text.name(node['node'])}: "
+        yield from _failed_reload(node, where)
+        yield from _ends([node], where)
+
+
+def _ends(
+    statuses: Sequence[Status] | Sequence[Mapping[str, Any]], where: str = ""
+) -> Iterator[str]:
+    """Yield a line for each certificate that has expired, will soon, or is not valid yet."""
+    for one in advise_on_certificates(statuses):
+        colour: Style = "red" if one.severity == "problem" else "yellow"
+        lines = _lines(f"  {where}{certificate_line(one)}", "    ")
+        yield "\n".join(painted(line, colour, sys.stdout) for line in lines)
+
+
+def _table(found: Sequence[Status], brokers: LogBrokers) -> None:
+    """Print a row for each log, also for one whose broker does not answer."""
+    statuses = {status["node"]: status for status in found}
+    epochs = any(status.get("epoch") for status in found)
+    epoch: Column[Mapping[str, Any]] = Column(
+        "EPOCH", lambda row: row.get("epoch"), right=True, least_width=120
+    )
+    table: Table[Mapping[str, Any]] = Table(
+        [
+            Column("LOG", lambda row: row["node"]),
+            Column("STATE", _state, style=lambda row: "green" if row.get("ready") else "red"),
+            Column("UP", _up, right=True, wide=True),
+            Column("PID", lambda row: row.get("pid"), right=True, least_width=150),
+            *([epoch] if epochs else []),
+            Column("CONNECTIONS", lambda row: _of(row, "connections", "open"), right=True),
+            Column("SUBSCR.", lambda row: row.get("subscriptions"), right=True, least_width=120),
+            Column("IN FLIGHT", lambda row: _of(row, "census", "inflight"), right=True, wide=True),
+            Column("QUEUED", lambda row: _of(row, "census", "queued"), right=True),
+            Column("DROPPED", _dropped, right=True),
+            Column("RECORDS", _records, right=True, least_width=150),
+            Column("SIZE", lambda row: _size(_of(row, "log", "stream_bytes")), right=True),
+            Column("MEMORY", lambda row: _size(_of(row, "process", "rss")), right=True),
+        ]
+    )
+    sys.stdout.write("\n")
+    for node in brokers.nodes:
+        table.add(statuses.get(node, {"node": node}))
+    table.close()
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    if "ready" not in row:
+        return "no answer"
+    return "ready" if row["ready"] else "not ready"
+
+
+def _up(row: Mapping[str, Any]) -> str | None:
+    return text.duration(row["time_ms"] - row["started_ms"]) if "ready" in row else None
+
+
+def _of(row: Mapping[str, Any], part: str, name: str) -> int | None:
+    found: int | None = row[part].get(name) if part in row else None
+    return found
+
+
+def _dropped(row: Mapping[str, Any]) -> int | None:
+    return sum(row["dropped"].values()) if "dropped" in row else None
+
+
+def _records(row: Mapping[str, Any]) -> str | None:
+    return f"{row['log']['first']}-{row['log']['durable']}" if "ready" in row else None
+
+
+def _size(count: int | None) -> str | None:
+    return None if count is None else text.size(count)
+
+
+def _ready(ready: bool) -> str:
+    return (
+        painted("ready", "green", sys.stdout) if ready else painted("not ready", "red", sys.stdout)
+    )
+
+
+def _fact(label: str, said: str) -> str:
+    begin = f"  {label.ljust(_LABEL)}"
+    return "\n".join(_lines(begin + said, " " * len(begin)))
+
+
+def _detail(said: str) -> str:
+    begin = " " * (_LABEL + 2)
+    return "\n".join(_lines(begin + said, begin + "  "))
+
+
+def _problem(said: str) -> str:
+    lines = _lines(f"  {said}", "    ")
+    return "\n".join(painted(line, "red", sys.stdout) for line in lines)
+
+
+def _lines(said: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        said,
+        _WIDTH,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _counters(found: Mapping[str, Any], where_retained: str = "") -> Iterator[str]:
+    """Yield what can be added up for several logs."""
+    census = found["census"]
+    yield _fact("subscriptions", f"{found['subscriptions']:,}")
+    retained = found["retained"]
+    kept = f"{text.count_of(retained['count'], 'message')}, {text.size(retained['bytes'])}"
+    yield _fact("retained", f"{kept}, {where_retained}" if where_retained else kept)
+    for label, way in (("received", "in"), ("sent", "out")):
+        by_qos = found["messages"][way]
+        listed = " / ".join(f"{count:,}" for count in by_qos)
+        count = text.count_of(sum(by_qos), "message")
+        yield _fact(label, f"{count} (QoS 0 / 1 / 2: {listed})")
+    unacknowledged = census["inflight"] + census["releasing"]
+    queued = text.count_of(census["queued"], "message")
+    size = text.size(census["queued_bytes"])
+    yield _fact(
+        "waiting", f"{queued} queued ({size}), {unacknowledged:,} sent and not acknowledged"
+    )
+    dropped = sum(found["dropped"].values())
+    yield _fact("dropped", text.count_of(dropped, "message"))
+    for line in dropped_by(found["dropped"]):
+        yield _detail(line)
+
+
+def _stored(log: Mapping[str, Any]) -> str:
+    size, free = log.get("stream_bytes"), log.get("disk_free")
+    stored = "size not known yet" if size is None else text.size(size)
+    if log.get("limit"):
+        stored += f" of at most {text.size(log['limit'])}"
+    return stored if free is None else f"{stored}, {text.size(free)} free on the disk"
+
+
+def _memory(found: Mapping[str, Any]) -> Iterator[str]:
+    for what, size in memory_parts(found):
+        yield _detail(f"{text.size(size)}: {what}")
+
+
+def _process(found: Mapping[str, Any]) -> str:
+    process = found["process"]
+    return f"{text.size(process['rss'])} of memory, {process['cpu_s']:,.0f} s of processor"

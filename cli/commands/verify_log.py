@@ -1,0 +1,193 @@
+"""``foldmq log verify``: checks that records are complete, in order, intact and readable."""
+
+import asyncio
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cli.common import text
+from cli.common.progress_bar import progress
+from cli.logs.log_failures import LogFailures
+from cli.logs.node_logs import open_logs
+from cli.logs.source_flags import SourceFlags
+from eventstore.format.positions import sequence_of
+from eventstore.reading.log_source import LogSource
+from projections.audit.exchange_audit import ExchangeAudit, audit_exchange
+from projections.audit.log_verifier import LogVerifier, verify_log
+from projections.audit.rule_table import Violation
+from projections.log_proof import NO_MARK, doubt_object, proven_spans, spans_text, statement
+
+_MAX_PROBLEMS = 100
+
+
+@dataclass(slots=True)
+class _Problems:
+    """Prints problems as they are found, or keeps the first ones for JSON."""
+
+    prefix: str
+    as_json: bool
+    count: int = 0
+    listed: list[dict[str, object]] = field(default_factory=list)
+
+    def __call__(self, sequence: int, what: str) -> None:
+        self.count += 1
+        if self.as_json:
+            if self.count <= _MAX_PROBLEMS:
+                self.listed.append({"record": sequence, "what": what})
+        elif self.count <= _MAX_PROBLEMS:
+            sys.stdout.write(f"{self.prefix}record {sequence} {what}\n")
+        elif self.count == _MAX_PROBLEMS + 1:
+            sys.stdout.write(f"{self.prefix}further problems are only counted\n")
+
+    def found(self, violation: Violation) -> None:
+        """Print a violation of a rule of the audit."""
+        self(sequence_of(violation.at), violation.what)
+
+    def fields(self) -> dict[str, object]:
+        """Return the fields of a JSON object."""
+        return {"problems": self.count, "listed": self.listed}
+
+
+def run_verify_log(flags: SourceFlags, *, as_json: bool = False) -> bool:
+    """Check the log, print problems and a summary; return whether it is intact.
+
+    Where a node has several logs, and none is named, check all of them, and what each took. A log
+    that cannot be read is left out, and IncompleteLogs raised at the end.
+    """
+    failures = LogFailures()
+    intact = asyncio.run(_run(flags, failures, as_json=as_json))
+    failures.check(len(intact.keys() | failures.errors.keys()))
+    return all(intact.values())
+
+
+async def _run(flags: SourceFlags, failures: LogFailures, *, as_json: bool) -> dict[str, bool]:
+    """Return for each log whether it is intact; a single log has an empty name."""
+    async with open_logs(flags, failures=failures) as logs:
+        if "" in logs:
+            return {"": (await _verify(logs[""], as_json=as_json)).intact}
+        return await _verify_all(logs, failures, as_json=as_json)
+
+
+class _Verified(NamedTuple):
+    """A log that was checked."""
+
+    verifier: LogVerifier
+    intact: bool
+
+
+async def _verify(source: LogSource, log: str = "", *, as_json: bool) -> _Verified:
+    """Check a log and print the result; ``log`` is its name if there are several."""
+    problems = _Problems(f"log {log}: " if log else "", as_json=as_json)
+    verifier = await verify_log(source, problems, progress)
+    if as_json:
+        times = {
+            key: None if value is None else text.iso(value)
+            for key, value in (("from", verifier.first_ms), ("to", verifier.last_ms))
+        }
+        found = {"records": verifier.records, "entries": verifier.entries, **times}
+        found["first_record"] = source.begin
+        proven = [
+            {"from": text.iso(begin), "to": text.iso(end)}
+            for begin, end in _verified_spans(verifier)
+        ]
+        doubts = [doubt_object(one) for one in verifier.proof.doubts]
+        rest = {
+            "void_parts": verifier.void,
+            "proven": proven,
+            "not_proven": doubts,
+            **problems.fields(),
+        }
+        sys.stdout.write(text.json_line({**({"log": log} if log else {}), **found, **rest}) + "\n")
+    else:
+        if source.cut is not None:
+            sys.stdout.write(problems.prefix + source.beginning() + "\n")
+        summary = verification_summary(verifier, problems.count, source.where)
+        sys.stdout.write(f"{problems.prefix}{summary}\n")
+        for doubt in verifier.proof.doubts:
+            sys.stdout.write(f"{problems.prefix}{statement(doubt)}\n")
+        if source.noted is None and source.unproven is None and source.last:
+            sys.stdout.write(f"{problems.prefix}{NO_MARK}\n")
+    return _Verified(verifier, not problems.count)
+
+
+async def _verify_all(
+    logs: Mapping[str, LogSource], failures: LogFailures, *, as_json: bool
+) -> dict[str, bool]:
+    """Check the logs of a node, and whether each took what its sessions subscribed to."""
+    verified: dict[str, _Verified] = {}
+    for log, source in logs.items():
+        with failures.of(log):
+            verified[log] = await _verify(source, log, as_json=as_json)
+    intact = {log: one.intact for log, one in verified.items()}
+    damaged = [*failures.errors, *(log for log, one in intact.items() if not one)]
+    if not damaged:
+        for log in logs:
+            with failures.of(log):
+                intact[log] = await _verify_exchange(log, logs, as_json=as_json)
+        damaged = [log for log, one in intact.items() if not one]
+    elif not as_json:
+        what = "cannot be read" if failures.errors else "is damaged"
+        sys.stdout.write(f"the exchange between the logs is not checked: a log {what}\n")
+    if not as_json and verified and not failures.errors:
+        sys.stdout.write(_total(verified.values(), damaged) + "\n")
+    return intact
+
+
+async def _verify_exchange(log: str, logs: Mapping[str, LogSource], *, as_json: bool) -> bool:
+    """Check what a log took of the others and print the result; return whether it is complete."""
+    problems = _Problems(f"log {log}: ", as_json=as_json)
+    found = await audit_exchange(log, logs, problems.found, progress)
+    if as_json:
+        ends = [one._asdict() for one in found.ends]
+        line = {"exchange": log, "due": found.due, "followed": ends, **problems.fields()}
+        sys.stdout.write(text.json_line(line) + "\n")
+    else:
+        sys.stdout.write(f"{problems.prefix}{_exchange_summary(found, problems.count)}\n")
+    return not problems.count
+
+
+def _total(verified: Collection[_Verified], damaged: Sequence[str]) -> str:
+    """Return the summary of all logs."""
+    records = text.count_of(sum(one.verifier.records for one in verified), "record")
+    entries = sum(one.verifier.entries for one in verified)
+    read = f"{records}, {entries:,} entries"
+    if not damaged:
+        parts = sum(len(one.verifier.proof.doubts) for one in verified)
+        but = f"; nothing can be said about {text.count_of(parts, 'part')} of them" if parts else ""
+        return f"all {len(verified)} logs are intact: {read}{but}"
+    of = f"{len(damaged)} of {text.count_of(len(verified), 'log')}"
+    return f"damaged: {of}, {', '.join(damaged)}; read {read}"
+
+
+def _exchange_summary(found: ExchangeAudit, problems: int) -> str:
+    """Return what an audit of the exchange found, in a line."""
+    due = f"{text.count_of(found.due, 'message')} of other logs had to be taken"
+    taken = text.count_of(problems, "problem") if problems else "all there"
+    ends = ", ".join(
+        f"{text.name(one.log)} up to record {one.through:,} of {one.last:,}" for one in found.ends
+    )
+    return f"{due}, {taken}; it has taken {ends}"
+
+
+def verification_summary(verifier: LogVerifier, problems: int, where: str) -> str:
+    """Return the summary line: the records read, and whether the log is intact."""
+    read = (
+        f"{text.count_of(verifier.records, 'record')}, {verifier.entries:,} "
+        f"{'entry' if verifier.entries == 1 else 'entries'}"
+    )
+    spans = _verified_spans(verifier)
+    if spans:
+        read += f", {spans_text(spans)}"
+    if verifier.void:
+        read += f"; {text.count_of(verifier.void, 'part')} of turns that were not completed"
+    if problems:
+        return f"damaged: {text.count_of(problems, 'problem')} in the log of {where}; read {read}"
+    return f"intact: {read}"
+
+
+def _verified_spans(verifier: LogVerifier) -> list[tuple[int, int]]:
+    """Return the times for which the verdict holds, Unix time in milliseconds."""
+    if verifier.first_ms is None or verifier.last_ms is None:
+        return []
+    return proven_spans(verifier.first_ms, verifier.last_ms, verifier.proof.doubts)

@@ -1,0 +1,250 @@
+"""``foldmq verify``: the running broker's state and its projections, compared with the log."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Iterator
+
+from cli.common import text
+from cli.common.progress_bar import progress
+from cli.logs.log_failures import LogFailures
+from cli.logs.node_logs import open_logs
+from cli.logs.source_flags import SourceFlags
+from cli.logs.state_client import NoBroker, StateClient
+from eventstore.errors import CutMeanwhile
+from eventstore.format.positions import Position, format_position
+from eventstore.reading.log_source import LogSource
+from projections.log_proof import statement
+from projections.past.comparison import MARK, SESSION, Difference
+from projections.past.divergence import Divergence, FieldDifference
+from projections.past.state_verification import StateVerification, VerificationOutcome
+
+_TRIES = 2
+"""Number of attempts if the broker deletes records meanwhile."""
+_LISTED = 20
+_LOOKED_AT = 1000
+"""Maximum number of damaged messages in JSON output."""
+_SHOWN = 5
+"""Maximum number of elements of a field on a line."""
+_MAX_ELEMENTS = 100
+
+
+def run_verify_state(
+    flags: SourceFlags, session: str | None, *, stored: bool, as_json: bool
+) -> bool:
+    """Compare and print differences; return whether there are none.
+
+    Where a node has several logs, and none is named, compare each with its broker. Raises NoBroker
+    if the broker is to be compared and does not answer; of several logs IncompleteLogs, at the end.
+    """
+    verification = _Verification(flags, session, stored=stored, as_json=as_json)
+    for _ in range(_TRIES):
+        with contextlib.suppress(CutMeanwhile):
+            return asyncio.run(verification.run())
+    return asyncio.run(verification.run(last=True))
+
+
+class _Verification:
+    """Compares each log with its broker, and prints the results."""
+
+    def __init__(
+        self, flags: SourceFlags, session: str | None, *, stored: bool, as_json: bool
+    ) -> None:
+        self._flags = flags
+        self._session = session
+        self._stored = stored
+        self._as_json = as_json
+        self._equal: dict[str, bool] = {}
+        """Whether there is no difference, by log; these logs are not compared again."""
+
+    async def run(self, *, last: bool = False) -> bool:
+        """Return whether there are no differences.
+
+        Raises CutMeanwhile if some logs were cut meanwhile, unless it is the last attempt: then
+        they count as not compared. The others are not compared again.
+        """
+        failures = LogFailures()
+        async with open_logs(self._flags, self._session, failures) as logs:
+            for log in [log for log in logs if log not in self._equal]:
+                with failures.of(log):
+                    outcome = await self._outcome(logs[log])
+                    self._print(log, outcome)
+                    self._equal[log] = outcome.equal
+            several = "" not in logs
+        cut = [one for one in failures.errors.values() if isinstance(one, CutMeanwhile)]
+        if cut and not last:
+            raise cut[0]
+        different = [log for log, equal in self._equal.items() if not equal]
+        if several and self._equal and not failures.errors and not self._as_json:
+            count = len(self._equal)
+            said = f"{len(different)} of {count} logs: {', '.join(different)}"
+            said = f"different: {said}" if different else f"all {count} logs: equal"
+            sys.stdout.write(said + "\n")
+        failures.check(len(self._equal) + len(failures.errors))
+        return not different
+
+    async def _outcome(self, source: LogSource) -> VerificationOutcome:
+        source.require_whole()
+        node = await source.node()
+        broker: StateClient | None = None
+        if not self._stored:
+            if not source.live:
+                raise NoBroker(node, f"no broker is running on {source.where}")
+            broker = StateClient(source, node)
+        return await StateVerification(source, node, broker, self._session, progress).outcome()
+
+    def _print(self, log: str, outcome: VerificationOutcome) -> None:
+        if self._as_json:
+            found = verification_object(outcome)
+            sys.stdout.write(text.json_line({"log": log, **found} if log else found) + "\n")
+            return
+        for line in verification_lines(outcome):
+            prefix = f"log {log}: " if log and not line.startswith(" ") else ""
+            sys.stdout.write(f"{prefix}{line}\n")
+
+
+# ----------------------------------------------------------------------------- text
+
+
+def verification_lines(outcome: VerificationOutcome) -> Iterator[str]:
+    """Yield the result as text."""
+    for one in outcome.divergences[:_LISTED]:
+        yield from _divergence_lines(one)
+    for sequence in outcome.damaged[:_LISTED]:
+        yield f"message {sequence} of the projections cannot be read"
+    rest = len(outcome.divergences) - _LISTED + outcome.more
+    if rest > 0:
+        yield f"and {rest:,} more"
+    said, found = outcome.said, outcome.found
+    if said is not None and outcome.equal:
+        counts = _counts(outcome, said.sessions, said.retained)
+        yield f"equal: {counts} in the broker, as of {format_position(said.end)}"
+    if found is not None and outcome.equal and (found.mark is not None or found.sessions):
+        counts = _counts(outcome, len(found.sessions), len(found.retained))
+        of_mark = f", as of record {found.mark.sequence}" if found.mark is not None else ""
+        yield f"equal: {counts} in the projections{of_mark}"
+    if found is not None and found.mark is not None:
+        yield from map(statement, found.mark.doubts)
+    if found is not None and found.useless is not None:
+        yield f"a start would ignore the projections and read the whole log: {found.useless}"
+    if not outcome.equal:
+        yield _verdict(outcome)
+
+
+def _counts(outcome: VerificationOutcome, sessions: int, retained: int) -> str:
+    if outcome.only is not None:
+        return f"session {text.name(outcome.only)} {'is' if sessions else 'is not'}"
+    return f"{text.count_of(sessions, 'session')} and {text.count_of(retained, 'retained message')}"
+
+
+def _verdict(outcome: VerificationOutcome) -> str:
+    count = len(outcome.divergences) + len(outcome.damaged) + outcome.more
+    first = outcome.first
+    said = f"different: {text.count_of(count, 'difference')}"
+    return said if first is None else f"{said}, the first at {format_position(first)}"
+
+
+def _subject(one: Difference) -> str:
+    if one.kind == MARK:
+        return "the mark"
+    noun = "session" if one.kind == SESSION else "the retained message on"
+    return f"{noun} {text.name(one.name)}"
+
+
+def _divergence_lines(divergence: Divergence) -> Iterator[str]:
+    one, trail = divergence.difference, divergence.trail
+    side, as_of = f"the {one.where}", format_position(one.bound)
+    if one.kind == MARK and one.log is None:
+        yield f"the projections are newer than the log, which ends before {as_of}"
+        return
+    if one.kind == MARK:
+        yield f"the projections belong to another log: record {as_of} does not match"
+        return
+    subject = _subject(one)
+    if one.other is None:
+        yield f"{subject}: missing in {side}, as of {as_of}"
+    elif one.log is None:
+        yield f"{subject}: in {side} but not in the log, as of {as_of}"
+    else:
+        yield f"{subject}: differs between {side} and the log, as of {as_of}"
+    if trail.parts_at is None:
+        yield "  no position of the log matches this state"
+    elif trail.equal_at is None:
+        yield f"  they diverge at {format_position(trail.parts_at)}"
+    else:
+        yield (
+            f"  equal up to {format_position(trail.equal_at)}, they diverge at "
+            f"{format_position(trail.parts_at)}"
+        )
+    for known in divergence.fields:
+        yield from _field_lines(known, one.where)
+
+
+def _field_lines(known: FieldDifference, where: str) -> Iterator[str]:
+    at = known.trail.parts_at
+    since = f", from {format_position(at)} on" if at is not None else ""
+    yield f"  {known.name}{since}:" + ("" if known.log or known.other else " in a different order")
+    for side, some in (("log", known.log), (where, known.other)):
+        if some:
+            more = f" and {len(some) - _SHOWN:,} more" if len(some) > _SHOWN else ""
+            yield f"    only in the {side}: " + "; ".join(some[:_SHOWN]) + more
+
+
+# ----------------------------------------------------------------------------- JSON
+
+
+def verification_object(outcome: VerificationOutcome) -> dict[str, object]:
+    """Return the result as a JSON object."""
+    said, found = outcome.said, outcome.found
+    broker = None
+    if said is not None:
+        broker = {
+            "as_of": format_position(said.end),
+            "sessions": said.sessions,
+            "retained": said.retained,
+        }
+    projections = None
+    if found is not None:
+        projections = {
+            "as_of": found.mark.sequence if found.mark is not None else None,
+            "sessions": len(found.sessions),
+            "retained": len(found.retained),
+            "useless": found.useless,
+            "damaged": found.damaged[:_LOOKED_AT],
+        }
+    return {
+        "equal": outcome.equal,
+        "first": _position(outcome.first),
+        "broker": broker,
+        "projections": projections,
+        "differences": [_object(one) for one in outcome.divergences],
+        "more": outcome.more,
+    }
+
+
+def _position(at: Position | None) -> str | None:
+    return None if at is None else format_position(at)
+
+
+def _object(divergence: Divergence) -> dict[str, object]:
+    one, trail = divergence.difference, divergence.trail
+    what = "missing" if one.other is None else "extra" if one.log is None else "differs"
+    return {
+        "where": one.where,
+        "kind": one.kind,
+        "name": one.name,
+        "what": what,
+        "as_of": format_position(one.bound),
+        "equal_up_to": _position(trail.equal_at),
+        "parts_at": _position(trail.parts_at),
+        "fields": [
+            {
+                "field": known.name,
+                "log": known.log[:_MAX_ELEMENTS],
+                one.where: known.other[:_MAX_ELEMENTS],
+                "equal_up_to": _position(known.trail.equal_at),
+                "parts_at": _position(known.trail.parts_at),
+            }
+            for known in divergence.fields
+        ],
+    }

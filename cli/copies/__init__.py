@@ -1,1 +1,0 @@
-"""The commands that copy logs: ``backup``, ``restore`` and ``salvage``."""

@@ -1,1 +1,0 @@
-"""``foldmq status`` and ``foldmq doctor``: the health of a broker, and remedies for problems."""

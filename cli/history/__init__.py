@@ -1,1 +1,0 @@
-"""The commands on a log: ``log``, ``replay``, ``diff``, ``why`` and ``verify``."""

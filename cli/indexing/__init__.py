@@ -1,1 +1,0 @@
-"""The index of the log: ``foldmq log index``, and the process that writes it beside the broker."""

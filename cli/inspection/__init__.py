@@ -1,1 +1,0 @@
-"""The output of ``actors``, ``sessions``, ``retained`` and ``subscriptions``."""

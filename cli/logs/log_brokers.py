@@ -1,0 +1,176 @@
+"""The brokers of all logs of a node or cluster, asked together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cli.common import text
+from cli.logs.broker_client import NoLiveBroker
+from cli.logs.several_logs import log_of_session
+from eventstore.display import name
+from eventstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from cli.logs.broker_client import LiveBroker
+
+_Answer = TypeVar("_Answer")
+_NUMBER = re.compile(r"-p[0-9]+$")
+
+
+class LogBrokers:
+    """The brokers that a command is about: one, or that of each log of a node or cluster.
+
+    One that does not answer is left out from then on: the command prints what the others have, and
+    ends with :meth:`check_complete`.
+    """
+
+    def __init__(
+        self,
+        brokers: Sequence[LiveBroker],
+        logs: Sequence[str] = (),
+        directory: Path | None = None,
+    ) -> None:
+        """Take the brokers to ask.
+
+        ``logs`` are the names of all logs, if there are several, even if one was chosen.
+        ``directory`` is the data directory with the log, if that is on this machine.
+        """
+        self.logs = list(logs)
+        self.absent: dict[str, NoLiveBroker] = {}
+        """Why a broker does not answer, by node."""
+        self.directory = directory
+        self._brokers = list(brokers)
+
+    @property
+    def several(self) -> bool:
+        """Whether the command is about several logs."""
+        return len(self._brokers) > 1
+
+    @property
+    def present(self) -> list[LiveBroker]:
+        """The brokers that have not failed to answer, in the order of their logs."""
+        return [one for one in self._brokers if one.node not in self.absent]
+
+    @property
+    def nodes(self) -> list[str]:
+        """The nodes of all brokers."""
+        return [one.node for one in self._brokers]
+
+    @property
+    def where(self) -> str:
+        """The location of the brokers, as text."""
+        return self._brokers[0].where
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection to NATS is up, which they share."""
+        return self._brokers[0].connected
+
+    @property
+    def owner(self) -> str:
+        """The node, or the node or cluster to which several logs belong."""
+        return _NUMBER.sub("", self.logs[0]) if self.several else self._brokers[0].node
+
+    @property
+    def title(self) -> str:
+        """The broker, or the node or cluster with its logs, as text."""
+        if not self.several:
+            return f"node {name(self.owner)}"
+        return f"{name(self.owner)}, {len(self.logs)} logs"
+
+    def refreshed(self) -> LogBrokers:
+        """Return the same brokers, also those that did not answer."""
+        return LogBrokers(self._brokers, self.logs, self.directory)
+
+    def of_log(self, log: str) -> LiveBroker:
+        """Return the broker of a log; raises NoLiveBroker if there is no such log."""
+        for broker in self._brokers:
+            if broker.node == log:
+                return broker
+        raise NoLiveBroker(f"there is no log {name(log)} on {self.where}")
+
+    def only(self, what: str) -> LiveBroker:
+        """Return the only broker; raises UsageError for ``what``, which cannot be asked of all."""
+        if self.several:
+            raise UsageError(
+                f"{what} of one log, and there are {len(self.logs)}: give --node, one of "
+                f"{', '.join(self.logs)}"
+            )
+        return self._brokers[0]
+
+    def of_session(self, session: str) -> LiveBroker:
+        """Return the broker that a session belongs to; of a shared subscription its home.
+
+        Raises UsageError if another log was chosen than that of a client.
+        """
+        if not self.several:
+            log_of_session(self.logs, session, self._brokers[0].node)
+            return self._brokers[0]
+        own = log_of_session(self.logs, session)
+        if own is None:
+            return self.only(f"{name(session)} is a session")
+        return self._brokers[self.logs.index(own)]
+
+    async def each(
+        self, ask: Callable[[LiveBroker], Awaitable[_Answer]]
+    ) -> list[tuple[LiveBroker, _Answer]]:
+        """Ask all brokers at once; return the answers in the order of the logs.
+
+        Raises what ``ask`` raises, and NoLiveBroker if no broker answers.
+        """
+        asked = self.present
+        found = await asyncio.gather(*map(ask, asked), return_exceptions=True)
+        answers: list[tuple[LiveBroker, _Answer]] = []
+        for broker, answer in zip(asked, found, strict=True):
+            if isinstance(answer, NoLiveBroker):
+                self.absent[broker.node] = answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                answers.append((broker, answer))
+        if not answers:
+            raise next(iter(self.absent.values()))
+        return answers
+
+    async def any(self, ask: Callable[[LiveBroker], Awaitable[_Answer]]) -> _Answer:
+        """Return the answer of the first broker that answers, about what every log has.
+
+        Raises what ``ask`` raises, and NoLiveBroker if no broker answers.
+        """
+        for broker in self.present:
+            try:
+                return await ask(broker)
+            except NoLiveBroker as error:
+                self.absent[broker.node] = error
+        raise next(iter(self.absent.values()))
+
+    @contextlib.contextmanager
+    def leaving_out(self, broker: LiveBroker) -> Iterator[None]:
+        """Leave a broker out that does not answer, if others are asked as well."""
+        try:
+            yield
+        except NoLiveBroker as error:
+            if not self.several:
+                raise
+            self.absent[broker.node] = error
+
+    def labelled(self, broker: LiveBroker, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a row of a broker; it names its log if there are several."""
+        return {"log": broker.node, **row} if self.several else row
+
+    def short(self, log: str) -> str:
+        """Return a name of a log that is unique among those of the same owner: ``p0``."""
+        return log.removeprefix(f"{self.owner}-")
+
+    def check_complete(self) -> None:
+        """Raise NoLiveBroker if some brokers did not answer."""
+        if self.absent:
+            reasons = "; ".join(map(str, self.absent.values()))
+            count = f"{len(self.absent)} of {text.count_of(len(self._brokers), 'log')}"
+            raise NoLiveBroker(f"incomplete, without {count}: {reasons}")

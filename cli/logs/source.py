@@ -1,0 +1,115 @@
+"""The log that a command reads, found by flags and settings."""
+
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from cli.logs.nats_access import external_access
+from cli.logs.several_logs import log_names
+from cli.logs.source_flags import SourceFlags
+from cli.settings.log_settings import LogLocationSettings, load_log_settings
+from eventstore.errors import UsageError
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.partitions import directory_name
+from eventstore.reading.index_files import IndexFiles
+from eventstore.reading.indexed_reading import with_index
+from eventstore.reading.log_location import LogLocation, open_directory, stream_of
+from eventstore.reading.log_source import LogSource
+
+_LISTED = 10
+
+
+@contextlib.asynccontextmanager
+async def open_source(flags: SourceFlags) -> AsyncIterator[LogSource]:
+    """Find and open the log that the flags name.
+
+    Raises ConfigError, UsageError, NoLog, DataDirError, LostLog or NatsUnavailable.
+    """
+    settings = load_log_settings(flags.settings, os.environ, flags.config)
+    async with contextlib.AsyncExitStack() as stack:
+        location = await find_location(stack, settings, flags)
+        client = await location.connect(stack)
+        stream = _only(await location.streams(client), location.where)
+        source = await location.open(client, stream)
+        source = await with_index(source, index_path(settings.data_dir, stream))
+        if flags.verbose:
+            write_notice(location.reading([stream]))
+            write_index_notice(source, settings.data_dir)
+        yield source
+
+
+def write_index_notice(source: LogSource, data_dir: Path) -> None:
+    """Write which records of a log are indexed to stderr, if it has an index."""
+    if source.index is not None:
+        said = f"records {source.index.first} to {source.index.last} are indexed"
+        write_notice(f"{said} in {index_path(data_dir, source.stream)}")
+
+
+def index_path(data_dir: Path, stream: str) -> Path:
+    """Return the path of the index of a log.
+
+    That of one of several logs is in the directory of its process, if there is one.
+    """
+    name = directory_name(stream)
+    own = data_dir if name is None else data_dir / name
+    return (own if own.is_dir() else data_dir) / "index" / stream
+
+
+def index_directory(flags: SourceFlags, stream: str) -> IndexFiles:
+    """Return the unopened index files of the log that the flags name."""
+    settings = load_log_settings(flags.settings, os.environ, flags.config)
+    return IndexFiles(index_path(settings.data_dir, stream))
+
+
+def write_notice(line: str) -> None:
+    """Write one line for the operator to stderr."""
+    sys.stderr.write(f"foldmq: {line}\n")
+
+
+async def find_location(
+    stack: contextlib.AsyncExitStack, settings: LogLocationSettings, flags: SourceFlags
+) -> LogLocation:
+    """Return the NATS server with the log; ``stack`` stops a server that was started for it.
+
+    Raises UsageError, ConfigError, DataDirError or NatsUnavailable.
+    """
+    stream = named_stream(flags)
+    if settings.nats_url is None:
+        server_log = write_notice if flags.verbose else _ignore
+        return await open_directory(
+            stack, settings.data_dir, stream, note=write_notice, server_log=server_log
+        )
+    access = external_access(settings)
+    if stream is None and settings.cluster is not None and settings.partitions == 1:
+        stream = LOG_STREAM_PREFIX + settings.cluster
+    several = [LOG_STREAM_PREFIX + log for log in log_names(settings)] if stream is None else []
+    if stream is None and not several and "data_dir" in settings.model_fields_set:
+        stream = stream_of(settings.data_dir)
+    where = f"NATS at {access.where}"
+    return LogLocation(access, where, live=True, named=stream, several=tuple(several))
+
+
+def _ignore(_line: str) -> None:
+    pass
+
+
+def named_stream(flags: SourceFlags) -> str | None:
+    """Return the stream that the flags name, or None; raises UsageError."""
+    if flags.stream is not None and flags.node is not None:
+        raise UsageError("--node and --stream cannot be combined")
+    stream = flags.stream if flags.node is None else LOG_STREAM_PREFIX + flags.node
+    if stream is not None and (not stream.isprintable() or any(bad in stream for bad in " .*>/\\")):
+        raise UsageError(f"not a valid node or stream name: {stream!r}")
+    return stream
+
+
+def _only(streams: list[str], where: str) -> str:
+    if len(streams) > 1:
+        nodes = ", ".join(stream.removeprefix(LOG_STREAM_PREFIX) for stream in streams[:_LISTED])
+        more = ", ..." if len(streams) > _LISTED else ""
+        raise UsageError(
+            f"there are {len(streams)} logs on {where}: give --node, one of {nodes}{more}"
+        )
+    return streams[0]

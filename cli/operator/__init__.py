@@ -1,1 +1,0 @@
-"""Commands for a running broker: inspection, ``kick``, ``restart``, ``rm`` and ``purge``."""

@@ -1,0 +1,309 @@
+"""A broker process of ``--processes N``: its settings, its connections and the other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import orjson
+import structlog
+
+from actors.exchange.exchange import OtherLog
+from actors.node.reload_outcome import ReloadOutcome
+from cli.common.units import Address
+from cli.serve.nats_exchange_link import NatsExchangeLink
+from cli.serve.process_edges import PASSED_ON
+from cluster.peer_listener import PeerListener
+from eventstore.datadir import DataDir
+from eventstore.display import escaped
+from eventstore.log.jetstream_log import EventLog
+from eventstore.log.keyed_store import KeyedStore
+from eventstore.server.client_server import access_of
+from projections.log_proof import SHOWN_AT_START
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, MutableMapping, Sequence
+
+    from actors.connection.admission import Admission
+    from actors.connection.listener import Listener, ListenerOptions
+    from actors.exchange.exchange import ExchangeLink, LogExchange
+    from actors.session.node_context import NodeContext
+    from cli.serve.log_store import Store
+    from cli.settings.settings import Settings
+    from eventstore.nats.connection import ConnectionOptions
+    from projections.log_proof import Doubt
+
+_log = structlog.get_logger("foldmq")
+
+MEMBER_VARIABLE: Final = "_FOLDMQ_PROCESS"
+"""Environment variable that makes ``foldmq serve`` one of several processes."""
+READY: Final = b"ready"
+RELOAD: Final = b"reload"
+"""Messages to the main process; behind the first one, in JSON, what is not proven of the log."""
+COUNTS: Final = struct.Struct("!II")
+"""A message of the main process: clients that it passes on, and those that wait for a leader."""
+GIVEN: Final = struct.Struct("!Bf")
+"""The number of the listener of a socket, and the seconds that its client has waited."""
+_MAX_SAID: Final = 4096
+"""Maximum bytes of a message of the main process."""
+_MAX_ERROR: Final = 500
+"""Maximum characters of the error of a reload in such a message: each is at most 6 bytes."""
+ORPHANED: Final = 75
+"""Exit code of a broker process whose main process has ended."""
+_AT_ONCE = 16
+_MAIN_RELOADS: Final = 10.0
+"""Maximum seconds of a reload in the main process."""
+_TIMEOUT: Final = 15.0
+"""Seconds without an answer about another log after which the NATS server is changed, over which
+this process writes its own log."""
+_OF_NATS_CLIENTS: Final = (
+    "nats_listen",
+    "nats_users",
+    "nats_tls_cert",
+    "nats_tls_key",
+    "nats_tls_client_ca",
+)
+
+
+class MemberFacts(NamedTuple):
+    """The facts that the main process passes to a broker process."""
+
+    number: int
+    names: list[str]
+    """Names of the logs of all processes."""
+    data_dir: str
+    nats: dict[str, str]
+    """URL, user and password of the embedded NATS server; empty: it is an external one."""
+    channel: int
+    """Descriptor of the socket to the main process."""
+    cluster: bool
+    """Whether the logs are those of a cluster."""
+    nats_clients: dict[str, str]
+    """Options of a connection to the embedded NATS server for NATS clients; empty: there is
+    none."""
+
+    def encode(self) -> str:
+        """Return the value of the environment variable."""
+        return orjson.dumps(self._asdict()).decode()
+
+
+def member_settings(settings: Settings, facts: MemberFacts) -> Settings:
+    """Return the settings of a broker process."""
+    changed: dict[str, object] = {"data_dir": facts.data_dir, "web": None}
+    # The main process runs the NATS server for NATS clients.
+    changed |= dict.fromkeys(_OF_NATS_CLIENTS) | {"nats_anonymous": False}
+    if facts.nats:
+        # That server has the logs only.
+        if not facts.nats_clients and settings.bridge_url is None:
+            changed["bridge"] = False
+        changed["nats_url"] = facts.nats["url"]
+        changed["nats_user"] = facts.nats["user"]
+        changed["nats_password"] = facts.nats["password"]
+    if settings.metrics is not None:
+        host, port = settings.metrics
+        changed["metrics"] = Address(host, port + facts.number if port else 0)
+    changed["data_dir"] = type(settings.data_dir)(facts.data_dir)
+    if facts.cluster:
+        changed["cluster"] = facts.names[facts.number]
+        changed["partitions"] = 1  # it has one of them
+        for name in ("cluster_listen", "cluster_advertise"):
+            place = getattr(settings, name)
+            if place is not None and place.port:
+                changed[name] = place._replace(port=place.port + facts.number)
+        if settings.metrics is not None and settings.metrics.port:  # the main process has that one
+            changed["metrics"] = settings.metrics._replace(
+                port=settings.metrics.port + 1 + facts.number
+            )
+    found = settings.model_copy(update=changed)
+    # A copied setting counts as set only if it was set.
+    asked = settings.model_fields_set | (changed.keys() - {"metrics"})
+    found.model_fields_set.intersection_update(asked)
+    return found
+
+
+def reloaded_message(outcome: ReloadOutcome) -> bytes:
+    """Return the message of the main process about its last reload."""
+    error = escaped(outcome.error, _MAX_ERROR)
+    return orjson.dumps({"time_ms": outcome.time_ms, "error": error})
+
+
+class ProcessMember:
+    """One of several broker processes of a machine: the one that runs this code."""
+
+    def __init__(self, facts: MemberFacts) -> None:
+        self.facts = facts
+        self._channel = socket.socket(fileno=facts.channel)
+        self._channel.setblocking(False)
+        self._take: Callable[[int, float, socket.socket], object] = _close
+        """Takes a socket, for the listener of a number."""
+        self.counts = 0, 0
+        """The numbers of clients of this log that the main process passes on, and that wait for a
+        leader."""
+        self.reload: ReloadOutcome | None = None
+        """The last reload in the main process, if this process is to report it."""
+        self.on_reload: Callable[[], object] = lambda: None
+        """Called when ``reload`` has changed."""
+        self._reloaded = asyncio.Event()
+
+    @classmethod
+    def from_environment(cls, environment: MutableMapping[str, str]) -> ProcessMember | None:
+        """Return this process, if it is one of several; its variable is removed."""
+        value = environment.pop(MEMBER_VARIABLE, "")
+        return cls(MemberFacts(**orjson.loads(value))) if value else None
+
+    @property
+    def logs_of_cluster(self) -> int:
+        """The number of logs of the cluster that this process is a node of; 1 without a cluster."""
+        return len(self.facts.names) if self.facts.cluster else 1
+
+    @property
+    def owner(self) -> DataDir:
+        """The data directory of the main process, in which is that of this one."""
+        return DataDir(Path(self.facts.data_dir).parent)
+
+    @property
+    def log_owner(self) -> DataDir | None:
+        """The data directory of the embedded NATS server that the main process runs, or None."""
+        return self.owner if self.facts.nats else None
+
+    @property
+    def nats_clients(self) -> ConnectionOptions | None:
+        """How to connect to the NATS server that the main process runs for NATS clients."""
+        return access_of(self.facts.nats_clients) if self.facts.nats_clients else None
+
+    def watch(self) -> None:
+        """Read the messages of the main process, and end with it.
+
+        Until :meth:`take_connections` no socket may be sent: it would be closed.
+        """
+        asyncio.get_running_loop().add_reader(self._channel.fileno(), self._read)
+
+    def ready(self, doubts: Sequence[Doubt] = ()) -> None:
+        """Tell the main process that this one has started, and what is not proven of its log."""
+        with contextlib.suppress(OSError):  # it is noticed when reading
+            self._channel.send(READY + orjson.dumps([*map(list, doubts)]))
+
+    @property
+    def _reports_main(self) -> bool:
+        """Whether this process reports reloads of the main process; in a cluster any may lead."""
+        return self.facts.cluster or not self.facts.number
+
+    async def reload_main(self) -> str:
+        """Let the main process read its settings again; return why it refuses them."""
+        if not self._reports_main:
+            return ""
+        self._reloaded.clear()
+        try:
+            self._channel.send(RELOAD)
+            async with asyncio.timeout(_MAIN_RELOADS):
+                await self._reloaded.wait()
+        except (OSError, TimeoutError):
+            return "the main process does not answer"
+        return self.reload.error if self.reload is not None else ""
+
+    async def join(
+        self,
+        join: Callable[[Sequence[str], Sequence[OtherLog], ExchangeLink], LogExchange],
+        store: Store,
+    ) -> None:
+        """Exchange messages with the other processes; ``join`` is that of the broker."""
+        names = self.facts.names
+        link = NatsExchangeLink(store.client, names[self.facts.number])
+        others = [OtherLog(name, _log_of(store, name)) for name in names if name != link.name]
+        await link.listen(join(names, others, link), [one.name for one in others])
+
+    def take_connections(
+        self, node: NodeContext, admission: Admission, listeners: Sequence[ListenerOptions]
+    ) -> None:
+        """Take the connections that the main process passes on, for the listeners by number."""
+        for options in listeners:
+            admission.listen(options, [])
+        names = [options.name for options in listeners]
+        passed_on = PeerListener(node, admission, b"")
+
+        def take(number: int, waited: float, client: socket.socket) -> None:
+            if number == PASSED_ON:
+                self._begin(node, passed_on.accept, client)
+            else:
+                self._accept(node, admission.listeners[names[number]], waited, client)
+
+        self._take = take
+        self.watch()
+        self.ready(node.state.proof.doubts[-SHOWN_AT_START:])
+
+    def stop_taking(self) -> None:
+        """Take no more connections."""
+        self._take = _close
+
+    def _read(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                said, descriptors, _, _ = socket.recv_fds(self._channel, _MAX_SAID, 1)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                said, descriptors = b"", []
+            if not said:
+                # As after a kill: nothing that is not in the log was acknowledged.
+                _log.error("the main process has ended: this one stops")
+                os._exit(ORPHANED)
+            for descriptor in descriptors:
+                number, waited = GIVEN.unpack(said)
+                self._take(number, waited, socket.socket(fileno=descriptor))
+            if not descriptors and len(said) == COUNTS.size:
+                self.counts = COUNTS.unpack(said)
+            elif not descriptors and self._reports_main:
+                self.reload = ReloadOutcome(**orjson.loads(said))
+                self.on_reload()
+                self._reloaded.set()
+
+    def _accept(
+        self, node: NodeContext, listener: Listener, waited: float, client: socket.socket
+    ) -> None:
+        try:
+            address = client.getpeername()
+        except OSError:  # the client is gone
+            client.close()
+            return
+        # A Unix socket has no address.
+        if not listener.admits(address[0] if isinstance(address, tuple) else ""):
+            client.close()
+            return
+        self._begin(node, partial(listener.accept, waited), client)
+
+    @staticmethod
+    def _begin(
+        node: NodeContext, make: Callable[[], asyncio.BaseProtocol], client: socket.socket
+    ) -> None:
+        client.setblocking(False)
+        node.spawn_task(_connect(make, client))
+
+
+def _close(_number: int, _waited: float, client: socket.socket) -> None:
+    """Close a socket that cannot be served."""
+    client.close()
+
+
+async def _connect(make: Callable[[], asyncio.BaseProtocol], client: socket.socket) -> None:
+    """Begin with the protocol of an accepted socket."""
+    await asyncio.get_running_loop().connect_accepted_socket(make, client)
+
+
+def _log_of(store: Store, name: str) -> EventLog:
+    """Return the log of another process, for reading."""
+    client = store.client
+    kept = KeyedStore(client, f"FOLDMQ_STATE_{name}", f"foldmq.state.{name}.")
+    return EventLog(
+        client,
+        f"FOLDMQ_LOG_{name}",
+        f"foldmq.log.{name}",
+        projections=kept,
+        replicas=store.log.replicas,
+        max_wait=_TIMEOUT,
+    )

@@ -1,0 +1,239 @@
+"""The HTTP server for ``/metrics`` (Prometheus), ``/healthz`` and ``/readyz``.
+
+It runs on the broker's event loop, so a response shows that the loop runs. It answers from before
+recovery until the broker has stopped. It never blocks the loop: metrics are written in slices. Each
+connection gets one response within a few seconds.
+
+A request under another host name (see ``cli.common.allowed_hosts``) gets neither metrics nor
+reasons, but still health and readiness: they reveal nothing to a foreign web page, and a health
+check that failed because of a host name would restart a healthy broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+from aiohttp import web
+
+from cli.common.allowed_hosts import Hosts
+from cli.common.units import Address
+from cli.serve.prometheus_exporter import CONTENT_TYPE, families, process_families, text
+from cli.settings.socket_binding import ListenError, raise_unless_default
+from eventstore.display import escaped
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    import contextlib
+
+    from actors.inspection.broker_inspection import BrokerInspection
+    from actors.node.reload_outcome import ReloadOutcome
+    from cli.settings.settings import Settings
+
+_log = structlog.get_logger("foldmq")
+
+MAX_CONNECTIONS = 128
+LONGEST = 10.0
+"""Maximum duration of a connection in seconds."""
+_LONGEST_LINE = 4096
+"""Maximum length of the request line and of each header."""
+_SLICE = 0.0005
+"""Seconds of writing metrics before other tasks run."""
+_TIMEOUT = 5.0
+"""Seconds to wait for the broker's status."""
+_REFUSAL_EVERY = 60.0
+"""Seconds between log lines about a host name that is not allowed."""
+_INDEX = "foldmq: /metrics for Prometheus, /healthz, /readyz\n"
+
+# Malformed HTTP requests do not belong into the broker's log.
+_quiet = logging.getLogger("foldmq.http")
+_quiet.setLevel(logging.CRITICAL + 1)
+
+
+class ClusterNode(Protocol):
+    """A node of a cluster."""
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether it accepts clients and passes them on while it does not lead."""
+
+    @property
+    def reload(self) -> ReloadOutcome | None:
+        """Its last reload while it did not lead; None: there was none."""
+
+    @property
+    def certificates(self) -> list[dict[str, Any]]:
+        """Its certificates while it does not lead, as in the status of a broker."""
+
+    def waiting(self) -> str:
+        """Return why it takes no clients; empty if it does."""
+
+    @property
+    def state(self) -> dict[str, str]:
+        """Its role, and the leader that it knows."""
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the metrics of the cluster."""
+
+
+class HttpMonitor:
+    """The HTTP server; the service sets the broker when it exists, and when it listens."""
+
+    def __init__(self) -> None:
+        """Start in the state of a starting broker."""
+        self.inspection: BrokerInspection | None = None
+        self.listening = False
+        """Whether clients can connect."""
+        self.member: ClusterNode | None = None
+        """The node in its cluster; None: there is no cluster."""
+        self._hosts = Hosts([])
+        self._refusal_told = -_REFUSAL_EVERY
+
+    async def serve(self, stack: contextlib.AsyncExitStack, settings: Settings) -> Address | None:
+        """Serve until ``stack`` closes; return the address, or None.
+
+        Raises ListenError if an explicitly set address is not available.
+        """
+        if settings.metrics is None:
+            return None
+        self._hosts = Hosts([settings.metrics], settings.metrics_hosts, literals=True)
+        try:
+            return await self._listen(stack, settings.metrics)
+        except ListenError as error:
+            raise_unless_default(settings, "metrics", error)
+            return None
+
+    async def _listen(self, stack: contextlib.AsyncExitStack, place: Address) -> Address:
+        http = web.Server(
+            self._answer,
+            access_log=None,
+            logger=_quiet,
+            max_line_size=_LONGEST_LINE,
+            max_field_size=_LONGEST_LINE,
+            lingering_time=0,
+        )
+        loop = asyncio.get_running_loop()
+
+        def accept() -> asyncio.BaseProtocol:
+            if len(http.connections) >= MAX_CONNECTIONS:
+                return _Refusal()
+            handler = http()
+            loop.call_later(LONGEST, _cut, handler)
+            return handler
+
+        try:
+            server = await loop.create_server(accept, place.host, place.port)
+        except OSError as error:
+            raise ListenError(place, error, "metrics") from None
+        stack.push_async_callback(http.shutdown, 0)
+        stack.callback(server.close)
+        name = server.sockets[0].getsockname()
+        return Address(name[0], name[1])
+
+    def not_ready_reasons(self) -> list[str]:
+        """Return why the broker is not ready; empty if it is ready."""
+        if self.inspection is None:
+            if self.member is None:
+                return ["starting"]
+            waiting = self.member.waiting()
+            return [] if self.member.passes_on and not waiting else [waiting or "starting"]
+        return self.inspection.node.not_ready_reasons() or (
+            [] if self.listening else ["not listening yet"]
+        )
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            response = await self._respond(request)
+        except Exception as error:  # noqa: BLE001 - the client and the log get it
+            _log.error("monitoring request failed", error=f"{type(error).__name__}: {error}")
+            response = web.Response(status=500, text="failed, see the log of the broker\n")
+        response.headers["Server"] = "foldmq"
+        # One response per connection: no idle connection delays the end.
+        response.force_close()
+        return response
+
+    async def _respond(self, request: web.BaseRequest) -> web.Response:
+        if request.method not in ("GET", "HEAD"):
+            return web.Response(status=405, headers={"Allow": "GET, HEAD"})
+        path = request.rel_url.raw_path
+        # A client that sends no Host is not a browser.
+        foreign = [
+            host for host in request.headers.getall("Host", []) if not self._hosts.allows(host)
+        ]
+        if path == "/metrics" and foreign:
+            return self._misdirected(foreign[0])
+        if path == "/metrics":
+            return web.Response(body=await self._metrics(), headers={"Content-Type": CONTENT_TYPE})
+        if path == "/healthz":
+            return web.json_response({"alive": True})
+        if path == "/readyz":
+            trouble = self.not_ready_reasons()
+            found: dict[str, Any] = {"ready": not trouble, "reasons": [] if foreign else trouble}
+            if self.member is not None and not foreign:
+                found |= self.member.state
+            return web.json_response(found, status=503 if trouble else 200)
+        return web.Response(status=200 if path == "/" else 404, text=_INDEX)
+
+    def _misdirected(self, host: str) -> web.Response:
+        now = time.monotonic()
+        if now - self._refusal_told >= _REFUSAL_EVERY:
+            self._refusal_told = now
+            _log.warning(
+                "metrics refused: the host name is not in metrics_hosts", host=escaped(host, 80)
+            )
+        text = (
+            "foldmq: metrics are not served under this host name; use the IP address, or add "
+            "the name to metrics_hosts"
+        )
+        return web.Response(status=421, text=text)
+
+    async def _metrics(self) -> bytes:
+        """Write the metrics in slices."""
+        found = await self._status()
+        clock = time.perf_counter
+        parts: list[bytes] = []
+        began = clock()
+        for family in families(found):
+            parts.append(text(family))
+            if clock() - began > _SLICE:
+                await asyncio.sleep(0)
+                began = clock()
+        parts += map(text, await asyncio.to_thread(process_families))
+        return b"".join(parts)
+
+    async def _status(self) -> dict[str, Any]:
+        """Return the broker's status, with the contents of sessions if available."""
+        inspection = self.inspection
+        ready = not self.not_ready_reasons()
+        cluster = self.member.metrics() if self.member is not None else None
+        if inspection is None:
+            found: dict[str, Any] = {"ready": ready, "cluster": cluster}
+            if self.member is not None:
+                reload = self.member.reload
+                found["reload"] = reload._asdict() if reload is not None else None
+                found["certificates"] = self.member.certificates
+            return found
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                found = await inspection.inspector.ask_for("status")
+        except (FoldmqError, TimeoutError) as error:
+            _log.warning("metrics are incomplete", reason=str(error) or "no reply in time")
+            found = inspection.status()
+        return {**found, "ready": ready, "cluster": cluster}
+
+
+class _Refusal(asyncio.Protocol):
+    """A connection above the limit."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close the connection."""
+        transport.close()
+
+
+def _cut(handler: web.RequestHandler) -> None:
+    """End a connection, whether or not its response was read."""
+    if handler.transport is not None:
+        handler.transport.abort()

@@ -1,0 +1,134 @@
+"""The web page of ``foldmq serve``: a process that starts and ends with the broker.
+
+The broker binds the address, so that a taken one is reported at the start, and passes the listening
+socket to ``foldmq web``. That process never outlives the broker: the broker ends it, it ends when
+its standard input does (a pipe held only by the broker), and on Linux the kernel ends it as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Self
+
+import structlog
+
+from cli.common.units import Address
+from cli.settings.child_environment import environment_for
+from cli.settings.settings import Settings
+from cli.settings.socket_binding import ListenError, bind, raise_unless_default
+from cli.web.own_token import TOKEN_FILE, TokenError, find_token
+from eventstore.server.process import end_process
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+
+    from eventstore.datadir import DataDir
+
+log = structlog.get_logger("foldmq")
+
+_STOP_SECONDS = 3.0
+_BACKOFF_SECONDS = (0.2, 30.0)
+_STABLE_SECONDS = 30.0
+
+
+class WebProcess:
+    """Keeps the process of the page running; an async context that ends it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.address: str | None = None
+        """URL of the page, or None."""
+        self.token = ""
+        """Suffix of the URL with the token."""
+        self._settings = settings
+        self._sockets: list[socket.socket] = []
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    def listen(self) -> None:
+        """Bind the address; raises ListenError if an explicit one is not available."""
+        place = self._settings.web
+        if place is None:
+            return
+        try:
+            self._sockets = bind(place, "web")
+        except ListenError as error:
+            raise_unless_default(self._settings, "web", error)
+            return
+        self.address = f"http://{Address(place.host, self._sockets[0].getsockname()[1])}/"
+
+    async def start(self, datadir: DataDir) -> None:
+        """Serve the page; errors are only logged, because the broker runs without it."""
+        if not self._sockets:
+            return
+        try:
+            self.token = find_token(datadir.path / TOKEN_FILE).query
+        except TokenError as error:
+            log.warning("web page not available", reason=str(error))
+            self._close_sockets()
+            return
+        environment = environment_for(self._settings, datadir)
+        self._keeping = asyncio.create_task(self._keep(datadir, environment), name="web page")
+
+    async def __aenter__(self) -> Self:
+        self.listen()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stopping = True
+        self._close_sockets()
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeping
+        await self._end()
+
+    def _close_sockets(self) -> None:
+        for one in self._sockets:
+            one.close()
+        self._sockets = []
+        self.address = None
+
+    async def _keep(self, datadir: DataDir, environment: Mapping[str, str]) -> None:
+        """Start the process, and restart it whenever it ends."""
+        loop = asyncio.get_running_loop()
+        delay = 0.0
+        while True:
+            begun = loop.time()
+            try:
+                self._process = await self._launch(datadir, environment)
+                code = await self._process.wait()
+                why = f"exit {code}" if code >= 0 else f"signal {-code}"
+            except OSError as error:
+                why = error.strerror or str(error)
+            if self._stopping:
+                return
+            if loop.time() - begun > _STABLE_SECONDS:
+                delay = 0.0
+            log.warning("web page ended, restarting it", reason=why, after_s=delay)
+            await asyncio.sleep(delay)
+            delay = min(max(_BACKOFF_SECONDS[0], delay * 2), _BACKOFF_SECONDS[1])
+
+    async def _launch(
+        self, datadir: DataDir, environment: Mapping[str, str]
+    ) -> asyncio.subprocess.Process:
+        descriptors = [one.fileno() for one in self._sockets]
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            # Files in the working directory must not be imported as modules.
+            *("-P", "-m", "foldmq", "web", "--data-dir", str(datadir.path)),
+            *(argument for one in descriptors for argument in ("--fd", str(one))),
+            *(("--operate",) if self._settings.web_operate else ()),
+            env=environment,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            # Ctrl-C reaches the whole process group, but the broker ends this process.
+            start_new_session=True,
+            pass_fds=descriptors,
+        )
+
+    async def _end(self) -> None:
+        await end_process(self._process, _STOP_SECONDS)

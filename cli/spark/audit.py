@@ -1,0 +1,96 @@
+"""``foldmq spark audit``: checks the guarantees over a log, and the broker's state against it."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+from cli.common import text
+from cli.logs.point_resolution import parse_point
+from cli.spark.claimed_states import (
+    ClaimedStates,
+    claims_of_brokers,
+    claims_of_projections,
+    no_claims,
+    with_open_ends,
+)
+from cli.spark.job_runner import Job, run_job, write_result
+from cli.spark.output import check_html, save_html
+from cli.spark.spark_flags import SparkFlags
+from eventstore.errors import UsageError
+from spark.jobs.audit_outcome import Outcome
+from spark.jobs.local_facts import NOTHING, SMALL, limits_here
+from spark.jobs.pipeline import audit
+from spark.report.html_report import audit_page
+from spark.report.json_report import audit_json
+from spark.report.text_report import audit_text
+from spark.runtime.session import is_submitted
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """The options of an audit."""
+
+    at: str | None
+    """Audit as of this moment; brokers are not queried then, because they know only the present."""
+    html: Path | None
+    """File for the report as HTML."""
+    as_json: bool
+    stored: bool
+    """Compare with the stored projections instead of the broker."""
+    alone: bool
+    """Do not compare with the broker."""
+    cluster: bool
+    """Whether the nodes form one cluster."""
+
+
+_RECORDS_TO_PREPARE = 1000
+
+
+def run_prepare(flags: SparkFlags) -> None:
+    """Audit the beginning of a log, and let Java store the classes that this needs."""
+
+    def work(job: Job, _claims: ClaimedStates) -> None:
+        log = job.log
+        bounds = list(log.bounds().values())
+        if len(bounds) == 1 and bounds[0].last - bounds[0].first >= _RECORDS_TO_PREPARE:
+            log = log.until(bounds[0].first + _RECORDS_TO_PREPARE)
+        with job.busy("preparing") as tell:
+            audit(log, progress=tell, local=NOTHING)
+
+    run_job(flags, None, no_claims, work, record_classes=True)
+    write_result("prepared: jobs on this machine start with the stored classes of Spark")
+
+
+def run_audit(flags: SparkFlags, wanted: AuditOptions) -> bool:
+    """Audit, print the report; return whether there is no violation.
+
+    Raises NoLiveBroker if the broker is to be compared and does not answer.
+    """
+    if wanted.stored and wanted.alone:
+        raise UsageError("--stored and --no-broker cannot be combined")
+    if wanted.stored and wanted.at is not None:
+        raise UsageError(
+            "--stored and --at cannot be combined: the projections are stored only for the present"
+        )
+    if wanted.html is not None:
+        check_html(wanted.html)
+    moment = None if wanted.at is None else parse_point(wanted.at)
+    nobody = wanted.alone or moment is not None
+    gather = no_claims if nobody else claims_of_projections if wanted.stored else claims_of_brokers
+
+    # A given master asks for Spark.
+    limits = SMALL if flags.master is not None or is_submitted() else limits_here()
+
+    def work(job: Job, claims: ClaimedStates) -> Outcome:
+        with job.busy("auditing") as tell:
+            found = audit(job.log, claims.rows, cluster=wanted.cluster, progress=tell, local=limits)
+        return dataclasses.replace(found, notes=(*found.notes, *claims.notes))
+
+    outcome = run_job(flags, moment, with_open_ends(gather), work, when_needed=True)
+    if wanted.html is not None:
+        save_html(wanted.html, audit_page(outcome))
+    if wanted.as_json:
+        write_result(text.json_line(audit_json(outcome)))
+    else:
+        sys.stdout.write(audit_text(outcome))
+    return outcome.kept

@@ -1,0 +1,140 @@
+"""The state according to running brokers or stored projections, for an audit to compare."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+
+from cli.common import text
+from cli.common.progress_bar import progress
+from cli.logs.broker_client import NoLiveBroker
+from cli.logs.state_client import NoBroker, StateClient
+from cli.spark.log_location import Found
+from eventstore.format.positions import Position, position
+from eventstore.reading.log_source import LogSource
+from projections.log_proof import statement, unproven_end
+from projections.past.live_state import LiveState
+from projections.past.stored_projections import (
+    ProjectionReader,
+    StoredItem,
+    StoredProjections,
+)
+from spark.jobs.audit_outcome import ALL_CLAIM as ALL
+from spark.jobs.audit_outcome import RETAINED_CLAIM as RETAINED
+from spark.jobs.audit_outcome import SESSION_CLAIM as SESSION
+from spark.jobs.audit_outcome import StateClaim
+
+BROKER, PROJECTIONS = "broker", "projections"
+_DIGITS = 16
+
+
+@dataclass(slots=True)
+class ClaimedStates:
+    """The claimed states."""
+
+    rows: list[StateClaim] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Parts that cannot be compared, as text."""
+
+
+GatherClaims = Callable[[Found], Awaitable[ClaimedStates]]
+
+
+async def no_claims(_found: Found) -> ClaimedStates:
+    """Return no claims."""
+    return ClaimedStates()
+
+
+def with_open_ends(gather: GatherClaims) -> GatherClaims:
+    """Return the same, with notes about the logs whose ends are not proven and not continued."""
+
+    async def gather_all(found: Found) -> ClaimedStates:
+        claims = await gather(found)
+        ends = [log.unproven for log in found.logs if log.unproven is not None]
+        claims.notes += [statement(unproven_end(end)) for end in ends]
+        return claims
+
+    return gather_all
+
+
+async def claims_of_brokers(found: Found) -> ClaimedStates:
+    """Return the state of the brokers of all logs once the logs contain it.
+
+    Raises NoLiveBroker, or Unanswered.
+    """
+    claims = ClaimedStates()
+    for log in found.logs:
+        node = await log.node()
+        if not log.live:
+            raise _no_broker(node, f"no broker is running on {log.where}")
+        claims.rows += await _of_broker(log, node)
+    return claims
+
+
+async def claims_of_projections(found: Found) -> ClaimedStates:
+    """Return the stored projections of all logs; raises Unsettled, or LogUnavailable."""
+    claims = ClaimedStates()
+    for log in found.logs:
+        node = await log.node()
+        stored = await ProjectionReader(log, node, progress).all()
+        _, last = await log.bounds()
+        claims.rows += _stored(node, stored, position(last + 1, 0))
+        claims.notes += _unusable(node, stored)
+    return claims
+
+
+async def _of_broker(log: LogSource, node: str) -> list[StateClaim]:
+    broker = StateClient(log, node)
+    try:
+        said = await broker.all()
+        await broker.until_stored(said.end)
+    except NoBroker as error:
+        raise _no_broker(error.node, error.why) from None
+    return list(_claims_in(node, said))
+
+
+def _no_broker(node: str, why: str) -> NoLiveBroker:
+    return NoLiveBroker(
+        f"no broker answers for node {text.name(node)} ({why}): start it, or give --no-broker to "
+        "audit only the log"
+    )
+
+
+def _claims_in(node: str, said: LiveState) -> Iterator[StateClaim]:
+    yield StateClaim(BROKER, node, ALL, "", said.begun, None)
+    for page in said.pages:
+        for kind, some in ((SESSION, page.sessions), (RETAINED, page.retained)):
+            for name, digest in some.items():
+                yield StateClaim(BROKER, node, kind, name, page.bound, _hex(digest))
+
+
+def _stored(node: str, stored: StoredProjections, end: Position) -> Iterator[StateClaim]:
+    """Yield stored entries as of their mark, newer ones as of their own version."""
+    mark = position(stored.mark.sequence + 1, 0) if stored.mark is not None else 0
+    if mark and not stored.torn and not stored.damaged:
+        yield StateClaim(PROJECTIONS, node, ALL, "", min(mark, end), None)
+    for name, held in stored.sessions.items():
+        yield StateClaim(
+            PROJECTIONS, node, SESSION, name, _bound(mark, held, end), _hex(held.digest)
+        )
+    for name, held in stored.retained.items():
+        # The position of publication, not of the effect.
+        bound = min(mark or held.version + 1, end)
+        yield StateClaim(PROJECTIONS, node, RETAINED, name, bound, _hex(held.digest))
+
+
+def _bound(mark: Position, held: StoredItem, end: Position) -> Position:
+    return min(max(mark, held.version), end)
+
+
+def _unusable(node: str, stored: StoredProjections) -> Iterator[str]:
+    of = f"the projections of node {text.name(node)}"
+    if stored.useless is not None:
+        yield f"a start would ignore {of} and read the whole log: {stored.useless}"
+    if stored.damaged:
+        some = text.several(map(str, stored.damaged), len(stored.damaged))
+        yield f"{of}: messages {some} cannot be read"
+    if stored.torn:
+        yield f"{of}: {text.count_of(len(stored.torn), 'session')} stored in part"
+
+
+def _hex(digest: int | None) -> str | None:
+    return None if digest is None else f"{digest:0{_DIGITS}x}"

@@ -1,0 +1,171 @@
+"""Runs a Spark job: finds the log, starts Spark, shows progress, and ends everything."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from types import FrameType
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+
+from cli.spark.log_location import Found, find, until
+from cli.spark.spark_flags import MASTER, MEMORY, SparkFlags
+from cli.spark.spark_progress import Tasks, busy
+from eventstore.errors import UsageError
+from eventstore.reading.position_text import PointSpec
+from spark.runtime.session import is_submitted, kill_jvm, running_session
+from spark.tables.discovery import find_logs
+from spark.tables.log import Log
+from spark.tables.options import SourceOptions
+from spark.tables.planning import bytes_of, plan_ranges
+
+_Gathered = TypeVar("_Gathered")
+_Result = TypeVar("_Result")
+
+
+class Job:
+    """The context of a job; ``start`` starts Spark."""
+
+    def __init__(
+        self, start: Callable[[], SparkSession], options: Mapping[str, str], found: Found
+    ) -> None:
+        self.log = Log(self.spark, options)
+        self.found = found
+        self._start = start
+        self._session: SparkSession | None = None
+        self._tasks: Tasks | None = None
+
+    def spark(self) -> SparkSession:
+        """Return the session of Spark, which is started by the first call."""
+        if self._session is None:
+            self._session = self._start()
+            self._tasks = Tasks(self._session.sparkContext)
+        return self._session
+
+    @contextlib.contextmanager
+    def busy(self, doing: str) -> Iterator[Callable[[str], None]]:
+        """Show Spark's progress; yields a function that sets the name of the current step."""
+        with busy(doing, self._progress) as tell:
+            yield tell
+
+    def _progress(self) -> tuple[int, int]:
+        return (0, 0) if self._tasks is None else self._tasks()
+
+
+async def nothing(_found: Found) -> None:
+    """Collect nothing before the job."""
+
+
+def run_job(
+    flags: SparkFlags,
+    at: PointSpec | None,
+    gather: Callable[[Found], Awaitable[_Gathered]],
+    work: Callable[[Job, _Gathered], _Result],
+    idle: Callable[[_Gathered], _Result | None] = lambda _gathered: None,
+    *,
+    when_needed: bool = False,
+    record_classes: bool = False,
+) -> _Result:
+    """Find the log, collect data while it is open, run the job; return its result.
+
+    ``at`` is the position up to which the log is read. Errors are found before Spark starts, if
+    possible. If ``idle`` has a result, Spark is not started. ``when_needed``: Spark starts when the
+    job first uses it. ``record_classes`` is as for ``running_session``. Everything that was started
+    has ended when this returns or raises, even after Ctrl-C.
+    """
+    if is_submitted() and flags.of_session:
+        raise UsageError(
+            "spark-submit starts Spark: give master, memory and --conf to spark-submit"
+        )
+    with (
+        # SIGINT too: asyncio would cancel the current task, which may suppress that.
+        _ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+        asyncio.Runner() as runner,
+        contextlib.ExitStack() as after,
+    ):
+        started = contextlib.AsyncExitStack()
+        after.callback(lambda: runner.run(started.aclose()))
+
+        async def before() -> tuple[Found, dict[str, str], _Gathered]:
+            async with contextlib.AsyncExitStack() as client:
+                found = await find(started, client, flags)
+                return found, await until(found, at), await gather(found)
+
+        found, option, gathered = runner.run(before())
+        result = idle(gathered)
+        if result is not None:
+            return result
+        with contextlib.ExitStack() as session:
+            options = {**found.options, **option}
+
+            def start() -> SparkSession:
+                log_bytes = 0 if record_classes else _log_bytes(options)
+                spark = session.enter_context(
+                    _session(flags, log_bytes, record_classes=record_classes)
+                )
+                # PySpark handles SIGINT from now on.
+                session.enter_context(_ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+                return spark
+
+            job = Job(start, options, found)
+            # A program that spark-submit runs must start it, or YARN takes it for failed.
+            if is_submitted() or not when_needed:
+                with busy("starting Spark"):
+                    job.spark()
+            return work(job, gathered)
+
+
+def _log_bytes(given: Mapping[str, str]) -> int:
+    """Return the approximate bytes of the records that a job may read."""
+    options = SourceOptions.read(given)
+    return sum(map(bytes_of, plan_ranges(find_logs(options), options, options.pushed)))
+
+
+def _session(
+    flags: SparkFlags, log_bytes: int, *, record_classes: bool
+) -> contextlib.AbstractContextManager[SparkSession]:
+    return running_session(
+        flags.master or MASTER,
+        flags.memory or MEMORY,
+        flags.conf,
+        verbose=flags.source.verbose,
+        log_bytes=log_bytes,
+        record_classes=record_classes,
+    )
+
+
+def write_result(line: str) -> None:
+    """Write a line of the result."""
+    sys.stdout.write(line + "\n")
+
+
+@contextlib.contextmanager
+def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
+    """End the job on signals and clean up.
+
+    The JVM is killed first, so that nothing waits until Spark has cancelled its jobs one by one;
+    errors caused by that are not reported.
+    """
+    came: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        kill_jvm()
+        raise _ending(number)
+
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    except BaseException:
+        if came:
+            raise _ending(came[0]) from None
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ending(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)

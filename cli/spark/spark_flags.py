@@ -1,0 +1,119 @@
+"""The flags of every ``foldmq spark`` command: the log, and how to run Spark."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from cli.logs.source_flags import SourceFlags, with_source_flags
+from eventstore.errors import UsageError
+
+MASTER = "local[*]"
+MEMORY = "2g"
+
+_VERBOSE = "Print where the log is read, and Spark's own logs."
+
+
+@dataclass(frozen=True, slots=True)
+class SparkFlags:
+    """The common flags of a Spark job."""
+
+    source: SourceFlags
+    archive: str | None = None
+    """Directory or URI of an archive, or None."""
+    master: str | None = None
+    memory: str | None = None
+    conf: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def of_session(self) -> bool:
+        """Whether a flag on how to start Spark was given."""
+        return self.master is not None or self.memory is not None or bool(self.conf)
+
+
+_Archive = Annotated[
+    str | None,
+    typer.Option(
+        "--archive",
+        metavar="DIR",
+        help="Read this archive; with --data-dir or --nats-url also the rest of the log.",
+    ),
+]
+_Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="MASTER",
+        help="Spark master: local[N] with N cores, spark://..., yarn, k8s://... [default: "
+        f"{MASTER}]",
+        show_default=False,
+    ),
+]
+_Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help=f"Heap size of Spark's JVM, without its Python workers. [default: {MEMORY}]",
+        show_default=False,
+    ),
+]
+_Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting. May be repeated."),
+]
+_OWN: dict[str, object] = {"master": _Master, "memory": _Memory, "conf": _Conf}
+
+
+def with_spark_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the flags to ``command``, whose first parameter is a SparkFlags."""
+    return _with_flags(command, {"archive": _Archive, **_OWN})
+
+
+def with_spark_flags_but_archive(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the flags to a command without --archive, or with its own."""
+    return _with_flags(command, _OWN)
+
+
+def _with_flags(command: Callable[..., None], added: dict[str, object]) -> Callable[..., None]:
+    def run(source: SourceFlags, **values: Any) -> None:
+        _require_spark(values["master"] or MASTER, values["memory"] or MEMORY)
+        conf = _conf(values.pop("conf"))
+        archive = values.pop("archive") if "archive" in added else None
+        flags = SparkFlags(source, archive, values.pop("master"), values.pop("memory"), conf)
+        command(flags, **values)
+
+    own = list(inspect.signature(command).parameters.values())[1:]
+    first = inspect.Parameter("source", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = [first, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in added.items()
+    ]
+    made: Any = functools.wraps(command)(run)
+    made.__signature__ = inspect.Signature(parameters)
+    return with_source_flags(made, verbose=_VERBOSE)
+
+
+def _require_spark(master: str, memory: str) -> None:
+    """Raise NoSpark, NoJava or BadSetting before anything loads Spark."""
+    from spark.runtime.java import find_java
+    from spark.runtime.session import check_settings, is_submitted, require_pyspark
+
+    check_settings(master, memory)
+    require_pyspark()
+    if not is_submitted():
+        find_java()
+
+
+def _conf(given: list[str] | None) -> dict[str, str]:
+    conf: dict[str, str] = {}
+    for one in given or ():
+        key, equals, value = one.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise UsageError(f"not a Spark setting: {one!r}; must be spark.KEY=VALUE")
+        conf[key] = value
+    return conf

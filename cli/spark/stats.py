@@ -1,0 +1,84 @@
+"""``foldmq spark stats``: the traffic of a log, by topic, client and QoS."""
+
+import sys
+from pathlib import Path
+
+from cli.common import text
+from cli.common.units import seconds
+from cli.logs.point_resolution import parse_point
+from cli.spark.job_runner import Job, run_job
+from cli.spark.log_location import Found, since
+from cli.spark.output import check_html, output_target, save, save_html
+from cli.spark.spark_flags import SparkFlags
+from eventstore.errors import UsageError
+from spark.report.traffic_html import traffic_page
+from spark.report.traffic_report import traffic_json, traffic_text
+from spark.report.traffic_stats import TRAFFIC_KEYS, measure_traffic
+from spark.tables.directories import directory_text
+
+TOP = 20
+_LONGEST_S = 36_500 * 86_400
+
+
+def run_stats(
+    flags: SparkFlags,
+    between: tuple[str | None, str | None],
+    by: str,
+    levels: int,
+    window: str,
+    output: str | None,
+    top: int | None,
+    html: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the traffic of a log, or write it by window to a directory; and as a page.
+
+    Raises UsageError for an invalid window or grouping.
+    """
+    keys = tuple(part.strip() for part in by.split(",") if part.strip())
+    unknown = [key for key in keys if key not in TRAFFIC_KEYS]
+    if unknown:
+        raise UsageError(
+            f"cannot group by {unknown[0]!r}: must be some of {','.join(TRAFFIC_KEYS)}"
+        )
+    span = _window(window)
+    to = output_target(output, None, None) if output is not None else None
+    if html is not None:
+        check_html(html)
+    begin, end = (None if one is None else parse_point(one) for one in between)
+
+    async def beginning(found: Found) -> dict[str, str]:
+        return since(found, begin)
+
+    def work(job: Job, options: dict[str, str]) -> None:
+        with job.busy("counting") as tell:
+            log = job.log.having(**options)
+            found = measure_traffic(log, by=keys, levels=levels, window_s=span, tell=tell)
+            try:
+                if to is not None:
+                    rows = save(found.windows, to)
+                    said = f"{text.count_of(rows, 'row')} in {directory_text(to.directory or '')}\n"
+                elif as_json:
+                    said = text.json_line(traffic_json(found, top)) + "\n"
+                else:
+                    said = traffic_text(found, top or TOP)
+                if html is not None:
+                    save_html(html, traffic_page(found, top or TOP))
+            finally:
+                found.close()
+        sys.stdout.write(said)
+
+    run_job(flags, end, beginning, work)
+
+
+def _window(given: str) -> int:
+    try:
+        span = seconds(given)
+    except ValueError as error:
+        raise UsageError(f"--window {given!r} {error}") from None
+    if not isinstance(span, float) or span < 1 or not span.is_integer():
+        raise UsageError(f"--window {given!r} must be a number of whole seconds, 1s or more")
+    if span > _LONGEST_S:
+        raise UsageError(f"--window {given!r} must be at most 36500d")
+    return int(span)

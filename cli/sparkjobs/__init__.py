@@ -1,1 +1,0 @@
-"""``foldmq spark``: Spark jobs on a log."""

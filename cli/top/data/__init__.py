@@ -1,1 +1,0 @@
-"""The connection and queries of ``foldmq top``."""

@@ -1,0 +1,256 @@
+"""The detail views: an actor, a session, the receivers of a topic, the logs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.binding import Binding, BindingType
+
+from cli.commands.actor_page import actor_lines, connection_of, connection_rates
+from cli.commands.receivers import outcome_lines, outcome_text
+from cli.commands.session_page import session_lines
+from cli.common import text
+from cli.logs.broker_client import Refused
+from cli.top.base_view import Page, as_lines
+from cli.top.columns import LOGS, Row, TopColumn
+from cli.top.trace_view import TracePage
+from cli.top.widgets import Lines, RowTable, Scroller
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from textual.app import ComposeResult
+
+    from cli.top.watched_broker import WatchedBroker
+
+_NAME_SHOWN = 400
+
+
+class TextPage(Page):
+    """Lines updated with every poll; the first one is the heading.
+
+    They are about something in ``log``, if there are several logs.
+    """
+
+    AUTO_FOCUS = "#text"
+
+    def __init__(self, monitor: WatchedBroker, log: str = "") -> None:
+        super().__init__(monitor)
+        self.log_name = log
+        self._text = Scroller(id="text")
+        self._lines: list[str] = []
+
+    def body(self) -> ComposeResult:
+        """Return the lines."""
+        yield self._text
+
+    def say(self, lines: Iterable[str]) -> None:
+        """Show lines, which must be printable."""
+        self._lines = list(lines)
+        if self.log_name:
+            self._lines[0] = f"{self._lines[0]}, log {text.name(self.log_name)}"
+        self._draw()
+
+    def _draw(self) -> None:
+        self._text.lines = as_lines(self._lines, self._text.room)
+
+    def show(self) -> None:
+        """Show the current data in the current width."""
+        super().show()
+        self._draw()
+
+
+class ActorPage(TextPage):
+    """An actor in full, as in ``foldmq actors show``."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("t", "trace", show=False),
+        Binding("enter", "session", show=False),
+    ]
+    keys: tuple[tuple[str, str], ...] = (
+        ("Esc", "back"),
+        ("↑↓", "scroll"),
+        ("t", "live trace"),
+        ("Enter", "its session"),
+        ("p", "pause"),
+        ("q", "quit"),
+    )
+
+    def __init__(self, monitor: WatchedBroker, actor: str, log: str = "") -> None:
+        super().__init__(monitor, log)
+        self._actor = actor
+        if actor.startswith("session:"):
+            self.keys = SessionPage.keys
+        self._client: str | None = None
+        self._before: tuple[float, dict[str, Any]] | None = None
+
+    async def load(self) -> None:
+        """Request the actor."""
+        try:
+            found = await self.monitor.queries.actor(self._actor, self.log_name)
+        except Refused as refusal:
+            self.say([f"{self._actor} no longer exists", f"  {refusal}"])
+            return
+        row, detail, now = found["actor"], found["detail"], time.monotonic()
+        is_session = row["type"] == "session"
+        connection = detail["connection"] if is_session else connection_of(found)
+        rates = None
+        if self._before is not None and connection is not None:
+            then, before = self._before
+            rates = connection_rates(before, connection, now - then)
+        self._client = row["client"]
+        self._before = None if connection is None else (now, connection)
+        if is_session:
+            self.say(session_lines(detail, rates, _now_ms()))
+        else:
+            self.say(actor_lines(found, rates))
+
+    def action_trace(self) -> None:
+        """Open a live trace of the actor."""
+        self.app.push_screen(TracePage(self.monitor, {"actor": self._actor}, self.log_name))
+
+    def action_session(self) -> None:
+        """Open the session of the actor."""
+        if self._client is not None and not self._actor.startswith("session:"):
+            self.app.push_screen(SessionPage(self.monitor, self._client, self.log_name))
+
+
+class SessionPage(TextPage):
+    """A session in full, connected or not."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("t", "trace", show=False)]
+    keys = (
+        ("Esc", "back"),
+        ("↑↓", "scroll"),
+        ("t", "live trace"),
+        ("p", "pause"),
+        ("q", "quit"),
+    )
+
+    def __init__(self, monitor: WatchedBroker, client: str, log: str = "") -> None:
+        super().__init__(monitor, log)
+        self._client = client
+
+    async def load(self) -> None:
+        """Request the session."""
+        try:
+            found = await self.monitor.queries.session(self._client, self.log_name)
+        except Refused as refusal:
+            self.say([f"session {_short(self._client)} no longer exists", f"  {refusal}"])
+            return
+        self.say(session_lines(found, None, _now_ms()))
+
+    def action_trace(self) -> None:
+        """Open a live trace of the client."""
+        self.app.push_screen(TracePage(self.monitor, {"client": self._client}, self.log_name))
+
+
+RECEIVERS = (
+    TopColumn("CLIENT", 22, lambda row: _short(row["client"]), right=False, wide=True),
+    TopColumn("FILTER", 10, lambda row: _short(row["filter"]), right=False, wide=True),
+    TopColumn("QOS", 3, lambda row: str(row["qos"])),
+    TopColumn("OUTCOME", 16, outcome_text, right=False, wide=True),
+)
+"""Columns of a subscription that matches a topic."""
+RECEIVERS_OF_LOGS = (
+    TopColumn("LOG", 3, lambda row: text.escaped(row["short_log"]), right=False),
+    *RECEIVERS,
+)
+
+
+class TopicPage(Page):
+    """The receivers of a topic."""
+
+    DEFAULT_CSS = """
+    TopicPage #outcome { margin-bottom: 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("t", "trace", show=False)]
+    AUTO_FOCUS = "#receivers"
+    keys = (
+        ("Esc", "back"),
+        ("↑↓", "move"),
+        ("Enter", "its session"),
+        ("t", "live trace"),
+        ("p", "pause"),
+        ("q", "quit"),
+    )
+
+    def __init__(self, monitor: WatchedBroker, topic: str) -> None:
+        super().__init__(monitor)
+        self._topic = topic
+        self._outcome = Lines(id="outcome")
+        self._table = RowTable(RECEIVERS, _receiver, id="receivers")
+        self._lines: list[str] = []
+        self._many = False
+
+    def body(self) -> ComposeResult:
+        """Yield a summary and the table."""
+        yield self._outcome
+        yield self._table
+
+    async def load(self) -> None:
+        """Request the matching subscriptions; only once if there are many."""
+        if self._many:
+            return
+        try:
+            answer = await self.monitor.queries.receivers(self._topic)
+        except Refused as refusal:
+            self._lines = [_short(self._topic), f"  {refusal}"]
+            return
+        self._many = bool(answer["more"])
+        rows = answer["rows"]
+        self._lines = outcome_lines(self._topic, rows, answer["retained"])
+        if self._many:
+            self._lines.append(f"only the first {len(rows):,}; foldmq subscriptions lists all")
+        several = self.monitor.queries.several
+        self._table.columns = RECEIVERS_OF_LOGS if several else RECEIVERS
+        self._table.hint = "no subscribers"
+        self._table.rows = rows
+
+    def show(self) -> None:
+        """Show the current data."""
+        super().show()
+        self._outcome.lines = as_lines(self._lines, self.size.width)
+
+    def on_row_table_chosen(self, chosen: RowTable.Chosen) -> None:
+        """Open the session of the receiver."""
+        log = str(chosen.row.get("log", ""))
+        self.app.push_screen(SessionPage(self.monitor, chosen.row["client"], log))
+
+    def action_trace(self) -> None:
+        """Open a live trace of the topic."""
+        self.app.push_screen(TracePage(self.monitor, {"topic": self._topic}))
+
+
+class LogsPage(Page):
+    """The figures of each log."""
+
+    AUTO_FOCUS = "#logs"
+    keys = (("Esc", "back"), ("↑↓", "move"), ("p", "pause"), ("q", "quit"))
+
+    def __init__(self, monitor: WatchedBroker) -> None:
+        super().__init__(monitor)
+        self._table = RowTable(LOGS, lambda row: str(row["log"]), id="logs")
+
+    def body(self) -> ComposeResult:
+        """Yield the table."""
+        yield self._table
+
+    def show(self) -> None:
+        """Show the figures of the last poll."""
+        super().show()
+        if self.monitor.frame is not None:
+            self._table.rows = list(self.monitor.frame.logs)
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+def _short(chosen: str) -> str:
+    return text.name(chosen, _NAME_SHOWN)
+
+
+def _receiver(row: Row) -> str:
+    return f"{row.get('log', '')}\0{row['client']}\0{row['filter']}"

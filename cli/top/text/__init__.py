@@ -1,1 +1,0 @@
-"""The figures of ``foldmq top`` as text: rates, columns, curves and the summary."""

@@ -1,1 +1,0 @@
-"""The full-screen views of ``foldmq top``."""

@@ -1,1 +1,0 @@
-"""Tokens, roles and the audit trail of the web page."""

@@ -1,1 +1,0 @@
-"""Changes by operators on the web page: confirmed twice, and recorded with the token's name."""

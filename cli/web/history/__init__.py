@@ -1,1 +1,0 @@
-"""The past for the web page, read from the log in the background: sessions, minutes, marks."""

@@ -1,1 +1,0 @@
-"""The running broker for the web page: connection, samples and charts."""

@@ -1,0 +1,190 @@
+"""Paged lists of the broker that stay the same when a page is requested again.
+
+The broker sends a list once, from beginning to end. Its rows are cached here for a while, so that a
+browser can go back and reload. With several logs, a list has the rows of all; each row names its
+``log``.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cli.logs.broker_client import NoLiveBroker, Refused
+from cli.web.web_log_client import highest
+from eventstore.display import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cli.web.web_log_client import WebLogClient
+
+PAGE_ROWS = 100
+_MAX_ROWS = 10_000
+"""Maximum number of cached rows of a list."""
+_MAX_LISTS = 8
+_TOPS = (500, 50, 5, 1)
+"""Numbers of highest rows to request at once, fewer if names are long."""
+_IN_EVERY_LOG = frozenset({"retained"})
+"""Lists of what every log has: that of one is shown."""
+MAX_SORTED = 5_000
+"""Maximum number of rows sorted here, where the broker does not sort."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A sort key of the page, not of the broker."""
+
+    name: str
+    key: Callable[[dict[str, Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A page of a list."""
+
+    rows: list[dict[str, Any]]
+    about: dict[str, Any]
+    """The broker's data about the whole list."""
+    first: int
+    """Number of the first row, from 1."""
+    page: int
+    more: bool
+    """Whether there is a next page."""
+    id: str | None
+    """Name of the list in requests for other pages; None: there are none."""
+    as_of: str
+    order: str | None
+    """The sort key applied by the page, or None."""
+    problem: str | None
+
+
+@dataclass(slots=True)
+class _HeldCursor:
+    key: object
+    about: dict[str, Any]
+    rows: list[dict[str, Any]]
+    cursors: list[tuple[str, str]]
+    """The logs that have more rows, with the cursors of their lists."""
+    as_of: str
+    order: str | None = None
+
+
+class Listings:
+    """The cached lists; the least recently used are dropped."""
+
+    def __init__(self, link: WebLogClient) -> None:
+        self._link = link
+        self._held: OrderedDict[str, _HeldCursor] = OrderedDict()
+
+    async def find(
+        self,
+        endpoint: str,
+        wanted: dict[str, Any],
+        order: Order | str | None,
+        given: str | None,
+        page: int,
+    ) -> Listed:
+        """Return a page of a list of the broker; ``given`` names the list, None: a new one.
+
+        With a figure as ``order``, these are the rows with the highest values. Other lists are
+        sorted here if they are not too long. Raises NoLiveBroker and Refused.
+        """
+        named = order.name if isinstance(order, Order) else order
+        key = (endpoint, sorted(wanted.items(), key=str), named)
+        held = self._held.get(given or "")
+        problem = None
+        if held is None or held.key != key:
+            if given is not None:
+                problem = "The previous list has expired; this is a new one."
+            held, given, page = await self._begin(key, endpoint, wanted, order), None, 0
+        if not await self._fill(held, (page + 1) * PAGE_ROWS + 1):
+            problem = "This list has expired on the broker: start again."
+        start = page * PAGE_ROWS
+        more = len(held.rows) > start + PAGE_ROWS
+        if len(held.rows) >= _MAX_ROWS and not more:
+            problem = f"Only the first {_MAX_ROWS:,} rows are shown: narrow the search."
+        if isinstance(order, Order) and held.order is None and problem is None:
+            problem = (
+                f"Only lists of up to {MAX_SORTED:,} rows can be sorted: search for a part of "
+                "the name."
+            )
+        if more and given is None:
+            given = secrets.token_urlsafe(9)
+        if given is not None:
+            self._keep(given, held)
+        rows = held.rows[start : start + PAGE_ROWS]
+        return Listed(
+            rows, held.about, start + 1, page, more, given, held.as_of, held.order, problem
+        )
+
+    async def _begin(
+        self, key: object, endpoint: str, wanted: dict[str, Any], order: Order | str | None
+    ) -> _HeldCursor:
+        link = self._link
+        if isinstance(order, str):
+            answers, count = await link.ask_highest(endpoint, _TOPS, order, wanted)
+            rows = highest(answers, order, count)
+        else:
+            one = endpoint in _IN_EVERY_LOG
+            answers = (
+                [await link.ask_any(endpoint, **wanted)]
+                if one
+                else (await link.ask_each(endpoint, **wanted))
+            )
+            rows = [row for _, answer in answers for row in answer["rows"]]
+        cursors = [
+            (log, cursor) for log, answer in answers if (cursor := answer["cursor"]) is not None
+        ]
+        now = clock(round(time.time() * 1000))
+        held = _HeldCursor(key, _about_all(answers), rows, cursors, now)
+        if isinstance(order, Order):
+            await self._put_in_order(held, wanted, order)
+        return held
+
+    async def _put_in_order(self, held: _HeldCursor, wanted: dict[str, Any], order: Order) -> None:
+        """Read and sort a complete list, unless it is too long."""
+        if not wanted and held.about.get("total", 0) > MAX_SORTED:
+            return  # a partial list cannot be sorted
+        if await self._fill(held, MAX_SORTED) and not held.cursors:
+            held.rows.sort(key=order.key)
+            held.order = order.name
+
+    async def _fill(self, held: _HeldCursor, count: int) -> bool:
+        """Load rows up to a number; return False if the list has expired on the broker."""
+        while len(held.rows) < min(count, _MAX_ROWS) and held.cursors:
+            log, cursor = held.cursors.pop(0)
+            try:
+                answer = await self._link.ask_log(log, "page", cursor=cursor)
+            except (Refused, NoLiveBroker) as error:
+                if isinstance(error, NoLiveBroker) and not log:
+                    raise
+                held.cursors.clear()
+                return False
+            held.rows += [{**row, "log": log} for row in answer["rows"]]
+            if answer["cursor"] is not None:
+                held.cursors.insert(0, (log, answer["cursor"]))
+        return True
+
+    def _keep(self, key: str, held: _HeldCursor) -> None:
+        self._held[key] = held
+        self._held.move_to_end(key)
+        while len(self._held) > _MAX_LISTS:
+            self._held.popitem(last=False)
+
+
+def _about_all(answers: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Return the brokers' data about whole lists; numbers of rows are added up."""
+    found: dict[str, Any] = {}
+    for log, answer in answers:
+        about = {key: value for key, value in answer.items() if key not in ("rows", "cursor")}
+        if about.get("retained") is not None:  # every log has it
+            about["retained"] = {**about["retained"], "log": log}
+        total = found.get("total", 0) + about.get("total", 0)
+        found |= {key: value for key, value in about.items() if found.get(key) is None}
+        if "total" in about:
+            found["total"] = total
+    return found

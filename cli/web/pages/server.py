@@ -1,0 +1,136 @@
+"""``foldmq web``: serves the page, alone or as a child process of the broker."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from cli.common import logging_setup
+from cli.common.allowed_hosts import Hosts, is_wildcard
+from cli.common.units import Address, address
+from cli.logs.source_flags import SourceFlags
+from cli.settings.broker_child import belong_to_the_broker, watch_stdin
+from cli.settings.settings import load_settings
+from cli.settings.socket_binding import bind
+from cli.web.own_token import TOKEN_FILE, Token, find_token
+from cli.web.pages.web_app import make_app
+from cli.web.token_audit import RECORDED_FILE
+from cli.web.tokens import TOKENS_FILE, Tokens
+from eventstore.errors import NoLog, UsageError
+
+log = structlog.get_logger("foldmq")
+
+_LONGEST_LINE = 512 * 1024
+"""Maximum length of a URL: a name of 65,535 bytes takes three times as many when escaped."""
+_LONGEST_FIELD = 16 * 1024
+_NICE = 5
+
+
+def run_web_server(
+    flags: SourceFlags,
+    listen: str | None,
+    fds: list[int],
+    token_file: Path | None,
+    tokens_file: Path | None,
+    *,
+    changes: bool,
+) -> None:
+    """Serve until SIGTERM or SIGINT, or until the broker that started this process is gone.
+
+    ``fds`` are listening sockets passed by the broker. ``changes`` permits operators to make
+    changes. Raises UsageError, NoLog, ConfigError, ListenError
+    and TokenError.
+    """
+    settings = load_settings(flags.settings, os.environ, flags.config)
+    logging_setup.configure(settings.log_level, settings.log_format)
+    # Malformed HTTP requests do not belong into the broker's log.
+    logging.getLogger("aiohttp").setLevel(logging.CRITICAL + 1)
+    token = find_token(_token_file(settings.data_dir, token_file))
+    if tokens_file is None and settings.data_dir.is_dir():
+        tokens_file = settings.data_dir.absolute() / TOKENS_FILE
+    tokens = Tokens(token, tokens_file)
+    recorded = None
+    if tokens_file is not None:
+        kept = settings.data_dir if settings.data_dir.is_dir() else tokens_file.parent
+        recorded = kept.absolute() / RECORDED_FILE
+    if fds:
+        belong_to_the_broker(_NICE)
+        sockets = [socket.socket(fileno=fd) for fd in fds]
+        places = [Address(*one.getsockname()[:2]) for one in sockets]
+        if settings.web is not None:
+            places.append(settings.web)
+    else:
+        place = _place(listen) if listen is not None else settings.web
+        if place is None:
+            raise UsageError("the settings disable the web page: give --listen HOST:PORT")
+        sockets = bind(place, "listen")
+        places = [place, *(Address(*one.getsockname()[:2]) for one in sockets)]
+        _announce(place, sockets[0].getsockname()[1], token)
+    # The machine's full name may need a slow lookup: only where it matters.
+    names = [socket.getfqdn()] if any(map(is_wildcard, places)) else []
+    app = make_app(
+        flags,
+        tokens,
+        recorded,
+        Hosts(places, names),
+        sockets[0].getsockname()[1],
+        changes=changes,
+    )
+    asyncio.run(_serve(app, sockets, child=bool(fds)))
+
+
+def _place(listen: str) -> Address:
+    try:
+        return address(listen)
+    except ValueError as error:
+        raise UsageError(f"--listen: {error}") from None
+
+
+def _token_file(data_dir: Path, given: Path | None) -> Path:
+    if given is not None:
+        return given
+    if not data_dir.is_dir():
+        raise NoLog(
+            f"data directory {data_dir} does not exist: give --data-dir, or --token-file for the "
+            "page's token"
+        )
+    return data_dir.absolute() / TOKEN_FILE
+
+
+def _announce(place: Address, port: int, token: Token) -> None:
+    shown = f"http://{Address(place.host, port)}/"
+    # Other users may be able to read a file that this is redirected to.
+    secret = token.query if sys.stderr.isatty() else f" (asks for the token in {token.file})"
+    sys.stderr.write(f"foldmq: the web page is at {shown}{secret}\n")
+    sys.stderr.flush()
+
+
+async def _serve(app: web.Application, sockets: Iterable[socket.socket], *, child: bool) -> None:
+    listening = list(sockets)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        max_line_size=_LONGEST_LINE,
+        max_field_size=_LONGEST_FIELD,
+        shutdown_timeout=0.5,
+    )
+    end = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end.set)
+    if child:
+        await watch_stdin(end)
+    await runner.setup()
+    try:
+        for one in listening:
+            await web.SockSite(runner, one).start()
+        await end.wait()
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,271 @@
+"""The differences between the broker's states at two moments, found in the background.
+
+With the index of the log, only sessions that changed between the moments are compared. Without, the
+log is folded from its beginning, as ``foldmq diff`` does, and the records, the sessions and the
+retained messages of such a fold are limited. The command has no limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cli.commands.diff import change_mark, session_changes
+from cli.common import text
+from eventstore.display import count_of
+from eventstore.errors import UsageError
+from eventstore.reading.log_points import LogPoint
+from eventstore.reading.segment import BadIndex
+from projections.past.changed_states import ChangedStates
+from projections.past.replay import Replay
+from projections.past.state_differences import retained_changes, sessions_changed
+from projections.past.state_facts import state_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from cli.web.web_log_client import WebLogClient
+    from eventstore.reading.log_source import LogSource
+    from eventstore.reading.progress import Progress
+    from projections.past.changed_states import ChangedSession
+    from projections.past.state_facts import StateFacts
+
+MAX_RECORDS: Final = 1_000_000
+"""Maximum records that are folded or read for the retained messages."""
+MAX_ITEMS: Final = 50_000
+"""Maximum sessions and retained messages of a state that is folded."""
+MAX_LINES: Final = 500
+_KEPT: Final = 8
+_SLICE: Final = 0.01
+"""Seconds of work before other requests are served."""
+_TIMEOUT: Final = 30.0
+"""Seconds after the last request until the work is cancelled."""
+_KINDS: Final = {"+": "added", "-": "removed", "~": "changed", "*": "set"}
+
+
+@dataclass(frozen=True, slots=True)
+class FoldingStates:
+    """The difference is not known yet."""
+
+    done: int
+    of: int
+    """Records, or sessions."""
+
+    @property
+    def percent(self) -> int:
+        """The progress."""
+        return 100 * self.done // self.of if self.of else 0
+
+
+@dataclass(slots=True)
+class StateDiff:
+    """The differences between two states, as text."""
+
+    command: str
+    """The command that shows all of them."""
+    lines: list[str] = field(default_factory=list)
+    """The first ones."""
+    notes: list[str] = field(default_factory=list)
+    """A note about omitted differences."""
+    _counted: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    @property
+    def totals(self) -> list[str]:
+        """The number of differences of each kind."""
+        found = []
+        for what in ("session", "retained message"):
+            kinds = {mark: self._counted[what, mark] for mark in _KINDS}
+            parts = [f"{count:,} {_KINDS[mark]}" for mark, count in kinds.items() if count]
+            if parts:
+                found.append(f"{what}s: {', '.join(parts)}")
+        return found
+
+    def session(self, one: ChangedSession) -> None:
+        """Add a session that differs."""
+        self._add("session", change_mark(one), session_changes(one))
+
+    def retained(self, mark: str, line: str) -> None:
+        """Add a retained message that differs."""
+        self._add("retained message", mark, [line])
+
+    def finish(self) -> StateDiff:
+        """Record whether lines were left out."""
+        if len(self.lines) > MAX_LINES:
+            del self.lines[MAX_LINES:]
+            self.notes.append(f"more than {count_of(MAX_LINES, 'line')}: {self.command}")
+        return self
+
+    def _add(self, what: str, mark: str, lines: Iterable[str]) -> None:
+        self._counted[what, mark] += 1
+        if len(self.lines) <= MAX_LINES:
+            self.lines += lines
+
+
+@dataclass(slots=True)
+class _Running:
+    task: asyncio.Task[StateDiff]
+    progress: FoldingStates
+    asked: float
+
+
+class _WantedDiff(NamedTuple):
+    """A difference: between the states of a log after two records."""
+
+    epoch: int
+    log: str
+    """Its name; empty: the only one."""
+    before: int
+    after: int
+
+    @property
+    def command(self) -> str:
+        """The command that shows it without a limit, as text."""
+        node = f" --node {self.log}" if self.log else ""
+        return f"foldmq diff {self.before} {self.after}{node} shows all"
+
+
+class StateDiffs:
+    """Differences by log and moments; one is computed at a time.
+
+    The least recently used are dropped.
+    """
+
+    def __init__(self, link: WebLogClient) -> None:
+        self._link = link
+        self._found: OrderedDict[_WantedDiff, StateDiff] = OrderedDict()
+        self._running: dict[_WantedDiff, _Running] = {}
+        self._one = asyncio.Semaphore()
+
+    async def find(
+        self, before: int, after: int, max_wait: float, log: str = ""
+    ) -> StateDiff | FoldingStates:
+        """Return the differences between the states after two records of a log.
+
+        After ``max_wait`` seconds, returns the progress instead; the work continues. Raises
+        UsageError beyond the limits, CutOff, NoLiveBroker, and the errors of reading the log.
+        """
+        key = _WantedDiff(self._link.epoch, log, before, after)
+        found = self._found.get(key)
+        if found is not None:
+            self._found.move_to_end(key)
+            return found
+        held = self._running.get(key)
+        if held is None:
+            progress = FoldingStates(0, after)
+            task = asyncio.create_task(self._find(key))
+            held = self._running[key] = _Running(task, progress, time.monotonic())
+        held.asked = time.monotonic()
+        await asyncio.wait({held.task}, timeout=max_wait)
+        if not held.task.done():
+            return held.progress
+        self._running.pop(key, None)
+        if held.task.cancelled():  # no request for some time
+            return held.progress
+        found = self._found[key] = held.task.result()
+        while len(self._found) > _KEPT:
+            self._found.popitem(last=False)
+        return found
+
+    def close(self) -> None:
+        """Cancel all work."""
+        for held in self._running.values():
+            held.task.cancel()
+
+    async def _find(self, key: _WantedDiff) -> StateDiff:
+        async with self._one, self._link.log(key.log) as source:
+            found = await self._with_index(source, key)
+            if found is not None:
+                return found
+            records = key.after - source.begin + 1
+            if records > MAX_RECORDS:
+                raise UsageError(
+                    "without an index that covers both moments, their states are folded "
+                    f"here from at most {MAX_RECORDS:,} records, and these need {records:,}: "
+                    f"{key.command}"
+                )
+            return await self._folded(source, key)
+
+    async def _with_index(self, source: LogSource, key: _WantedDiff) -> StateDiff | None:
+        """Return the differences; None if the index of the log does not suffice."""
+        index = source.index
+        if index is None or key.after - index.last > MAX_RECORDS:
+            return None
+        of, turn = 0, time.monotonic()
+
+        async def pause() -> None:
+            nonlocal turn
+            now = time.monotonic()
+            if now - turn >= _SLICE:
+                self._note(key, FoldingStates(min(changes.done, of), of))
+                await asyncio.sleep(0)
+                turn = time.monotonic()
+
+        changes = ChangedStates(source, key.before, key.after, pause)
+        found = StateDiff(key.command)
+        names = await changes.names()
+        if names is None:
+            return None
+        of = len(names)
+        try:
+            async for one in changes.sessions(names):
+                found.session(one)
+        except BadIndex:
+            return None
+        of = key.after - key.before
+        if of > MAX_RECORDS:
+            found.notes.append(
+                f"retained messages are compared here if at most {MAX_RECORDS:,} records lie "
+                f"between the moments: {key.command}"
+            )
+            return found.finish()
+        for topic, size in sorted((await changes.retained()).items()):
+            named = f"retained {text.name(topic)}"
+            if size is None:
+                found.retained("-", f"- {named}, removed between the moments")
+            else:
+                found.retained("*", f"* {named}, {text.size(size)}, set between the moments")
+        return found.finish()
+
+    async def _folded(self, source: LogSource, key: _WantedDiff) -> StateDiff:
+        replay = Replay(source, key.after, progress=self._progress(key))
+        await replay.to(LogPoint(key.before))
+        old = _facts(replay, key)
+        await replay.to(LogPoint(key.after))
+        new = _facts(replay, key)
+        found = StateDiff(key.command)
+        for one in sessions_changed(old, new):
+            found.session(one)
+        for mark, topic, size in retained_changes(old.retained, new.retained):
+            found.retained(mark, f"{mark} retained {text.name(topic)}, {text.size(size)}")
+        return found.finish()
+
+    def _progress(self, key: _WantedDiff) -> Progress:
+        @contextlib.contextmanager
+        def shown(_what: str, _total: int, _unit: str = "", /) -> Iterator[Callable[[int], None]]:
+            yield update
+
+        def update(sequence: int) -> None:
+            self._note(key, FoldingStates(sequence, key.after))
+
+        return shown
+
+    def _note(self, key: _WantedDiff, progress: FoldingStates) -> None:
+        """Record the progress; cancel the work if no page requests it any longer."""
+        held = self._running[key]
+        held.progress = progress
+        if time.monotonic() - held.asked > _TIMEOUT:
+            held.task.cancel()
+
+
+def _facts(replay: Replay, key: _WantedDiff) -> StateFacts:
+    state = replay.state
+    if len(state.sessions) > MAX_ITEMS or len(state.retained) > MAX_ITEMS:
+        raise UsageError(
+            "without an index that covers both moments, at most "
+            f"{MAX_ITEMS:,} sessions and retained messages are compared here: {key.command}"
+        )
+    return state_facts(state, None, replay.origins)

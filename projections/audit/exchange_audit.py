@@ -1,0 +1,484 @@
+"""Compares the logs of one broker: each must have taken the messages that the others owe it.
+
+A log owes another one the messages that match a subscription there, retained messages, and those
+that its shared subscriptions assigned to it. ``projections.audit.exchange_check`` checks
+what one log alone says about the messages that it took; this module reads the other logs beside it,
+in one pass and with bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from eventstore.display import name as shown
+from eventstore.format.events import LOG_SESSION, MessagePublished
+from eventstore.format.node_events import Followed
+from eventstore.format.positions import INDEX_BITS, format_position, from_runs, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.log.message_store import MessageStore
+from eventstore.partitions import partition_of
+from eventstore.reading.progress import Progress, silent
+from projections.audit.exchange_check import ExchangeCheck
+from projections.audit.log_subscriptions import LogSubscriptions
+from projections.audit.owed_messages import (
+    UNKNOWN,
+    ClearedTopics,
+    MessageBatch,
+    OwedMessages,
+    RequiredReplay,
+)
+from projections.audit.rule_table import Rule, Violation
+from protocol.mqtt.message_properties import expiry_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.log.message_store import Message
+
+_KEPT_BYTES: Final = 16 << 20
+"""Bytes of messages of each other log in memory; further ones are read again."""
+_RECORDS_AT_ONCE: Final = 32
+_TOPICS: Final = 200_000
+"""Topics of which the last retained message is known: twice as many as a broker remembers."""
+_ROUNDED: Final = 2
+"""Seconds by which the expiry of a copy may differ: it is rounded when it is taken and stored."""
+_OF_TURN_MS: Final = 1000
+"""How much later than its first event the last event of a record may be."""
+
+
+class LogRecords(Protocol):
+    """A log that is read."""
+
+    @property
+    def begin(self) -> int:
+        """Stream sequence of its first record."""
+
+    @property
+    def last(self) -> int:
+        """Stream sequence of the last record to read."""
+
+    def records(self, first: int, last: int) -> AsyncIterator[Record]:
+        """Yield the records between two sequences, both included."""
+
+
+class FollowedEnd(NamedTuple):
+    """How much of another log a log has taken."""
+
+    log: str
+    through: int
+    """The last record of the other log that was taken; 0: none."""
+    last: int
+    """The last record that the other log has."""
+    pending: int
+    """Messages behind ``through`` that are still to be taken."""
+
+
+class ExchangeAudit(NamedTuple):
+    """The extent of an audit of one log against the others."""
+
+    due: int
+    """Messages that other logs owed it."""
+    compared: int
+    """Messages that it took and that were compared with those of the other logs."""
+    ends: tuple[FollowedEnd, ...]
+
+
+async def audit_exchange(
+    log: str,
+    logs: Mapping[str, LogRecords],
+    report: Callable[[Violation], object],
+    progress: Progress = silent,
+    ends: Mapping[str, int] | None = None,
+) -> ExchangeAudit:
+    """Compare a log with those that it follows; ``logs`` are all, in the order of their numbers.
+
+    ``report`` is called with each violation of the rules EXCHANGE and COPY. ``ends`` are the last
+    records that the logs are known to have now: a log cannot have taken later ones. Raises as
+    ``LogRecords.records``.
+    """
+    taker = logs[log]
+    audit = _TakerAudit(log, logs, report, ends or {})
+    with progress("comparing with the other logs", taker.last) as update:
+        async for record in taker.records(taker.begin, taker.last):
+            await audit.take(record)
+            update(record.sequence)
+    return await audit.finish()
+
+
+class _Copy(NamedTuple):
+    """A message that was taken from another log."""
+
+    at: Position
+    ref: Position
+    """Where it was published in the other log."""
+    share: str
+    qos: int
+    batch: MessageBatch
+
+    @property
+    def content(self) -> Message:
+        return self.batch.message(self.at)
+
+
+class _Retained:
+    """The last retained message of each topic as the log knows it: time of its record, log."""
+
+    def __init__(self, floor_ms: int) -> None:
+        self._floor_ms = floor_ms
+        """Before this time there may have been others, which were cut off."""
+        self._last: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._forgot = False
+
+    def change(self, topic: str, version: tuple[int, int]) -> None:
+        """Note a retained message, or its end."""
+        self._last[topic] = max(version, self._last.get(topic, version))
+        self._last.move_to_end(topic)
+        if len(self._last) > _TOPICS:
+            self._last.popitem(last=False)
+            self._forgot = True
+
+    def may_be_replaced(self, topic: str, version: tuple[int, int]) -> bool:
+        """Return whether there is, or may be, a later one of the topic."""
+        known = self._last.get(topic)
+        if known is not None and version < known:
+            return True
+        return version[0] <= self._floor_ms or (known is None and self._forgot)
+
+
+class _TakerAudit:
+    """The audit of one log, which takes messages of the others."""
+
+    def __init__(
+        self,
+        log: str,
+        logs: Mapping[str, LogRecords],
+        report: Callable[[Violation], object],
+        ends: Mapping[str, int],
+    ) -> None:
+        self._log = log
+        self._report = report
+        self._taker = taker = logs[log]
+        self._numbers = {name: number for number, name in enumerate(logs)}
+        self._turns = TurnAssembler(anywhere=taker.begin > 1)
+        self._check = ExchangeCheck(lambda sequence, what: self._tell(position(sequence, 0), what))
+        self._own = OwedMessages()
+        self.subscriptions = LogSubscriptions(taker.begin)
+        self.retained: _Retained | None = None
+        self._doubtful: dict[str, list[tuple[tuple[int, int], Violation]]] = {}
+        """Violations by topic: none if an operator removed the retained message later."""
+        self._origins = {
+            other: _Origin(other, source, log, ends.get(other), first=taker.begin <= 1)
+            for other, source in logs.items()
+            if other != log
+        }
+        self.due = self.compared = 0
+
+    async def take(self, record: Record) -> None:
+        """Take the next record of the log."""
+        if self.retained is None:
+            cut = self._taker.begin > 1
+            self.retained = _Retained(record.steady_ms + _OF_TURN_MS if cut else -1)
+        self._check.take(record, record.events())
+        number = self._numbers[self._log]
+        for part in self._turns.take(record)[1]:
+            for one in self._own.of(part):
+                if isinstance(one, RequiredReplay) and one.retain:
+                    self.retained.change(one.topic, (one.time_ms + _OF_TURN_MS, number))
+            base = position(part.sequence, 0)
+            for index, event in part.events():
+                at = base + index
+                if isinstance(event, MessagePublished) and event.origins:
+                    origin = self._origins.get(event.session.removeprefix(LOG_SESSION))
+                    if origin is not None:
+                        origin.took(part, event, at)
+                elif isinstance(event, Followed) and event.log in self._origins:
+                    await self._followed(self._origins[event.log], event, part, at)
+                self.subscriptions.take(event, at, part.steady_ms)
+
+    async def finish(self) -> ExchangeAudit:
+        """Do the remaining checks at the end of the log."""
+        for some in self._doubtful.values():
+            for _, one in some:
+                self._report(one)
+        ends = []
+        for name, origin in self._origins.items():
+            pending = 0
+            async for left in origin.rest():
+                pending += isinstance(left, RequiredReplay) and self._is_due(left)
+            through = origin.through >> INDEX_BITS
+            ends.append(FollowedEnd(name, through, origin.source.last, pending))
+        return ExchangeAudit(self.due, self.compared, tuple(ends))
+
+    def _tell(self, at: Position, what: str, rule: Rule = Rule.EXCHANGE) -> None:
+        self._report(Violation(rule, at, what, node=self._log))
+
+    def _is_due(self, one: RequiredReplay) -> bool:
+        """Return whether the log has to take a message of its subscriptions as of now."""
+        if not self.subscriptions.known:
+            return False
+        return bool(one.share or one.retain or self.subscriptions.match(one.topic))
+
+    # A position in another log.
+
+    async def _followed(
+        self, origin: _Origin, event: Followed, record: Record, at: Position
+    ) -> None:
+        """Compare what took effect up to a position with what was taken."""
+        looks = origin.looks and self.subscriptions.known
+        whole = origin.begin_position <= origin.through + 1
+        taken, origin.taken = deque(origin.taken), []
+        left = Counter((one.share, one.ref) for one in taken)
+        expired = frozenset(from_runs(event.expired))
+        for ref in sorted(expired):
+            if not _has_expired(await origin.expiry(ref), record):
+                what = f"did not take the message {format_position(ref)} of log {origin.name}"
+                self._tell(at, f"{what} as expired, but it had not expired")
+        number = self._numbers[origin.name]
+        async for one in origin.up_to(event.through):
+            version = one.time_ms, number
+            if isinstance(one, ClearedTopics):
+                self._cleared(one.topics, version)
+                continue
+            key = one.share, one.ref
+            replaced = self.retained is not None and self.retained.may_be_replaced(
+                one.topic, version
+            )
+            if one.retain and self.retained is not None:
+                self.retained.change(one.topic, version)
+            if left[key]:
+                self.due += 1
+                await self._took(origin, one, taken, left, replaced=replaced)
+            elif looks and one.ref not in expired:
+                await self._lacks(origin, one, record, at, replaced=replaced)
+        read = origin.has_read(event.through)
+        if origin.looks and whole and read:
+            for copy in taken:
+                if left[copy.share, copy.ref] and (copy.qos == 2 or copy.ref > origin.through):
+                    self._not_owed(origin, copy)
+        if read and origin.link_of(event.through) not in (None, event.link):
+            what = f"follows log {origin.name} up to {format_position(event.through)}"
+            self._tell(at, f"{what}, but that record is another one")
+        if origin.ends is not None and event.through >> INDEX_BITS > origin.ends:
+            what = f"follows log {origin.name} up to {format_position(event.through)}"
+            self._tell(at, f"{what}, but that log ends with record {origin.ends}")
+        origin.through, origin.looks = max(event.through, origin.through), True
+
+    def _cleared(self, topics: Iterable[str], version: tuple[int, int]) -> None:
+        """Note that retained messages were removed."""
+        for topic in topics:
+            if self.retained is not None:
+                self.retained.change(topic, version)
+            kept = [one for one in self._doubtful.get(topic, ()) if one[0] > version]
+            if kept:
+                self._doubtful[topic] = kept
+            else:
+                self._doubtful.pop(topic, None)
+
+    async def _took(
+        self,
+        origin: _Origin,
+        one: RequiredReplay,
+        taken: deque[_Copy],
+        left: Counter[tuple[str, Position]],
+        *,
+        replaced: bool,
+    ) -> None:
+        """Compare a message with its copy."""
+        key = one.share, one.ref
+        while taken and not left[taken[0].share, taken[0].ref]:
+            taken.popleft()
+        place = next(number for number, copy in enumerate(taken) if (copy.share, copy.ref) == key)
+        copy = taken[place]
+        if place:
+            what = f"took the message {format_position(one.ref)} of log {origin.name}"
+            self._tell(copy.at, f"{what} behind {format_position(taken[0].ref)}, which is later")
+        del taken[place]
+        left[key] -= 1
+        content = one.content or await origin.message(one.ref)
+        if content is None:
+            return
+        self.compared += 1
+        what = _difference(copy, one, content)
+        if what:
+            said = f"the message {format_position(one.ref)} of log {origin.name} was taken with"
+            self._tell(copy.at, f"{said} another {what}", Rule.COPY)
+        elif one.retain and not one.share and not copy.content.retain and not replaced:
+            said = f"the message {format_position(one.ref)} of log {origin.name}, which is retained"
+            self._doubt(origin, one, Rule.COPY, copy.at, f"{said}, was taken as one that is not")
+
+    async def _lacks(
+        self, origin: _Origin, one: RequiredReplay, record: Record, at: Position, *, replaced: bool
+    ) -> None:
+        """Report a message that was not taken, if it had to be."""
+        what = f"lacks the message {format_position(one.ref)} of log {origin.name}"
+        if one.share:
+            self.due += 1
+            home = partition_of(one.share, len(self._numbers)) == self._numbers[self._log]
+            begun = position(record.sequence - record.part, 0)
+            if home and not self.subscriptions.has_share(one.share, begun):
+                return  # it no longer had members
+            if not _has_expired(await origin.expiry(one.ref), record):
+                self._tell(at, f"{what}, which was assigned to {shown(one.share)}")
+            return
+        matched = self.subscriptions.match(one.topic) if one.live and one.topic else ""
+        if not matched and (not one.retain or replaced):
+            return
+        self.due += 1
+        if one.expires == UNKNOWN or _has_expired(one.expires, record):
+            return
+        if matched:
+            self._tell(at, f"{what}, which matches {matched}")
+        else:
+            what = f"{what}, which is retained on {shown(one.topic)}"
+            self._doubt(origin, one, Rule.EXCHANGE, at, what)
+
+    def _doubt(
+        self, origin: _Origin, one: RequiredReplay, rule: Rule, at: Position, what: str
+    ) -> None:
+        """Note a violation, unless an operator turns out to have removed the retained message.
+
+        A broker may know that before it records that it has taken the removal.
+        """
+        found = Violation(rule, at, what, node=self._log)
+        if len(self._doubtful) >= _TOPICS:
+            self._report(found)
+            return
+        version = one.time_ms, self._numbers[origin.name]
+        self._doubtful.setdefault(one.topic, []).append((version, found))
+
+    def _not_owed(self, origin: _Origin, copy: _Copy) -> None:
+        """Report a message that was taken although it did not take effect there."""
+        what = f"took the message {format_position(copy.ref)} of log {origin.name}"
+        if copy.share:
+            what += f" for {shown(copy.share)}, which did not get it"
+        else:
+            what += ", which did not take effect there since the position before"
+        self._tell(copy.at, what)
+
+
+class _Origin:
+    """One of the other logs, read along with the log that takes from it."""
+
+    def __init__(
+        self, name: str, source: LogRecords, taker: str, ends: int | None, *, first: bool
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.ends = ends
+        """The last record that the log is known to have; None: not known."""
+        self.taken: list[_Copy] = []
+        """Messages that were taken since the last position."""
+        self.through: Position = 0
+        self.looks = first
+        """Whether the messages before the next position are checked: not before the first position
+        in a log that was cut."""
+        self.begin_position = position(source.begin, 0)
+        self._owed = OwedMessages(taker)
+        self._turns = TurnAssembler(anywhere=True)
+        self._records = source.records(source.begin, source.last)
+        self._found: deque[RequiredReplay | ClearedTopics] = deque()
+        self._complete = source.begin - 1
+        """The last record of the last complete turn."""
+        self._links: dict[int, str] = {}
+        """Of the records of that turn."""
+        self._ended = source.last < source.begin
+        self._store = MessageStore(_KEPT_BYTES)
+
+    def took(self, record: Record, event: MessagePublished, at: Position) -> None:
+        """Note messages that were taken."""
+        batch = MessageBatch(record, event, at)
+        for number, ref in enumerate(from_runs(list(event.origins))[: event.count]):
+            self.taken.append(_Copy(at + number, ref, event.share, event.qos, batch))
+
+    async def up_to(self, through: Position) -> AsyncIterator[RequiredReplay | ClearedTopics]:
+        """Yield what takes effect up to a position."""
+        while True:
+            while self._found and self._found[0].at <= through:
+                yield self._found.popleft()
+            if self._found or self._complete >= through >> INDEX_BITS or not await self._read():
+                return
+
+    async def rest(self) -> AsyncIterator[RequiredReplay | ClearedTopics]:
+        """Yield what takes effect behind the last position."""
+        while True:
+            while self._found:
+                one = self._found.popleft()
+                if one.at > self.through:
+                    yield one
+            if not await self._read():
+                return
+
+    async def _read(self) -> bool:
+        """Read the next record; return whether there is one."""
+        record = None if self._ended else await anext(self._records, None)
+        if record is None:
+            self._ended = True
+            return False
+        parts = self._turns.take(record)[1]
+        if parts:
+            self._links = {part.sequence: part.link.hex() for part in parts}
+            self._complete = parts[-1].sequence
+        for part in parts:
+            self._found += self._owed.of(part)
+            for stored in self._owed.kept:
+                self._store.add(stored)
+        return True
+
+    def has_read(self, through: Position) -> bool:
+        """Return whether the log was read up to a position."""
+        return self._complete >= through >> INDEX_BITS
+
+    def link_of(self, at: Position) -> str | None:
+        """Return the link of the record of a position; None: it is not in memory."""
+        return self._links.get(at >> INDEX_BITS)
+
+    async def message(self, ref: Position) -> Message | None:
+        """Return a message; None: it was cut off."""
+        found = self._store.get(ref)
+        sequence = ref >> INDEX_BITS
+        if found is None and self.source.begin <= sequence <= self.source.last:
+            last = min(sequence + _RECORDS_AT_ONCE - 1, self.source.last)
+            async for record in self.source.records(sequence, last):
+                self._store.add_record(record)
+                if record.sequence == sequence:
+                    found = self._store.get(ref)
+        return found
+
+    async def expiry(self, ref: Position) -> int:
+        """Return the expiry of a message in Unix seconds; 0: never, 1: it is not in the log."""
+        found = await self.message(ref)
+        return UNKNOWN if found is None else found.expires
+
+
+def _difference(copy: _Copy, one: RequiredReplay, content: Message) -> str:
+    """Return what a copy does not have in common with its message; empty: nothing."""
+    told = copy.content
+    if told.topic != content.topic:
+        return "topic"
+    if told.payload != content.payload:
+        return "payload"
+    if copy.qos != (0 if one.share else one.qos):
+        return "QoS"
+    if told.retain and (one.share or not content.retain):
+        return "RETAIN"
+    if _without_expiry(told.block) != _without_expiry(content.block):
+        return "properties"
+    if bool(told.expires) != bool(content.expires):
+        return "expiry"
+    return "expiry" if abs(told.expires - content.expires) > _ROUNDED else ""
+
+
+def _without_expiry(block: bytes) -> bytes:
+    """Return a block of properties without the expiry, which changes while a message waits."""
+    return block if expiry_of(block) is None else block[5:]
+
+
+def _has_expired(expires: int, record: Record) -> bool:
+    """Return whether a message had expired when a record was written.
+
+    The time of a record is the time of its first event; the others may be up to a second later.
+    """
+    return 0 < expires <= record.steady_ms // 1000 + 1

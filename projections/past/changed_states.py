@@ -1,0 +1,249 @@
+"""The changes between two records of a log, found with its index instead of folding the log.
+
+Only the sessions that occur in records between the two are compared, and for each only the records
+after its last saved state are read. Retained messages have no saved states: the records between the
+two are read, which show what was set and removed, but not the messages before that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from eventstore.format.event_parsing import parse_event
+from eventstore.format.events import (
+    MessagePublished,
+    Released,
+    RetainedExpired,
+    SessionExpired,
+    SessionOpened,
+)
+from eventstore.format.node_events import RetainedCleared, RetainedSnapshot
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, from_runs, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.log.message_store import retained_when_released
+from eventstore.reading.indexed_reading import read_listed
+from eventstore.reading.keys import SESSION
+from eventstore.reading.segment import BadIndex
+from projections.past.indexed_sessions import IndexedSessions, count_entries
+from projections.past.state_facts import session_facts
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.reading.log_source import LogSource
+    from projections.past.state_facts import SessionFacts
+
+_SESSIONS_AT_ONCE: Final = 10_000
+"""Number of sessions whose states are in memory at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedSession:
+    """A session before and after; None: it did not exist."""
+
+    name: str
+    old: SessionFacts | None
+    new: SessionFacts | None
+
+
+class ChangedStates:
+    """The changes between the states after two records of a log that has an index.
+
+    Raises the errors of reading the log.
+    """
+
+    def __init__(
+        self, source: LogSource, before: int, after: int, pause: Callable[[], Awaitable[None]]
+    ) -> None:
+        """``before`` is not greater than ``after``; ``pause`` is awaited from time to time."""
+        self.done = 0
+        """Number of sessions compared, or of records read, by the method that runs."""
+        self._pause = pause
+        self._source = source
+        self._before = before
+        self._after = after
+        self._sessions: IndexedSessions | None = None
+        """Set by :meth:`names`."""
+        self._repeated: dict[Position, tuple[str, int]] | None = None
+
+    async def names(self) -> list[str] | None:
+        """Return the sessions that may differ, sorted; None: the index does not suffice."""
+        source, index = self._source, self._source.index
+        if index is None:
+            return None
+        found: set[str] = set()
+        try:
+            self._sessions = IndexedSessions(source, index)
+            if not await self._sessions.covers(position(self._before, MAX_INDEX)):
+                return None
+            last = min(self._after, index.last)
+            if self._before < last:
+                for number, name in enumerate(index.names(SESSION, self._before + 1, last)):
+                    found.add(name)
+                    if number % _SESSIONS_AT_ONCE == 0:
+                        await self._pause()
+        except BadIndex:
+            return None
+        if self._after > index.last:
+            async for record in source.records(index.last + 1, self._after):
+                found.update(raw["session"] for raw in record.raw_events if raw.get("session"))
+                await self._pause()
+        return sorted(found)
+
+    async def sessions(self, names: Iterable[str]) -> AsyncIterator[ChangedSession]:
+        """Yield the sessions that differ, in the order of ``names``.
+
+        :meth:`names` was called before. Raises BadIndex if the index turns out to be damaged.
+        """
+        sessions, left = self._sessions, iter(names)
+        if sessions is None:
+            raise BadIndex("there is no index")
+        self.done = 0
+        while some := list(islice(left, _SESSIONS_AT_ONCE)):
+            old = await sessions.all_at(some, self._before, self._pause)
+            facts = {
+                name: None if state is None else session_facts(state) for name, state in old.items()
+            }
+            old.clear()
+            new = await sessions.all_at(some, self._after, self._pause)
+            for name, state in new.items():
+                now = None if state is None else session_facts(state)
+                if now != facts[name]:
+                    yield ChangedSession(name, facts[name], now)
+            self.done += len(some)
+
+    async def retained(self) -> dict[str, int | None]:
+        """Return the topics whose retained message was set or removed between the two.
+
+        The value is the payload size of the current message, None if there is none.
+        """
+        source = self._source
+        self.done = 0
+        if self._before >= self._after:
+            return {}
+        first = self._before + 1
+        # The turn of the first record takes effect with its last part.
+        first = max(source.begin, first - (await source.some([first]))[0].part)
+        carried = await self._carried()
+        fold, turns = _RetainedChanges(), TurnAssembler()
+        async for record in source.records(first, self._after):
+            for part in turns.take(record)[1]:
+                for at, event in _retained_events(part):
+                    if isinstance(event, Released):
+                        await self._load_unreleased(fold, event, first, carried)
+                    fold.take(part, event, position(part.sequence, at))
+            self.done = record.sequence - first + 1
+            await self._pause()
+        return fold.found
+
+    async def _carried(self) -> dict[int, list[int]]:
+        """Return where the log repeats messages from before its beginning."""
+        if self._sessions is None:
+            return {}
+        try:
+            return await self._sessions.carried(self._after)
+        except BadIndex:
+            return {}
+
+    async def _load_unreleased(
+        self, fold: _RetainedChanges, event: Released, first: int, carried: dict[int, list[int]]
+    ) -> None:
+        """Read the retained messages that were sent before the first record and are released."""
+        refs = {ref for ref in from_runs(event.refs) if ref < position(first, 0)}
+        if not refs:
+            return
+        old = {ref >> INDEX_BITS for ref in refs}
+        wanted = {at for sequence in old for at in carried.get(sequence, [sequence])}
+        kept = {sequence for sequence in wanted if sequence >= self._source.begin}
+        found: dict[Position, tuple[str, int]] = {}
+        for record in await self._source.some(kept) if kept else ():
+            found.update(_retained_at_qos2(record))
+        if len(kept) < len(wanted):
+            found = {**await self._repeated_before(first), **found}
+        for ref in refs & found.keys():
+            fold.wait(event.session, ref, *found[ref])
+
+    async def _repeated_before(self, first: int) -> dict[Position, tuple[str, int]]:
+        """Return the messages from before the beginning of the log that checkpoints repeat."""
+        if self._repeated is None:
+            self._repeated = {}
+            begin = self._source.begin
+            async for record in read_listed(
+                self._source, lambda index: index.rare("RetainedSnapshot", begin), begin, first - 1
+            ):
+                self._repeated.update(_retained_at_qos2(record))
+        return self._repeated
+
+
+class _RetainedChanges:
+    """The retained messages that were set (payload size) or removed (None), by topic."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, int | None] = {}
+        self._pending: dict[str, dict[Position, tuple[str, int]]] = {}
+
+    def wait(self, session: str, ref: Position, topic: str, size: int) -> None:
+        """Hold a message until its session releases it."""
+        self._pending.setdefault(session, {})[ref] = topic, size
+
+    def take(self, record: Record, event: Event, at: Position) -> None:
+        """Apply an event."""
+        if isinstance(event, MessagePublished):
+            waits = event.qos == 2 and not event.will
+            sizes = [len(payload) for payload in record.payloads(event)]
+            for number, (topic, size) in enumerate(zip(_topics(event), sizes, strict=True)):
+                if waits:
+                    self.wait(event.session, at + number, topic, size)
+                else:
+                    self.found[topic] = size or None
+        elif isinstance(event, Released):
+            pending = self._pending.get(event.session, {})
+            for ref in from_runs(event.refs):
+                held = pending.pop(ref, None)
+                if held is not None:
+                    self.found[held[0]] = held[1] or None
+        elif isinstance(event, (RetainedCleared, RetainedExpired)):
+            self.found.update(dict.fromkeys(event.topics))
+        elif isinstance(event, SessionExpired) or (
+            isinstance(event, SessionOpened) and not event.resumed
+        ):
+            self._pending.pop(event.session, None)
+
+
+_KINDS: Final = frozenset(
+    {"Released", "RetainedCleared", "RetainedExpired", "SessionExpired", "SessionOpened"}
+)
+
+
+def _retained_events(record: Record) -> Iterator[tuple[int, Event]]:
+    """Yield the events that concern retained messages; others are not parsed."""
+    index = 0
+    for raw in record.raw_events:
+        kind = raw["e"]
+        if kind in _KINDS or (kind == "MessagePublished" and raw.get("retain")):
+            yield index, parse_event(raw)
+        index += count_entries(raw)
+
+
+def _topics(event: MessagePublished) -> list[str]:
+    """Return the topic of each message."""
+    if event.which:
+        return [event.topics[number] for number in event.which]
+    return [event.topics[0]] * event.count
+
+
+def _retained_at_qos2(record: Record) -> Iterator[tuple[Position, tuple[str, int]]]:
+    """Yield position, topic and size of the messages that are retained with their PUBREL."""
+    for raw in record.raw_events:
+        event = parse_event(raw) if raw["e"] == "RetainedSnapshot" else None
+        if isinstance(event, RetainedSnapshot) and event.session is not None:
+            sizes = [len(payload) for payload in record.payloads(event)]
+            what = zip(event.topics, sizes, strict=True)
+            yield from zip(from_runs(event.refs), what, strict=True)
+    for ref, message in retained_when_released(record):
+        yield ref, (message.topic.decode(), len(message.payload))

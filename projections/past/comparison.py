@@ -1,0 +1,359 @@
+"""A fold of the log, compared at several positions with the broker's state and its projections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from eventstore.errors import CutOff
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import MessagePublished
+from eventstore.format.node_events import RetainedSnapshot
+from eventstore.format.positions import Position, format_position, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.reading.gc_pause import few_collections
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.progress import Progress, silent
+from projections.past.live_state import LivePage, LiveState, digest_number
+from projections.past.replay import fold
+from projections.state.digests import retained_digest, session_digest
+from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
+from projections.state.node_state import NodeState
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+
+    from eventstore.format.records import Record
+    from projections.past.stored_projections import StoredProjections
+    from projections.state.format import ProjectionMark
+
+BROKER, PROJECTIONS = "broker", "projections"
+SESSION, RETAINED, MARK = "session", "retained", "mark"
+
+_UPDATE_EVERY = 16
+_FREEZE_EVERY = 64
+_FREEZE_FROM = 50_000
+"""Offline sessions are frozen while more sessions than this are in memory."""
+
+
+@dataclass(slots=True)
+class Difference:
+    """A session or retained message that differs from the log."""
+
+    where: str
+    """BROKER or PROJECTIONS."""
+    kind: str
+    name: str
+    bound: Position
+    """Position of the comparison: the state includes everything before it."""
+    log: int | None
+    other: int | None
+    """Digest; None: the other side has no such state."""
+
+
+class Check(Protocol):
+    """A comparison with the fold at a position."""
+
+    @property
+    def bound(self) -> Position:
+        """Position of the comparison: everything before it must be folded first."""
+
+    def look(self, node: NodeState) -> Iterator[Difference]:
+        """Yield the differences."""
+
+
+def apply(node: NodeState, event: Event, at: Position, record: Record) -> None:
+    """Fold one event; raise CorruptLog when it does not fit."""
+    pieces: Sequence[bytes] = ()
+    if isinstance(event, RetainedSnapshot) or (
+        isinstance(event, MessagePublished) and event.retain
+    ):
+        pieces = record.pieces(event)
+    try:
+        node.apply(event, at, record.steady_ms, pieces)
+    except INCONSISTENCIES as error:
+        raise inconsistency(record, error) from error
+
+
+async def read_turns(
+    source: LogSource, last: int, doing: str, progress: Progress = silent
+) -> AsyncIterator[list[Record]]:
+    """Yield the turns of a log up to a record, each with all of its records."""
+    turns = TurnAssembler()
+    if last < source.begin:
+        return
+    with few_collections(), progress(doing, last) as update:
+        async for record in source.records(source.begin, last):
+            _, turn = turns.take(record)
+            if turn:
+                yield turn
+            if record.sequence % _UPDATE_EVERY == 0:
+                update(record.sequence)
+
+
+def freeze_offline(node: NodeState, bound: Position) -> None:
+    """Freeze the offline sessions to save memory."""
+    for name in [name for name, state in node.sessions.live.items() if not state.connected]:
+        node.sessions.freeze(name, bound)
+
+
+class Comparison:
+    """Folds a log and runs each check on the state at its position.
+
+    With ``only``, the events of one session alone are folded.
+    """
+
+    def __init__(
+        self,
+        source: LogSource,
+        checks: Iterable[Check],
+        only: str | None = None,
+        progress: Progress = silent,
+    ) -> None:
+        self.node = NodeState(source.begin)
+        self._source = source
+        self._progress = progress
+        self._checks: list[Check] = []
+        self._only = only
+        self._found: list[Difference] = []
+        self._freeze_above = _FREEZE_FROM
+        self.watch: Callable[[Event], None] | None = None
+        """Called after each event."""
+        self.on_record: Callable[[Record], Difference | None] | None = None
+        """Called with each record before it is folded."""
+        self.add(checks)
+
+    def add(self, checks: Iterable[Check]) -> None:
+        """Add checks, before the fold begins."""
+        self._checks += checks
+        self._checks.sort(key=lambda check: check.bound, reverse=True)
+
+    async def run(self, last: int) -> list[Difference]:
+        """Fold up to a record and return the differences.
+
+        Raises CutOff where a state cannot be rebuilt, CorruptLog, UnreadableEvent or CutMeanwhile.
+        """
+        async for turn in read_turns(self._source, last, "comparing", self._progress):
+            if self.on_record is not None:
+                self._found += filter(None, map(self.on_record, turn))
+            self._turn(turn)
+        self._look(position(last + 1, 0))
+        return self._found
+
+    def _turn(self, turn: list[Record]) -> None:
+        after = position(turn[-1].sequence + 1, 0)
+        bound = self._checks[-1].bound if self._checks else after
+        if self.watch is None and bound >= after:
+            for record in turn:
+                fold(self.node, record, self._only)
+        else:
+            for record in turn:
+                self._events(record)
+        if (
+            turn[-1].sequence % _FREEZE_EVERY == 0
+            and len(self.node.sessions.live) > self._freeze_above
+        ):
+            freeze_offline(self.node, after)
+            self._freeze_above = max(_FREEZE_FROM, 2 * len(self.node.sessions.live))
+
+    def _events(self, record: Record) -> None:
+        base = position(record.sequence, 0)
+        for index, event in record.events():
+            self._look(base + index)
+            if self._only is None or getattr(event, "session", None) in (self._only, None):
+                apply(self.node, event, base + index, record)
+                if self.watch is not None:
+                    self.watch(event)
+
+    def _look(self, here: Position) -> None:
+        """Run the checks whose position is reached when everything before ``here`` is folded."""
+        while self._checks and self._checks[-1].bound <= here:
+            check = self._checks.pop()
+            if self.node.partial:
+                raise CutOff(
+                    f"the state at {format_position(check.bound)} cannot be rebuilt: "
+                    f"{self._source.beginning()}, and there is no complete checkpoint in between"
+                )
+            self._found += check.look(self.node)
+
+
+def _digest(node: NodeState, name: str, *, pending: bool) -> int | None:
+    found = session_digest(node, name, pending=pending)
+    return None if found is None else digest_number(found)
+
+
+def _retained(node: NodeState, topic: str) -> int | None:
+    message = node.retained.get(topic)
+    return None if message is None else digest_number(retained_digest(message))
+
+
+# ------------------------------------------------------------------------------ the broker
+
+
+@dataclass(slots=True)
+class BegunCheck:
+    """Checks that the pages contain everything that existed when the broker began its answer."""
+
+    bound: Position
+    said: LiveState
+
+    def look(self, node: NodeState) -> Iterator[Difference]:
+        """Yield the sessions and topics that the broker left out."""
+        names = {name for page in self.said.pages for name in page.sessions}
+        for name in node.sessions.names():
+            if name not in names:
+                ours = _digest(node, name, pending=True)
+                yield Difference(BROKER, SESSION, name, self.bound, ours, None)
+        topics = {topic for page in self.said.pages for topic in page.retained}
+        for topic in node.retained.topics():
+            if topic not in topics:
+                ours = _retained(node, topic)
+                yield Difference(BROKER, RETAINED, topic, self.bound, ours, None)
+
+
+@dataclass(slots=True)
+class PageCheck:
+    """Compares a page of the broker's answer."""
+
+    page: LivePage
+
+    @property
+    def bound(self) -> Position:
+        """The position of the page."""
+        return self.page.bound
+
+    def look(self, node: NodeState) -> Iterator[Difference]:
+        """Yield the differences."""
+        for name, theirs in self.page.sessions.items():
+            ours = _digest(node, name, pending=True)
+            if ours != theirs:
+                yield Difference(BROKER, SESSION, name, self.bound, ours, theirs)
+        for topic, theirs in self.page.retained.items():
+            ours = _retained(node, topic)
+            if ours != theirs:
+                yield Difference(BROKER, RETAINED, topic, self.bound, ours, theirs)
+
+
+def broker_checks(said: LiveState) -> list[Check]:
+    """Return the checks for the whole answer of a broker."""
+    return [BegunCheck(said.begun, said), *(PageCheck(page) for page in said.pages)]
+
+
+# ------------------------------------------------------------------------- the projections
+
+
+@dataclass(slots=True)
+class ProjectionCheck:
+    """Compares projections at a position; with ``whole``, also checks that none is missing.
+
+    A retained message has the position of its publication, not of its effect (QoS 2), and a session
+    or message may have been removed after the mark and before the projections were read. Such
+    differences may disappear: they stay ``open`` and are checked again at the end.
+    """
+
+    bound: Position
+    found: StoredProjections
+    sessions: list[str]
+    retained: list[str]
+    comparison: Comparison
+    whole: bool = False
+    only: str | None = None
+    open: dict[tuple[str, str], Difference] = field(default_factory=dict)
+
+    def look(self, node: NodeState) -> Iterator[Difference]:
+        """Yield the permanent differences."""
+        for name in self.sessions:
+            ours, theirs = _digest(node, name, pending=False), self.found.sessions[name].digest
+            if ours != theirs:
+                yield Difference(PROJECTIONS, SESSION, name, self.bound, ours, theirs)
+        for topic in self.retained:
+            self._open(RETAINED, topic, _retained(node, topic), self.found.retained[topic].digest)
+        if self.whole:
+            self._missing(node)
+        if self.open:
+            self._watch(node)
+
+    def _missing(self, node: NodeState) -> None:
+        for name in node.sessions.names() if self.only is None else [self.only]:
+            if name not in self.found.sessions and name not in self.found.torn:
+                self._open(SESSION, name, _digest(node, name, pending=False), None)
+        for topic in node.retained.topics() if self.only is None else ():
+            if topic not in self.found.retained:
+                self._open(RETAINED, topic, _retained(node, topic), None)
+
+    def _open(self, kind: str, name: str, ours: int | None, theirs: int | None) -> None:
+        if ours != theirs:
+            one = Difference(PROJECTIONS, kind, name, self.bound, ours, theirs)
+            self.open[kind, name] = one
+
+    def _watch(self, node: NodeState) -> None:
+        before = self.comparison.watch
+        if before is None:
+            node.retained.dirty = {}
+
+        def after(event: Event) -> None:
+            touched = node.retained.dirty or {}
+            for topic in touched:
+                self._settle(RETAINED, topic, _retained(node, topic))
+            name = getattr(event, "session", None)
+            if name is not None and (SESSION, name) in self.open and name not in node.sessions:
+                del self.open[SESSION, name]
+            if before is not None:
+                before(event)
+            else:
+                touched.clear()
+
+        self.comparison.watch = after
+
+    def _settle(self, kind: str, name: str, ours: int | None) -> None:
+        one = self.open.get((kind, name))
+        if one is not None and one.other == ours:
+            del self.open[kind, name]
+
+
+def projection_checks(
+    found: StoredProjections, comparison_of: Comparison, last: int, only: str | None
+) -> list[ProjectionCheck]:
+    """Return the checks of projections: as of their mark, or of their version if it is newer."""
+    mark = position(found.mark.sequence + 1, 0) if found.mark is not None else 0
+    end = position(last + 1, 0)
+    bounds: dict[Position, tuple[list[str], list[str]]] = {}
+    if found.mark is not None:
+        bounds[min(mark, end)] = [], []
+    for name, held in found.sessions.items():
+        bounds.setdefault(min(max(mark, held.version), end), ([], []))[0].append(name)
+    for topic, held in found.retained.items():
+        if mark:  # the positions at which the messages took effect are not known
+            bounds[min(mark, end)][1].append(topic)
+        else:
+            bounds.setdefault(min(held.version + 1, end), ([], []))[1].append(topic)
+    return [
+        ProjectionCheck(
+            bound, found, *some, comparison_of, bound == mark and found.mark is not None, only
+        )
+        for bound, some in bounds.items()
+    ]
+
+
+def mark_checker(mark: ProjectionMark) -> Callable[[Record], Difference | None]:
+    """Return a check that the log contains the record of the mark."""
+
+    def check(record: Record) -> Difference | None:
+        if record.sequence != mark.sequence or record.link.hex() == mark.link:
+            return None
+        at = position(record.sequence, 0)
+        return Difference(PROJECTIONS, MARK, "", at, _link(record.link.hex()), _link(mark.link))
+
+    return check
+
+
+def beyond(found: StoredProjections, last: int) -> Difference | None:
+    """Return a difference if projections reflect more than the log contains."""
+    if found.mark is None or found.mark.sequence <= last:
+        return None
+    at = position(last + 1, 0)
+    return Difference(PROJECTIONS, MARK, "", at, None, _link(found.mark.link))
+
+
+def _link(link: str) -> int:
+    return digest_number(link[:16])

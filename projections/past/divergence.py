@@ -1,0 +1,349 @@
+"""The points at which a differing state diverges from the log: by field, and by event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from eventstore import display
+from eventstore.format.positions import Position, format_position, position
+from eventstore.reading import position_text
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.progress import Progress, silent
+from projections.past.comparison import (
+    RETAINED,
+    SESSION,
+    Difference,
+    apply,
+    freeze_offline,
+    read_turns,
+)
+from projections.past.live_state import digest_number
+from projections.state.digests import pending_of, retained_digest, session_digest
+from projections.state.node_state import NodeState
+from projections.state.waiting_queue import QOS_MASK, WaitingQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from projections.state.session import InFlight, SessionState
+
+_FREEZE_ABOVE = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A part of a session as a list, and its elements as text."""
+
+    name: str
+    items: Callable[[SessionState], list[Any]]
+    show: Callable[[Any], str]
+    count: Callable[[SessionState], int] | None = None
+    """Length of the list, where building it is expensive."""
+
+
+def describe_message(qos: int, ref: Position, size: int) -> str:
+    """Return a retained message as text."""
+    return f"message {format_position(ref)}, QoS {qos}, {display.size(size)}"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else display.name(str(value))
+
+
+def _one(name: str, of: Callable[[SessionState], object], show: Callable[[Any], str]) -> _Field:
+    return _Field(name, lambda state: [of(state)], show)
+
+
+def _sent(table: dict[int, InFlight]) -> list[Any]:
+    return [
+        (pid, one.ref, one.flags, one.subscription.filter, one.sent_ms)
+        for pid, one in table.items()
+    ]
+
+
+def _show_sent(one: tuple[int, Position, int, str, int]) -> str:
+    pid, ref, flags, topic_filter, sent_ms = one
+    return (
+        f"packet {pid}: message {format_position(ref)}, QoS {flags & QOS_MASK}, for "
+        f"{display.name(topic_filter)}, sent {display.clock(sent_ms)}"
+    )
+
+
+def _queues(state: SessionState) -> list[Any]:
+    return [
+        (held.filter, held.queued_bytes, held.queue.runs())
+        for held in state.waiting.values()
+        if held.queue is not None
+    ]
+
+
+def _show_queue(one: tuple[str, int, list[Any]]) -> str:
+    topic_filter, size, runs = one
+    queue = WaitingQueue(runs)
+    expiry = queue.expiry()
+    until = f", the first expires {display.clock(expiry * 1000)}" if expiry else ""
+    return (
+        f"{display.name(topic_filter)}: {display.count_of(len(queue), 'message')}, "
+        f"{display.size(size)} ({position_text.positions_text(list(queue.ref_runs()))}){until}"
+    )
+
+
+def _show_subscription(one: tuple[str, int, bool, int, int]) -> str:
+    topic_filter, qos, active, options, identifier = one
+    more = f", options 0x{options:02x}" if options else ""
+    more += f", identifier {identifier}" if identifier else ""
+    return f"{display.name(topic_filter)} QoS {qos}{more}" + ("" if active else " (unsubscribed)")
+
+
+def _show_inbound(one: tuple[int, Position]) -> str:
+    return f"packet {one[0]}: message {format_position(one[1])}"
+
+
+def _show_will(will: Any) -> str:
+    if will is None:
+        return "none"
+    retained = " retained" if will.retain else ""
+    delay = f", {will.delay} s after its connection" if will.delay else ""
+    return (
+        f"{display.name(will.topic)} QoS {will.qos}{retained} ({format_position(will.ref)}){delay}"
+    )
+
+
+_FIELDS = (
+    _one("connected", lambda state: state.connected, _plain),
+    _one("clean session", lambda state: state.clean, _plain),
+    _one("connections", lambda state: state.generation, _plain),
+    _one("protocol level", lambda state: state.level, _plain),
+    _one("bridge", lambda state: state.bridge, _plain),
+    _one("session expiry", lambda state: state.expiry, _plain),
+    _one("user", lambda state: state.user, _plain),
+    _one("receive maximum", lambda state: state.receive_maximum, _plain),
+    _one("maximum packet size", lambda state: state.packet_maximum, _plain),
+    _one("offline since", lambda state: state.closed_ms, display.clock),
+    _one("last packet identifier", lambda state: state.last_pid, _plain),
+    _one("will", lambda state: state.will, _show_will),
+    _Field(
+        "subscriptions",
+        lambda state: [
+            (one.filter, one.qos, one.active, one.options, one.identifier)
+            for one in state.subscriptions.values()
+        ],
+        _show_subscription,
+        lambda state: len(state.subscriptions),
+    ),
+    _Field("queued", _queues, _show_queue, lambda state: len(state.waiting)),
+    _Field(
+        "in flight",
+        lambda state: _sent(state.inflight),
+        _show_sent,
+        lambda state: len(state.inflight),
+    ),
+    _Field(
+        "in flight, released",
+        lambda state: _sent(state.releasing),
+        _show_sent,
+        lambda state: len(state.releasing),
+    ),
+    _Field(
+        "inbound QoS 2",
+        lambda state: list(state.inbound.items()),
+        _show_inbound,
+        lambda state: len(state.inbound),
+    ),
+)
+
+
+class FirstDifference:
+    """The last point of a fold at which something was equal on both sides."""
+
+    __slots__ = ("equal", "equal_at", "parts_at")
+
+    def __init__(self, *, equal: bool) -> None:
+        self.equal = equal
+        """Whether both sides are equal now."""
+        self.equal_at: Position | None = None
+        """The last event after which both sides were equal; None: there is none."""
+        self.parts_at: Position | None = None
+        """The event that made them differ."""
+
+    def note(self, at: Position, *, equal: bool) -> None:
+        """Record whether both sides are equal after an event."""
+        if equal:
+            self.equal_at, self.parts_at = at, None
+        elif self.equal:
+            self.parts_at = at
+        self.equal = equal
+
+
+@dataclass(slots=True)
+class FieldDifference:
+    """The difference in one field."""
+
+    name: str
+    log: list[str]
+    other: list[str]
+    """Elements that only one side has, as text; both empty: the order differs."""
+    trail: FirstDifference
+
+
+@dataclass(slots=True)
+class Divergence:
+    """A difference and its origin."""
+
+    difference: Difference
+    bound: Position
+    """Position of ``state``; it may be later than the difference."""
+    state: SessionState | None = None
+    """The session on the other side; None if it is not available."""
+    pending: list[Any] | None = None
+    message: str | None = None
+    """The retained message on the other side, as text."""
+    whole: FirstDifference = field(default_factory=lambda: FirstDifference(equal=False))
+    """The trail of the whole state, by its digest, up to the difference."""
+    fields: list[FieldDifference] = field(default_factory=list)
+    settled: bool = False
+    """Both sides are equal except for their encoding: there is no difference."""
+    _trails: dict[str, FirstDifference] = field(default_factory=dict)
+    _wanted: dict[str, list[Any]] = field(default_factory=dict)
+    _closed: bool = False
+    _last: Position = 0
+
+    def prepare(self) -> None:
+        """Set up the trails, before the first event."""
+        self.whole = FirstDifference(equal=self.difference.other is None)
+        if self.state is not None:
+            for one in _FIELDS:
+                self._trails[one.name] = FirstDifference(equal=False)
+                self._wanted[one.name] = one.items(self.state)
+        if self.pending is not None:
+            self._trails[_PENDING] = FirstDifference(equal=False)
+
+    @property
+    def limit(self) -> Position:
+        """Position from which events are not compared."""
+        return max(self.bound, self.difference.bound)
+
+    @property
+    def trail(self) -> FirstDifference:
+        """The trail of the field that diverges first."""
+        trails = [one.trail for one in self.fields]
+        known = [one for one in trails if one.parts_at is not None]
+        if known:
+            return min(known, key=lambda one: one.parts_at or 0)
+        return self.whole
+
+    def close(self, node: NodeState) -> None:
+        """Compare for the last time, before the fold continues after the compared position."""
+        self._closed = True
+        self._find_fields(node)
+
+    def after(self, node: NodeState, at: Position) -> None:
+        """Compare after an event that concerns this session or topic."""
+        if self._closed:
+            return
+        one = self.difference
+        self._last = at
+        if at < one.bound:
+            self.whole.note(at, equal=digest_of(node, one) == one.other)
+        if one.kind != SESSION or not self._trails:
+            return
+        state = node.sessions.peek(one.name)
+        for known in _FIELDS:
+            if self.state is not None:
+                equal = state is not None and self._equal(known, state)
+                self._trails[known.name].note(at, equal=equal)
+        if self.pending is not None:
+            self._trails[_PENDING].note(at, equal=pending_of(node, one.name) == self.pending)
+
+    def _equal(self, known: _Field, state: SessionState) -> bool:
+        wanted = self._wanted[known.name]
+        if known.count is not None and known.count(state) != len(wanted):
+            return False
+        return known.items(state) == wanted
+
+    def _find_fields(self, node: NodeState) -> None:
+        name = self.difference.name
+        if self.message is not None:
+            found = node.retained.get(name)
+            log = (
+                []
+                if found is None
+                else [describe_message(found.qos, found.ref, len(found.payload))]
+            )
+            self.fields.append(FieldDifference("message", log, [self.message], self.whole))
+        state = node.sessions.peek(name) if self.difference.kind == SESSION else None
+        if state is None or self.state is None:
+            return
+        for known in _FIELDS:
+            ours, theirs = known.items(state), self._wanted[known.name]
+            if ours != theirs:
+                only = [known.show(one) for one in ours if one not in theirs]
+                other = [known.show(one) for one in theirs if one not in ours]
+                self.fields.append(
+                    FieldDifference(known.name, only, other, self._trails[known.name])
+                )
+        if self.pending is not None and (pending := pending_of(node, name)) != self.pending:
+            ours, theirs = ([f"{one[0]:,} messages"] for one in (pending, self.pending))
+            self.fields.append(FieldDifference(_PENDING, ours, theirs, self._trails[_PENDING]))
+        self.settled = not self.fields and self._last < self.difference.bound
+
+
+_PENDING = "retained after PUBREL"
+
+
+def digest_of(node: NodeState, one: Difference) -> int | None:
+    """Return the digest of a difference's session or topic in the fold."""
+    if one.kind == RETAINED:
+        message = node.retained.get(one.name)
+        return None if message is None else digest_number(retained_digest(message))
+    found = session_digest(node, one.name, pending=one.where == "broker")
+    return None if found is None else digest_number(found)
+
+
+async def find_divergences(
+    source: LogSource, divergences: Iterable[Divergence], last: int, progress: Progress = silent
+) -> None:
+    """Fold the log again and find where the two sides diverge.
+
+    Raises CorruptLog and CutMeanwhile, as every reader of the log.
+    """
+    sessions: dict[str, list[Divergence]] = {}
+    topics: dict[str, list[Divergence]] = {}
+    for one in divergences:
+        table = {SESSION: sessions, RETAINED: topics}.get(one.difference.kind)
+        if table is not None:
+            one.prepare()
+            table.setdefault(one.difference.name, []).append(one)
+    if not sessions and not topics:
+        return
+    everything = [one for table in (sessions, topics) for some in table.values() for one in some]
+    everything.sort(key=lambda one: one.limit, reverse=True)
+    node = NodeState(source.begin)
+    touched: dict[str, Position] = {}
+    node.retained.dirty = touched
+    crowd = _FREEZE_ABOVE
+    async for turn in read_turns(source, last, "finding where it diverges", progress):
+        for record in turn:
+            base = position(record.sequence, 0)
+            for index, event in record.events():
+                name = getattr(event, "session", None)
+                if not topics and name is not None and name not in sessions:
+                    continue
+                at = base + index
+                while everything and everything[-1].limit <= at:
+                    everything.pop().close(node)
+                apply(node, event, at, record)
+                for one in sessions.get(name, ()) if name is not None else ():
+                    one.after(node, at)
+                for topic in touched:
+                    for one in topics.get(topic, ()):
+                        one.after(node, at)
+                touched.clear()
+        if len(node.sessions.live) > crowd:
+            freeze_offline(node, position(turn[-1].sequence + 1, 0))
+            crowd = max(_FREEZE_ABOVE, 2 * len(node.sessions.live))
+    for one in everything:
+        one.close(node)

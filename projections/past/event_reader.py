@@ -1,0 +1,318 @@
+"""The events of a log, selected by type, session and topic, including those of void turns."""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_left, bisect_right
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple, get_args
+
+from eventstore.format.event_parsing import Event, entries
+from eventstore.format.events import (
+    Assigned,
+    Delivered,
+    Expired,
+    InboundReplaced,
+    MessageDropped,
+    MessagePublished,
+    Queued,
+    Redelivered,
+    Released,
+    RetainedExpired,
+    Returned,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionTakenOver,
+    WillArmed,
+    WillCancelled,
+)
+from eventstore.format.node_events import MessagesCarried, RetainedCleared, RetainedSnapshot
+from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.reading.indexed_reading import read_listed
+from eventstore.reading.keys import LIFECYCLE, SESSION
+from eventstore.reading.log_points import LogPoint
+from eventstore.reading.progress import Progress, silent
+from eventstore.reading.segment import BadIndex
+from eventstore.reasons import close_text, expiry_text
+from projections.past.topic_lookup import MessageTopics, topic_matcher
+from projections.past.topic_records import TopicRecords
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+
+    from eventstore.format.records import Record
+    from eventstore.reading.log_index import LogIndex
+    from eventstore.reading.log_source import LogSource
+
+EVENT_TYPES: Final[dict[str, type]] = {kind.__name__.casefold(): kind for kind in get_args(Event)}
+"""The types of events by name, in lower case."""
+
+
+_LOOK_BACK: Final = 8
+"""Records to read first for the last events; each further step reads twice as many."""
+
+_LIFECYCLE: Final = frozenset({SessionOpened, SessionClosed, SessionExpired, Redelivered})
+"""The events for which the index has separate lists of records."""
+
+
+class EventEntry(NamedTuple):
+    """An event and its position."""
+
+    at: Position
+    time_ms: int
+    event: Event
+    area: memoryview
+    """The payload area of its record."""
+    void: bool
+    """Whether it belongs to a turn that was never complete: it did not take effect."""
+    cause: str = ""
+    """Why it happened, for the end of a sentence, if only later events show it."""
+    jumped_ms: int = 0
+    """Sum of the jumps of the clock up to its record."""
+
+
+class EventFilter:
+    """Selects events by type, session and topic; None and empty values select all."""
+
+    def __init__(
+        self,
+        types: tuple[type, ...] = (),
+        session: str | None = None,
+        topic: str | None = None,
+        *,
+        most_named: int | None = None,
+    ) -> None:
+        """``topic`` is a topic filter; raises TopicError if it is not valid.
+
+        ``most_named`` limits the records that are read before the first one is yielded.
+        """
+        self._most_named = most_named
+        self._types = types
+        self._session = session
+        self._topic = topic
+        self._matches = topic_matcher(topic) if topic is not None else None
+        self._named: TopicRecords | None = None
+        self._own: list[int] | None = None
+        """The indexed records with an event of the session."""
+
+    @property
+    def needs_topics(self) -> bool:
+        """Whether the selection needs topics of messages that events name by position only."""
+        return self._matches is not None
+
+    async def records(self, source: LogSource, first: int, last: int) -> AsyncIterator[Record]:
+        """Yield the records between two sequences that may contain a selected event.
+
+        With an index of the log these are few. Raises as ``LogSource.records``.
+        """
+        index = source.index
+        if index is None or (self._session is None and self._topic is None):
+            found = source.records(first, last)
+        else:
+            if self._session is None:
+                with contextlib.suppress(BadIndex):  # then the log is read without the index
+                    topics, end = self._topics_in(index), min(last, index.last)
+                    await topics.narrow(source, first, end, self._most_named)
+            found = read_listed(source, lambda one: self._listed(one, first, last), first, last)
+        async for record in found:
+            yield record
+
+    def _topics_in(self, index: LogIndex) -> TopicRecords:
+        """Return the records of the topic filter; raises BadIndex."""
+        if self._named is None:
+            if self._topic is None or self._matches is None:
+                raise ValueError("no topic is selected")
+            self._named = TopicRecords(index, self._topic, self._matches)
+        return self._named
+
+    def begin_of_block(self, source: LogSource, first: int, last: int, count: int) -> int:
+        """Return the record from which about ``count`` records up to ``last`` have to be read.
+
+        It is not before ``first``. With an index of the log, only records that may contain a
+        selected event count, and those after the index are a separate block.
+        """
+        index, begin = source.index, max(first, last - count + 1)
+        if index is None or (self._session is None and self._topic is None):
+            return begin
+        if last > index.last:
+            return max(begin, index.last + 1)
+        if last >= index.first:
+            with contextlib.suppress(BadIndex):  # then the log is read without the index
+                listed = self._listed(index, max(first, index.first), last)
+                return listed[-count] if len(listed) >= count else max(first, index.first)
+        return begin
+
+    def _listed(self, index: LogIndex, first: int, last: int) -> list[int]:
+        if self._session is not None and self._own is None:
+            own = self._types and _LIFECYCLE.issuperset(self._types)
+            self._own = index.sequences((LIFECYCLE if own else SESSION) + self._session)
+        found = None
+        if self._topic is not None:
+            found = self._topics_in(index).concerning(min(last, index.last))
+        if self._own is None:
+            return sorted(one for one in found or () if first <= one <= last)
+        listed = self._own[bisect_left(self._own, first) : bisect_right(self._own, last)]
+        return listed if found is None else [one for one in listed if one in found]
+
+    def may_select(self, record: Record) -> bool:
+        """Return whether a record has an event of the session, without parsing its events."""
+        session = self._session
+        return session is None or any(raw.get("session") == session for raw in record.raw_events)
+
+    async def selects(self, event: Event, topics: MessageTopics) -> bool:
+        """Return whether an event is selected; may read the log for the topics it concerns."""
+        if self._types and type(event) not in self._types:
+            return False
+        if self._session is not None and getattr(event, "session", None) != self._session:
+            return False
+        if self._matches is None:
+            return True
+        refs = refs_of(event)
+        named = self._named
+        if named is not None:
+            refs = [ref for ref in refs if named.may_name(ref >> INDEX_BITS)]
+        await topics.load(refs)
+        return any(map(self._matches, _topics(event, refs, topics)))
+
+
+_WITH_TOPICS = (
+    MessageDropped,
+    MessagePublished,
+    MessagesCarried,
+    RetainedCleared,
+    RetainedExpired,
+    RetainedSnapshot,
+)
+_WITH_REFS = (
+    Assigned, Delivered, Expired, InboundReplaced, MessageDropped, Queued, Released, Returned,
+)  # fmt: skip
+
+
+def _topics(event: Event, refs: list[Position], topics: MessageTopics) -> Iterator[str]:
+    """Yield the topics that an event concerns."""
+    if isinstance(event, _WITH_TOPICS):
+        yield from event.topics
+    elif isinstance(event, WillArmed):
+        yield event.topic
+    for ref in refs:
+        known = topics.get(ref)
+        if known is not None:
+            yield known.topic
+
+
+def refs_of(event: Event) -> list[Position]:
+    """Return the positions of the messages that an event concerns."""
+    if isinstance(event, _WITH_REFS):
+        return from_runs(event.refs)
+    return []
+
+
+def cause_of(events: Sequence[tuple[int, Event]], number: int) -> str:
+    """Return why a will was discarded, from the events of its record; empty: not known.
+
+    ``number`` is the index of the event among them. For other events the result is empty.
+    """
+    event = events[number][1]
+    if isinstance(event, WillCancelled):
+        for _, later in events[number + 1 :]:
+            if getattr(later, "session", None) != event.session:
+                continue
+            if isinstance(later, (SessionOpened, SessionTakenOver)):
+                return "the client connected again before it was published"
+            if isinstance(later, SessionClosed):
+                return close_text(later.reason)
+            if isinstance(later, SessionExpired):
+                return expiry_text(later.reason)
+    return ""
+
+
+async def parts_left(
+    source: LogSource, turns: TurnAssembler, last: int
+) -> list[tuple[Record, bool]]:
+    """Return the parts of a turn that continues after a record, and whether they are void."""
+    rest = list(turns.rest())
+    for sequence in range(last + 1, source.last + 1) if rest else ():
+        (record,) = await source.some([sequence])
+        if record.part == 0:
+            break
+        if record.last:
+            return [(part, False) for part in rest]
+    return [(part, True) for part in rest]
+
+
+class EventReader:
+    """Reads the events of a log that a filter selects."""
+
+    def __init__(
+        self, source: LogSource, selected: EventFilter, progress: Progress = silent
+    ) -> None:
+        self.source = source
+        self.topics = MessageTopics(source, thorough=selected.needs_topics, progress=progress)
+        self._selected = selected
+
+    async def entries(
+        self, start: LogPoint, end: LogPoint, turns: TurnAssembler, *, ended: bool
+    ) -> AsyncGenerator[EventEntry, None]:
+        """Yield the selected events between two points.
+
+        ``turns`` contains the parts of an incomplete turn; ``ended``: nothing follows the end, so
+        that such a turn is void. Raises CorruptLog, UnreadableEvent or CutMeanwhile.
+        """
+        if start.sequence <= end.sequence:
+            async for record in self._selected.records(self.source, start.sequence, end.sequence):
+                void, complete = turns.take(record)
+                for part in void:
+                    async for entry in self._of(part, start, end, void=True):
+                        yield entry
+                for part in complete:
+                    async for entry in self._of(part, start, end, void=False):
+                        yield entry
+        for part in turns.rest() if ended else ():
+            async for entry in self._of(part, start, end, void=True):
+                yield entry
+
+    async def latest(
+        self, count: int, end: LogPoint, turns: TurnAssembler, *, ended: bool
+    ) -> list[EventEntry]:
+        """Return the last selected events up to a point, reading backwards until they are found.
+
+        ``turns`` gets the parts of an incomplete turn; otherwise as :meth:`entries`.
+        """
+        source, chosen = self.source, list[EventEntry]()
+        last, block = end, _LOOK_BACK
+        while last.sequence >= source.begin and len(chosen) < count:
+            first = self._selected.begin_of_block(source, source.begin, last.sequence, block)
+            start, newest = LogPoint(first, 0), last is end
+            own = turns if newest else TurnAssembler(anywhere=True)
+            found: deque[EventEntry] = deque(maxlen=count - len(chosen))
+            async for entry in self.entries(start, last, own, ended=ended and newest):
+                found.append(entry)
+            if not newest:
+                for part, void in await parts_left(source, own, last.sequence):
+                    async for entry in self._of(part, start, last, void=void):
+                        found.append(entry)
+            chosen[:0] = found
+            last, block = LogPoint(first - 1), 2 * block
+        return chosen
+
+    async def _of(
+        self, record: Record, start: LogPoint, end: LogPoint, *, void: bool
+    ) -> AsyncIterator[EventEntry]:
+        base = position(record.sequence, 0)
+        if not self._selected.may_select(record):
+            return
+        events = list(record.events())
+        self.topics.note(base, events)
+        for number, (index, event) in enumerate(events):
+            if record.sequence == start.sequence and index + entries(event) <= start.index:
+                continue
+            if record.sequence == end.sequence and index > end.index:
+                return
+            if await self._selected.selects(event, self.topics):
+                cause = cause_of(events, number)
+                jumped = record.jumps.total_ms
+                yield EventEntry(
+                    base + index, record.time_ms, event, record.payload, void, cause, jumped
+                )

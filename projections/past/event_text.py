@@ -1,0 +1,604 @@
+"""Events of the log as text and as JSON objects."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from eventstore import display
+from eventstore.format.event_json import field_values
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
+    Acked,
+    Assigned,
+    Completed,
+    Delivered,
+    Expired,
+    InboundReplaced,
+    MessageDropped,
+    MessagePublished,
+    Queued,
+    Received,
+    Redelivered,
+    Refused,
+    Released,
+    RetainedExpired,
+    Returned,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SessionTakenOver,
+    Subscribed,
+    SubscriptionDenied,
+    Unsubscribed,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+)
+from eventstore.format.node_events import (
+    Bridged,
+    BrokerStarted,
+    BrokerStopped,
+    CheckpointBegun,
+    CheckpointCompleted,
+    ClockJumped,
+    Followed,
+    LeaderProved,
+    LimitsApplied,
+    LogArchived,
+    LogCut,
+    LogEndUnproven,
+    LogSalvaged,
+    MessagesCarried,
+    OperatorActed,
+    RetainedCleared,
+    RetainedSnapshot,
+    SessionSnapshot,
+    WebAccessed,
+)
+from eventstore.format.positions import (
+    MAX_INDEX,
+    Position,
+    Run,
+    format_position,
+    from_runs,
+    index_of,
+    sequence_of,
+)
+from eventstore.format.records import payload_bounds
+from eventstore.format.stored_properties import expiry_ms
+from eventstore.reading import position_text
+from eventstore.reasons import (
+    close_text,
+    cut_text,
+    drop_text,
+    expiry_text,
+    leader_text,
+    resend_text,
+)
+from projections.log_proof import cause, unproven_end
+from projections.past.message_story import topic_of
+from projections.past.subscription_text import options_text
+from projections.past.topic_lookup import Published, Topics
+from protocol.mqtt.reason_codes import ReasonCode
+from protocol.mqtt.shared_filters import SHARE
+
+_LEVELS = {3: ["MQTT 3.1"], 4: [], 5: ["MQTT 5"]}
+_PAYLOADS_SHOWN = 3
+_WITH_MESSAGES = (MessagePublished, MessagesCarried, RetainedSnapshot)
+"""Events that have a payload for each of several messages."""
+
+
+def words(event: Event, topics: Topics, jumped_ms: int = 0) -> str:
+    """Return an event as text, without its session.
+
+    Topics of messages that ``topics`` has not loaded are left out. ``jumped_ms`` is the sum of the
+    jumps of the clock up to the event, which expiries do not include.
+    """
+    if jumped_ms and isinstance(event, Queued) and isinstance(event.expires, int) and event.expires:
+        event = replace(event, expires=event.expires + jumped_ms // 1000)
+    return _WORDS[type(event)](event, topics)
+
+
+def payload_words(event: Event, area: memoryview) -> str:
+    """Return the payloads of an event as text, the first few of them; empty if it has none."""
+    payloads = _payloads(event, area, _PAYLOADS_SHOWN)
+    if not payloads:
+        return ""
+    total = event.count if isinstance(event, _WITH_MESSAGES) else 1
+    return ": " + position_text.several(map(display.payload_text, payloads), total)
+
+
+def _payloads(event: Event, area: memoryview, most: int) -> list[bytes]:
+    if isinstance(event, _WITH_MESSAGES):
+        pairs = itertools.islice(itertools.pairwise(payload_bounds(event)), most)
+        return [bytes(area[start:stop]) for start, stop in pairs]
+    if isinstance(event, WillArmed):
+        return [bytes(area[event.at : event.at + event.size])]
+    return []
+
+
+def _ids(runs: list[Run]) -> str:
+    single = len(runs) == 1 and isinstance(runs[0], int)
+    return (
+        f"packet {position_text.packet_ids_text(runs)}"
+        if single
+        else f"packets {position_text.packet_ids_text(runs)}"
+    )
+
+
+def _messages(refs: list[Run], topics: Topics) -> str:
+    """Return the topics and positions of messages: ``hall/door (5.0)``."""
+    values = from_runs(refs)
+    if not values:
+        return ""
+    names = {found.topic: None for ref in values if (found := topics.get(ref)) is not None}
+    where = position_text.positions_text(refs)
+    label = "" if len(values) == 1 else f"{len(values):,} messages "
+    if not names:  # from before the log begins
+        return f"message {where}" if len(values) == 1 else f"{label}{where}"
+    return f"{position_text.several(map(display.name, names), len(names))} ({label}{where})"
+
+
+def _opened(event: SessionOpened, _topics: Topics) -> str:
+    kind = "session resumed" if event.resumed else "new session"
+    parts = [kind, *(["clean"] if event.clean else [])]
+    parts += ["clean start"] if event.clean_start else []
+    parts += _LEVELS.get(event.level, [f"protocol level {event.level}"])
+    parts += ["bridge"] if event.bridge else []
+    if event.keep_alive:
+        parts.append(f"keep alive {event.keep_alive} s")
+    if event.user is not None:
+        parts.append(f"user {display.name(event.user)}")
+    if event.level >= 5 and event.expiry is not None:
+        parts.append(f"session expiry {_interval(event.expiry)}")
+    if event.receive_maximum != 65_535:
+        parts.append(f"receive maximum {event.receive_maximum}")
+    if event.packet_maximum:
+        parts.append(f"packets of {display.size(event.packet_maximum)} at most")
+    origin = f" from {display.escaped(event.address)}" if event.address else ""
+    if event.via:
+        origin += f" via node {display.escaped(event.via)}"
+    return f"connected{origin}: {', '.join(parts)}"
+
+
+def _interval(seconds: int) -> str:
+    return "never" if seconds == 0xFFFFFFFF else f"{seconds} s"
+
+
+def _closed(event: SessionClosed, _topics: Topics) -> str:
+    code = f" (reason code 0x{event.code:02x})" if event.code else ""
+    changed = f", session expiry {_interval(event.expiry)}" if event.expiry is not None else ""
+    waits = f", its will waits {event.grace} s" if event.grace else ""
+    return f"connection ended: {close_text(event.reason)}{code}{changed}{waits}"
+
+
+def _published(event: MessagePublished, _topics: Topics) -> str:
+    sizes = event.sizes
+    total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
+    what = "" if event.count == 1 else f" {event.count:,} messages to"
+    verb = "will published" if event.will else "published"
+    topics = position_text.several(map(display.name, event.topics), len(event.topics))
+    retained = " retained" if event.retain else ""
+    ids = f", {_ids(event.pids)}" if event.pids else ""
+    origins = (
+        f", from {position_text.positions_text(list(event.origins))} of its log"
+        if event.origins
+        else ""
+    )
+    return f"{verb}{what} {topics} QoS {event.qos}{retained}, {display.size(total)}{ids}{origins}"
+
+
+def _delivered(event: Delivered, topics: Topics) -> str:
+    origin = " from the queue" if event.queued >= 0 else ""
+    retained = " retained" if event.retain or event.rap else ""
+    return (
+        f"sent{origin} {_messages(event.refs, topics)} QoS {event.qos}{retained}, "
+        f"{_ids(event.pids)}, for {display.name(event.filter)}"
+    )
+
+
+def _queued(event: Queued, topics: Topics) -> str:
+    back = "" if event.behind < 0 else " again"
+    until = ""
+    if isinstance(event.expires, int) and event.expires:
+        until = f", until {display.clock(expiry_ms(event.expires))}"
+    return (
+        f"queued{back} {_messages(event.refs, topics)} QoS {event.qos}, "
+        f"{display.size(event.size)}{until}, for {display.name(event.filter)}"
+    )
+
+
+def _dropped(event: MessageDropped, topics: Topics) -> str:
+    what = _messages(event.refs, topics) or display.count_of(event.count, "message")
+    where = " from the queue" if event.queued >= 0 else ""
+    by = f" for {display.name(event.filter)}" if event.filter else ""
+    if event.topics:
+        what += f" to {position_text.several(map(display.name, event.topics), len(event.topics))}"
+    shared = event.session.startswith(SHARE)
+    why = drop_text(event.reason, received=bool(event.refs), shared=shared)
+    return f"dropped{where} {what}{by}: {why}"
+
+
+def _codes(reasons: Sequence[Run]) -> str:
+    """Return reason codes in the notation of the standard: ``0x87``."""
+    distinct = dict.fromkeys(from_runs(reasons))
+    return position_text.several((f"0x{code:02x}" for code in distinct), len(distinct))
+
+
+def _with(reasons: Sequence[Run]) -> str:
+    return f" {_codes(reasons)}" if reasons else ""
+
+
+def _assigned(event: Assigned, topics: Topics) -> str:
+    origin = " from the queue" if event.queued >= 0 else ""
+    return f"assigned{origin} {_messages(event.refs, topics)} to {display.name(event.member)}"
+
+
+def _granted(event: Subscribed, _topics: Topics) -> str:
+    options = event.options or [0] * len(event.filters)
+    granted = (
+        f"{display.name(one)} QoS {qos}{options_text(bits)}"
+        for (one, qos), bits in zip(event.filters, options, strict=False)
+    )
+    identifier = f", identifier {event.identifier}" if event.identifier else ""
+    return f"subscribed {position_text.several(granted, len(event.filters))}{identifier}"
+
+
+def _denied(event: SubscriptionDenied, _topics: Topics) -> str:
+    denied: dict[int, list[str]] = {}
+    for one, code in zip(event.filters, from_runs(event.reasons), strict=False):
+        denied.setdefault(code, []).append(one)
+    return "subscription denied: " + "; ".join(
+        f"{position_text.several(map(display.name, filters), len(filters))}: {denial_text(code)}"
+        for code, filters in denied.items()
+    )
+
+
+def _limits(event: LimitsApplied, _topics: Topics) -> str:
+    parts = [
+        f"{display.escaped(str(name))} {display.escaped(str(value))}"
+        for name, value in event.limits.items()
+    ]
+    parts.append(f"permissions {display.escaped(event.permissions)}" if event.permissions else "")
+    parts.append(f"users {display.escaped(event.users)}" if event.users else "")
+    return f"limits: {', '.join(filter(None, parts))}"
+
+
+def reason_text(code: int) -> str:
+    """Return a reason code of MQTT 5 with its name in the standard: ``0x87 (not authorized)``."""
+    try:
+        name = ReasonCode(code).name.replace("_", " ").lower()
+    except ValueError:
+        return f"0x{code:02x}"
+    return f"0x{code:02x} ({name})"
+
+
+def denial_text(code: int) -> str:
+    """Return why a subscription was denied, from its reason code, as a sentence."""
+    return _DENIALS.get(code) or reason_text(code)
+
+
+_DENIALS: dict[int, str] = {
+    ReasonCode.NOT_AUTHORIZED: "the permissions do not allow this subscription (permissions)",
+    ReasonCode.QUOTA_EXCEEDED: "it has as many as the limits allow (max_subscriptions, "
+    "max_wildcards, max_wildcard_patterns, max_shared_members, max_subscriptions_total)",
+    ReasonCode.TOPIC_FILTER_INVALID: "the filter is not allowed",
+    ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: "it may not share subscriptions "
+    "(shared_for_mqtt3)",
+}
+
+
+def _will_armed(event: WillArmed, _topics: Topics) -> str:
+    retained = " retained" if event.retain else ""
+    delay = f", {event.delay} s after the connection ends" if event.delay else ""
+    return (
+        f"left a will for {display.name(event.topic)} QoS {event.qos}{retained}, "
+        f"{display.size(event.size)}{delay}"
+    )
+
+
+def _snapshot(event: SessionSnapshot, _topics: Topics) -> str:
+    state = event.state
+    away = "connected" if state.get("connected") else "away"
+    held = state.get("subscriptions")
+    count = len(held) if isinstance(held, list) else 0
+    whole = "" if event.part == 0 and event.last else f", part {event.part + 1} of its state"
+    return f"repeated: session {away}, {display.count_of(count, 'subscription')}{whole}"
+
+
+def _retained(event: RetainedSnapshot, _topics: Topics) -> str:
+    what = "retained" if event.session is None else "waiting for its PUBREL to be retained"
+    if event.session is not None and event.count > 1:
+        what = "waiting for their PUBREL to be retained"
+    return f"repeated: {what}: {_repeated(event.topics, event)}"
+
+
+def _carried(event: MessagesCarried, _topics: Topics) -> str:
+    return f"repeated: still to be delivered: {_repeated(event.topics, event)}"
+
+
+def _repeated(topics: Sequence[str], event: RetainedSnapshot | MessagesCarried) -> str:
+    label = "" if event.count == 1 else f"{event.count:,} messages "
+    sizes = event.sizes
+    total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
+    several = position_text.several(map(display.name, topics), len(topics))
+    return (
+        f"{several} ({label}from {position_text.positions_text(event.refs)}), {display.size(total)}"
+    )
+
+
+def _clock_jumped(event: ClockJumped, _topics: Topics) -> str:
+    direction = "forward" if event.ms > 0 else "back"
+    when = "while the broker ran" if event.seen == "running" else "before this start"
+    size = display.duration(abs(event.ms))
+    return f"the clock jumped {direction} by {size} {when}; nothing expires because of it"
+
+
+def _completed(event: CheckpointCompleted, _topics: Topics) -> str:
+    sessions = display.count_of(event.sessions, "session")
+    retained = display.count_of(event.retained, "retained message")
+    begun = format_position(event.begun)
+    return f"checkpoint {event.checkpoint} (from {begun}) complete: {sessions}, {retained}"
+
+
+def _cut(event: LogCut, _topics: Topics) -> str:
+    return (
+        f"log cut before record {event.first} of {display.clock(event.begins_ms)}: "
+        f"{cut_text(event.reason)}"
+    )
+
+
+def _salvaged(event: LogSalvaged, _topics: Topics) -> str:
+    which = f"record {event.first}"
+    if event.end > event.first:
+        which = f"records {event.first} to {event.end}"
+    said = (
+        f"{which} given up by foldmq salvage, run by {display.name(event.by)} on "
+        f"{display.name(event.source)}: {display.count_of(event.records, 'record')}, "
+        f"{event.bytes:,} bytes"
+    )
+    if event.affected:
+        names = position_text.several(
+            [display.name(one) for one in event.sessions[:3]], event.affected
+        )
+        said += f"; state unsure: {display.count_of(event.affected, 'session')}: {names}"
+    return said
+
+
+def _unproven(event: LogEndUnproven, _topics: Topics) -> str:
+    return f"end of the log not proven: {cause(unproven_end(event, at=event.end + 1))}"
+
+
+def _archived(event: LogArchived, _topics: Topics) -> str:
+    where, by = display.name(event.where), display.name(event.by)
+    return f"log archived up to record {event.through} in {where}, reported by {by}"
+
+
+def _acted(event: OperatorActed, _topics: Topics) -> str:
+    action = display.escaped(event.action.replace("_", " "))
+    return f"operator {display.name(event.by)}: {action} {display.name(event.target)}"
+
+
+def _web_accessed(event: WebAccessed, _topics: Topics) -> str:
+    if event.outcome.startswith("token_"):
+        change = display.escaped(event.outcome.removeprefix("token_"))
+        end = display.escaped(event.expires)
+        return (
+            f"web page: token {display.name(event.name)} {change}, "
+            f"role {display.escaped(event.role)}, "
+            f"expires {end if end == 'never' else f'at {end}'}"
+        )
+    noun = "change" if event.outcome == "denied" else "login"
+    what = noun if event.count == 1 else display.count_of(event.count, noun)
+    if event.outcome != "login":
+        what += f" {display.escaped(event.outcome)}"
+    reason = f" ({display.escaped(event.reason.replace('_', ' '))})" if event.reason else ""
+    origin = display.escaped(event.address) if event.address else "many addresses"
+    token = f", token {display.name(event.name)}" if event.name else ""
+    role = f", role {display.escaped(event.role)}" if event.role else ""
+    since = f", the first at {display.clock(event.first_ms)}" if event.count > 1 else ""
+    return f"web page: {what}{reason} from {origin}{token}{role}{since}"
+
+
+def _started(event: BrokerStarted, _topics: Topics) -> str:
+    crash = " after a crash" if event.crashed else ""
+    what = f"broker started{crash}, foldmq {display.escaped(event.software)}"
+    if not event.epoch:
+        return what
+    cause = f": {leader_text(event.cause)}" if event.cause else ""
+    return f"{what}: node {display.name(event.leader)} leads, epoch {event.epoch}{cause}"
+
+
+def _place(through: Position) -> str:
+    """Return a position, or the record that ends there."""
+    sequence, index = sequence_of(through), index_of(through)
+    return f"record {sequence}" if index == MAX_INDEX else format_position(through)
+
+
+_WORDS: dict[type, Callable[[Any, Topics], str]] = {
+    BrokerStarted: _started,
+    LimitsApplied: _limits,
+    BrokerStopped: lambda event, _: (
+        f"broker stopped: node {display.escaped(event.to)} should lead"
+        if event.to
+        else "broker stopped"
+    ),
+    LeaderProved: lambda event, _: f"the leader of epoch {event.epoch} proved that it leads",
+    SessionOpened: _opened,
+    SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",
+    SessionClosed: _closed,
+    SessionExpired: lambda event, _: f"session ended: {expiry_text(event.reason)}",
+    Subscribed: _granted,
+    Unsubscribed: lambda event, _: (
+        "unsubscribed "
+        + position_text.several(map(display.name, event.filters), len(event.filters))
+    ),
+    SubscriptionDenied: _denied,
+    MessagePublished: _published,
+    Delivered: _delivered,
+    Queued: _queued,
+    Redelivered: lambda event, _: f"sent again {_ids(event.pids)}: {resend_text(event.cause)}",
+    Acked: lambda event, _: f"acknowledged {_ids(event.pids)} (PUBACK{_with(event.reasons)})",
+    Received: lambda event, _: f"received {_ids(event.pids)} (PUBREC{_with(event.reasons)})",
+    Refused: lambda event, _: f"refused {_ids(event.pids)} (PUBREC {_codes(event.reasons)})",
+    Completed: lambda event, _: f"completed {_ids(event.pids)} (PUBCOMP{_with(event.reasons)})",
+    Released: lambda event, topics: (
+        f"released {_messages(event.refs, topics)}, {_ids(event.pids)} (PUBREL)"
+    ),
+    InboundReplaced: lambda event, topics: (
+        f"gave up {_messages(event.refs, topics)}, {_ids(event.pids)}: not released, and "
+        "the client used the packet identifier for another message"
+    ),
+    WillArmed: _will_armed,
+    WillFired: lambda _event, _: "will fired",
+    WillCancelled: lambda _event, _: "will discarded",
+    MessageDropped: _dropped,
+    Expired: lambda event, topics: (
+        f"expired in the queue: {_messages(event.refs, topics)}, for {display.name(event.filter)}"
+    ),
+    Assigned: _assigned,
+    Returned: lambda event, topics: (
+        f"returned {_messages(event.refs, topics)}, {_ids(event.pids)}, "
+        f"to {display.name(event.filter)}"
+    ),
+    CheckpointBegun: lambda event, _: f"checkpoint {event.checkpoint} begun",
+    SessionSnapshot: _snapshot,
+    RetainedSnapshot: _retained,
+    CheckpointCompleted: _completed,
+    ClockJumped: _clock_jumped,
+    MessagesCarried: _carried,
+    Bridged: lambda event, _: f"NATS has all publications up to {format_position(event.through)}",
+    Followed: lambda event, _: (
+        f"took the messages of log {display.name(event.log)} up to {_place(event.through)}"
+        + (f", without {_messages(event.expired, {})}, which had expired" if event.expired else "")
+    ),
+    LogArchived: _archived,
+    LogCut: _cut,
+    LogEndUnproven: _unproven,
+    LogSalvaged: _salvaged,
+    OperatorActed: _acted,
+    RetainedCleared: lambda event, _: (
+        "retained messages removed: "
+        + position_text.several(map(display.name, event.topics), len(event.topics))
+    ),
+    RetainedExpired: lambda event, _: (
+        "retained messages expired: "
+        + position_text.several(map(display.name, event.topics), len(event.topics))
+    ),
+    WebAccessed: _web_accessed,
+}
+
+
+def event_object(
+    event: Event, at: Position, time_ms: int, topics: Topics, area: memoryview | None
+) -> dict[str, object]:
+    """Return an event as a JSON object.
+
+    ``time_ms`` is the time of its record (Unix, milliseconds), ``area`` the payload area of the
+    record, or None to leave payloads out.
+    """
+    found: dict[str, object] = {
+        "position": format_position(at),
+        "time": display.iso(time_ms),
+        "type": event.e,
+    }
+    columns = {"e", "v", "at", "pids", "refs", "topics", "which", "sizes", "properties"}
+    columns |= {"blocks", "block_of", "blocks_at"}
+    if isinstance(event, RetainedSnapshot):
+        columns.add("qos")
+    elif isinstance(event, MessagesCarried):
+        columns.add("waiting")
+    found |= {
+        name: value
+        for name, value in field_values(event).items()
+        if name not in columns or (name == "properties" and value is not None)
+    }
+    if isinstance(event, MessagePublished):
+        found["messages"] = _published_objects(event, at, area)
+        return found
+    if isinstance(event, (RetainedCleared, RetainedExpired)):
+        found["topics"] = event.topics
+        return found
+    if isinstance(event, (MessagesCarried, RetainedSnapshot)):
+        found["messages"] = _repeated_objects(event, at, area)
+        return found
+    if isinstance(event, MessageDropped) and event.topics:
+        found["topics"] = event.topics
+    if isinstance(event, CheckpointCompleted):
+        found["begun"] = format_position(event.begun)
+    elif isinstance(event, LogCut):
+        found["begins"] = display.iso(event.begins_ms)
+        del found["begins_ms"]
+    pids, refs = from_runs(getattr(event, "pids", ())), from_runs(getattr(event, "refs", ()))
+    if refs:
+        found["messages"] = _ref_objects(refs, pids, topics)
+    elif pids:
+        found["packet_ids"] = pids
+    if isinstance(event, WillArmed):
+        found["topic"] = event.topic
+        if area is not None:
+            found.update(display.payload_field(_payloads(event, area, 1)[0]))
+    return found
+
+
+def _published_objects(
+    event: MessagePublished, at: Position, area: memoryview | None
+) -> list[dict[str, object]]:
+    pids = from_runs(event.pids)
+    payloads = _payloads(event, area, event.count) if area is not None else []
+    sizes = event.sizes
+    return [
+        {
+            "position": format_position(at + offset),
+            "topic": topic_of(event, offset),
+            "size": sizes if isinstance(sizes, int) else sizes[offset],
+            **({"packet_id": pids[offset]} if offset < len(pids) else {}),
+            **(display.payload_field(payloads[offset]) if payloads else {}),
+        }
+        for offset in range(event.count)
+    ]
+
+
+def _repeated_objects(
+    event: MessagesCarried | RetainedSnapshot, at: Position, area: memoryview | None
+) -> list[dict[str, object]]:
+    """Return repeated messages: each has two positions; one of them applies from this event on."""
+    payloads = _payloads(event, area, event.count) if area is not None else []
+    sizes = event.sizes
+    found: list[dict[str, object]] = []
+    for offset, ref in enumerate(from_runs(event.refs)):
+        moved = isinstance(event, RetainedSnapshot) and event.session is None
+        here, there = format_position(at + offset), format_position(ref)
+        places = {"position": here, "was": there} if moved else {"position": there, "also": here}
+        found.append(
+            {
+                **places,
+                "topic": topic_of(event, offset),
+                "size": sizes if isinstance(sizes, int) else sizes[offset],
+                **({"qos": event.qos[offset]} if isinstance(event, RetainedSnapshot) else {}),
+                **(display.payload_field(payloads[offset]) if payloads else {}),
+            }
+        )
+    if isinstance(event, MessagesCarried):
+        waiting = set(from_runs(event.waiting))
+        for ref, one in zip(from_runs(event.refs), found, strict=True):
+            if ref in waiting:
+                one["waiting"] = True
+    return found
+
+
+def _ref_objects(
+    refs: Sequence[Position], pids: Sequence[int], topics: Topics
+) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    for offset, ref in enumerate(refs):
+        known: Published | None = topics.get(ref)
+        found.append(
+            {
+                "position": format_position(ref),
+                **({"topic": known.topic, "size": known.size} if known is not None else {}),
+                **({"packet_id": pids[offset]} if offset < len(pids) else {}),
+            }
+        )
+    return found

@@ -1,0 +1,289 @@
+"""The state of one session at a point of the log: its last saved state and the events since."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from eventstore.format.event_parsing import parse_event
+from eventstore.format.events import SessionClosed, SessionExpired, SessionOpened
+from eventstore.format.node_events import CheckpointCompleted, MessagesCarried, SessionSnapshot
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, count_runs, from_runs, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.reading.indexed_reading import fetch_listed, read_listed
+from eventstore.reading.keys import LIFECYCLE, SESSION
+from eventstore.reading.log_points import LogPoint
+from eventstore.reading.segment import BadIndex
+from projections.past.state_cache import DeniedFilters
+from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
+from projections.state.single_session import SessionFold
+from projections.state.snapshot import decode_session
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.reading.log_index import LogIndex, SavedState
+    from eventstore.reading.log_source import LogSource
+    from projections.state.session import SessionState
+
+_NAMES_AT_ONCE = 64
+"""Number of sessions looked up between two pauses."""
+
+
+@dataclass(slots=True)
+class SessionAt:
+    """The state of a session as of a point."""
+
+    state: SessionState | None
+    """None: the session did not exist."""
+    carried: dict[int, list[int]] = field(default_factory=dict)
+    """Records that were cut off -> records that repeat messages of them."""
+
+
+async def session_at(source: LogSource, name: str, point: LogPoint) -> SessionAt | None:
+    """Return a session as of a point; None: the index does not suffice, so fold the log.
+
+    Raises CorruptLog, UnreadableEvent or CutMeanwhile.
+    """
+    if source.index is None or not point.sequence:
+        return None
+    try:
+        sessions = IndexedSessions(source, source.index)
+        if not await sessions.covers(position(point.sequence, point.index)):
+            return None
+        return SessionAt(await sessions.at(name, point), await sessions.carried(point.sequence))
+    except BadIndex:
+        return None
+
+
+class IndexedSessions:
+    """The sessions of a log, found with its index; every method raises BadIndex."""
+
+    def __init__(self, source: LogSource, index: LogIndex) -> None:
+        self._source = source
+        self._index = index
+        self._whole: Position | None = None
+        self._completed: Position = 0
+        """Position of the CheckpointCompleted from which states are known; 0: none is needed."""
+
+    async def covers(self, at: Position) -> bool:
+        """Return whether the states as of a position are known."""
+        if self._whole is None:
+            self._whole = await self._known_from()
+        return self._whole >= 0 and at >= self._whole and at >= position(self._index.first, 0)
+
+    async def _known_from(self) -> Position:
+        """Return the position from which the states of all sessions are known; -1: none.
+
+        A checkpoint takes effect with the last part of its turn.
+        """
+        source, index = self._source, self._index
+        if index.first > source.begin:  # older segments were removed; their last states remain
+            return 0 if index.known_before else -1
+        if source.begin <= 1:
+            return 0
+        turns = TurnAssembler()
+        for sequence in index.rare("CheckpointCompleted", source.begin):
+            (record,) = await fetch_listed(source, [sequence])
+            for part in turns.take(record)[1]:
+                for at, event in part.events():
+                    began = event.begun if isinstance(event, CheckpointCompleted) else 0
+                    if began >= position(source.begin, 0):
+                        self._completed = position(part.sequence, at)
+                        return max(self._completed, position(sequence, 0))
+        return -1
+
+    async def at(self, name: str, point: LogPoint) -> SessionState | None:
+        """Return the state as of a point; the events of incomplete turns do not count."""
+        bound = position(point.sequence + (point.index == MAX_INDEX), 0)
+        fold, start = self._begin(name, self._saved(name, bound))
+        turns = TurnAssembler()
+        async for record in self._records(name, start, point.sequence):
+            for part in turns.take(record)[1]:
+                stop = point.index if part.sequence == point.sequence else MAX_INDEX
+                _fold(fold, None, part, name, stop + 1)
+        return fold.state
+
+    async def all_at(
+        self, names: Iterable[str], sequence: int, pause: Callable[[], Awaitable[None]]
+    ) -> dict[str, SessionState | None]:
+        """Return the states of these sessions after a record; None: the session did not exist.
+
+        Like :meth:`at`, but each record is read once for all of them. ``pause`` is awaited from
+        time to time.
+        """
+        bound = position(sequence + 1, 0)
+        folds: dict[str, tuple[SessionFold, int]] = {}
+        listed: set[int] = set()
+        for number, name in enumerate(names):
+            folds[name] = self._begin(name, self._saved(name, bound))
+            start = folds[name][1]
+            listed.update(self._index.sequences(SESSION + name, start, sequence))
+            if number % _NAMES_AT_ONCE == 0:
+                await pause()
+        first = min((start for _, start in folds.values()), default=sequence + 1)
+        turns = TurnAssembler()
+        async for record in read_listed(self._source, lambda _: sorted(listed), first, sequence):
+            for part in turns.take(record)[1]:
+                _fold_all(folds, part)
+            await pause()
+        return {name: fold.state for name, (fold, _) in folds.items()}
+
+    async def before(self, name: str, at: Position) -> tuple[SessionState | None, DeniedFilters]:
+        """Return the state and the denied filters as of a position: after everything before it.
+
+        The turn of the position must be complete.
+        """
+        sequence = at >> INDEX_BITS
+        saved = self._saved(name, position(sequence, 0))
+        fold, start = self._begin(name, saved)
+        denied = DeniedFilters(saved.denied if saved is not None else ())
+        turns = TurnAssembler()
+        async for record in self._records(name, start, sequence):
+            for part in turns.take(record)[1]:
+                stop = at & MAX_INDEX if part.sequence == sequence else MAX_INDEX
+                _fold(fold, denied, part, name, stop)
+        rest = turns.rest()
+        if rest and rest[-1].sequence == sequence:
+            for part in rest:
+                stop = at & MAX_INDEX if part.sequence == sequence else MAX_INDEX
+                _fold(fold, denied, part, name, stop)
+        return fold.state, denied
+
+    async def is_clean(self, name: str, sequence: int) -> bool:
+        """Return whether a session, before a record, would end with its connection."""
+        saved = self._saved(name, position(sequence, 0))
+        clean = bool(saved is not None and saved.parts and saved.parts[0].get("clean"))
+        start = saved.bound >> INDEX_BITS if saved is not None else self._index.first
+        listed = self._index.sequences(LIFECYCLE + name, start, sequence - 1)
+        turns = TurnAssembler()
+        for record in await fetch_listed(self._source, listed):
+            for part in turns.take(record)[1]:
+                for _, event in own_events(part, name):
+                    clean = _clean_after(event, clean)
+        return clean
+
+    async def carried(self, last: int) -> dict[int, list[int]]:
+        """Return where the log, up to a record, repeats messages from before its beginning."""
+        source, found = self._source, dict[int, list[int]]()
+        if source.begin <= 1:
+            return found
+        chosen = read_listed(
+            source, lambda index: index.rare("MessagesCarried"), source.begin, last
+        )
+        turns = TurnAssembler()
+        async for record in chosen:
+            for part in turns.take(record)[1]:
+                for _, event in part.events():
+                    if isinstance(event, MessagesCarried):
+                        for old in {ref >> INDEX_BITS for ref in from_runs(event.refs)}:
+                            carriers = found.setdefault(old, [])
+                            if part.sequence not in carriers:
+                                carriers.append(part.sequence)
+        return found
+
+    def _saved(self, name: str, bound: Position) -> SavedState | None:
+        """Return the last state before a position, if all later records can be read."""
+        saved = self._index.state_before(name, bound)
+        if saved is not None and saved.bound < position(self._index.first, 0):
+            since = saved.bound >> INDEX_BITS
+            if self._index.listed_before(SESSION + name, since):
+                return None
+        return saved
+
+    def _begin(self, name: str, saved: SavedState | None) -> tuple[SessionFold, int]:
+        """Return the fold to begin with, and the record with which it continues."""
+        source, index = self._source, self._index
+        if saved is not None:
+            fold = SessionFold(name)
+            if saved.parts is not None:
+                fold.state = decode_session(name, saved.parts)
+            return fold, max(saved.bound >> INDEX_BITS, index.first)
+        # Without a saved state, the session did not exist in the removed older segments.
+        own = index.first == source.begin and source.begin > 1
+        return SessionFold(name, self._completed if own else 0), index.first
+
+    def _records(self, name: str, first: int, last: int) -> AsyncIterator[Record]:
+        return read_listed(
+            self._source, lambda index: index.sequences(SESSION + name, first, last), first, last
+        )
+
+
+def _fold(
+    fold: SessionFold, denied: DeniedFilters | None, part: Record, name: str, stop: int
+) -> None:
+    """Fold the events of a session that begin before an index."""
+    base = position(part.sequence, 0)
+    try:
+        for index, event in own_events(part, name):
+            if index >= stop:
+                return
+            fold.take(event, base + index, part.steady_ms)
+            if denied is not None:
+                denied.take(event, base + index, part.time_ms)
+    except INCONSISTENCIES as error:
+        raise inconsistency(part, error) from error
+
+
+def _fold_all(folds: dict[str, tuple[SessionFold, int]], part: Record) -> None:
+    """Fold the events of these sessions, each from the record where its fold continues."""
+    at = position(part.sequence, 0)
+    try:
+        for raw in part.raw_events:
+            held = folds.get(raw.get("session", ""))
+            if held is not None and part.sequence >= held[1]:
+                held[0].take(parse_event(raw), at, part.steady_ms)
+            at += count_entries(raw)
+    except INCONSISTENCIES as error:
+        raise inconsistency(part, error) from error
+
+
+def own_events(record: Record, name: str) -> Iterator[tuple[int, Event]]:
+    """Yield the events of one session with the index of their first entry; others are not parsed.
+
+    Only for records that were indexed, and are therefore readable.
+    """
+    index = 0
+    for raw in record.raw_events:
+        if raw.get("session") == name:
+            yield index, parse_event(raw)
+        index += count_entries(raw)
+
+
+def count_entries(raw: dict[str, Any]) -> int:
+    """Return the number of entries of an event, which is not parsed."""
+    kind = raw["e"]
+    column = _COLUMNS.get(kind)
+    if column is not None:
+        return count_runs(raw[column])
+    return int(raw["count"]) if kind in _COUNTED else 1
+
+
+_COLUMNS = {
+    "Delivered": "refs",
+    "Queued": "refs",
+    "Released": "refs",
+    "Expired": "refs",
+    "Assigned": "refs",
+    "Acked": "pids",
+    "Received": "pids",
+    "Completed": "pids",
+    "Refused": "pids",
+    "Returned": "pids",
+    "Redelivered": "pids",
+}
+"""Event -> its column with a value for each entry: see ``eventstore.format.event_parsing.entries``."""
+_COUNTED = frozenset({"MessagePublished", "MessagesCarried", "RetainedSnapshot"})
+
+
+def _clean_after(event: Event, clean: bool) -> bool:
+    if isinstance(event, SessionOpened):
+        return event.clean
+    if isinstance(event, SessionClosed):
+        return clean if event.expiry is None else not event.expiry
+    if isinstance(event, SessionSnapshot) and event.part == 0:
+        return bool(event.state.get("clean"))
+    return False if isinstance(event, SessionExpired) else clean

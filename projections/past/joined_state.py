@@ -1,0 +1,127 @@
+"""The state of a node or cluster with several logs: each folded to a moment, and joined.
+
+A session is in the log that its client identifier belongs to; a shared subscription also in each
+log with members. The sessions that stand for other logs are left out. Every log has all retained
+messages: one that has not been taken by all logs at the moment is shown with the logs that have it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventstore.errors import naming_log
+from eventstore.format.events import LOG_SESSION
+from projections.past.log_moments import points_in_logs
+from projections.past.replay import AsOf, Replay
+from protocol.mqtt.message_properties import expiry_of, with_remaining_expiry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from eventstore.reading.log_source import LogSource
+    from eventstore.reading.progress import Progress
+    from projections.state.node_state import NodeState
+    from projections.state.retained import RetainedMessage
+    from projections.state.session import SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """The state of one of the logs."""
+
+    log: str
+    as_of: AsOf
+    state: NodeState
+
+    def sessions(self) -> Iterator[SessionState]:
+        """Yield its sessions without those that stand for other logs."""
+        for name, one in self.state.sessions.items():
+            if not name.startswith(LOG_SESSION):
+                yield one
+
+
+class JoinedRetained(NamedTuple):
+    """A retained message, with the logs that have it."""
+
+    log: str
+    """The first log that has it; its position is one of that log."""
+    message: RetainedMessage
+    logs: tuple[str, ...]
+    everywhere: bool
+    """Whether all logs have it."""
+
+
+class JoinedState:
+    """The states of all logs as of a moment."""
+
+    def __init__(self, parts: list[LogState]) -> None:
+        """Take the states of the logs, in the order of the logs."""
+        self.parts = parts
+
+    @property
+    def entries(self) -> int:
+        """Number of entries that were folded."""
+        return sum(part.state.entries for part in self.parts)
+
+    @property
+    def last_ms(self) -> int | None:
+        """Time of the last record of all, in Unix milliseconds; None: no log has one."""
+        times = (part.as_of.record_ms for part in self.parts if part.as_of.point.sequence)
+        return max(times, default=None)
+
+    def sessions(self) -> Iterator[tuple[str, SessionState]]:
+        """Yield log and session of all sessions, log by log."""
+        for part in self.parts:
+            for one in part.sessions():
+                yield part.log, one
+
+    def retained(self, topic_filter: str | None = None) -> Iterator[JoinedRetained]:
+        """Yield the retained messages, or those on matching topics: each version of a topic once.
+
+        Two logs have the same version if payload, QoS and properties are equal. The message expiry
+        interval is not compared: a log that took the message has what was left of it then.
+        """
+        for number, part in enumerate(self.parts):
+            for message in _messages(part, topic_filter):
+                topic = message.topic
+                before = self.parts[:number]
+                if all(one.state.retained.get(topic) is None for one in before):
+                    yield from self._versions(topic)
+
+    def _versions(self, topic: str) -> Iterator[JoinedRetained]:
+        found: dict[tuple[object, ...], list[tuple[str, RetainedMessage]]] = {}
+        for part in self.parts:
+            message = part.state.retained.get(topic)
+            if message is not None:
+                block = message.block
+                if expiry_of(block) is not None:
+                    block = with_remaining_expiry(block, 0)
+                version = (message.payload, message.qos, block)
+                found.setdefault(version, []).append((part.log, message))
+        for same in found.values():
+            log, message = same[0]
+            logs = tuple(name for name, _ in same)
+            yield JoinedRetained(log, message, logs, len(logs) == len(self.parts))
+
+
+def _messages(part: LogState, topic_filter: str | None) -> Iterable[RetainedMessage]:
+    retained = part.state.retained
+    return retained.all() if topic_filter is None else retained.match(topic_filter)
+
+
+async def fold_logs(
+    logs: Mapping[str, LogSource], time_ms: int | None, progress: Progress
+) -> JoinedState:
+    """Fold each log up to a time, Unix time in milliseconds; None: up to its end.
+
+    Raises CorruptLog, UnreadableEvent, CutMeanwhile, and CutOff if the state of a log at that time
+    is not known.
+    """
+    parts = []
+    for log, point in (await points_in_logs(logs, time_ms)).items():
+        with naming_log(log):
+            replay = Replay(logs[log], point.sequence, None, progress)
+            as_of = await replay.to(point)
+        parts.append(LogState(log, as_of, replay.state))
+    return JoinedState(parts)

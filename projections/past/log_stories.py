@@ -1,0 +1,227 @@
+"""Histories of messages in the logs of a node: in the log of the publication, and in others."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from eventstore import display
+from eventstore.errors import UsageError
+from eventstore.format.node_events import Followed
+from eventstore.format.positions import Position, position
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.reading.log_points import LogPoint, last_until
+from projections.past.event_reader import EventFilter, EventReader
+from projections.past.message_search import find_stories
+from projections.past.origin_search import OriginPlace, origin_of, published_here, taken_from
+from projections.past.topic_lookup import topic_matcher
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventstore.reading.log_source import LogSource
+    from eventstore.reading.position_text import PointSpec
+    from eventstore.reading.progress import Progress
+    from projections.past.message_story import MessageStory
+
+
+_LOOK_BACK: Final = 64
+"""Records to read first for the last event; each further attempt reads 8 times as many."""
+
+
+class LogStory(NamedTuple):
+    """The history of a message in one of the logs."""
+
+    log: str
+    story: MessageStory
+    note: str = ""
+    """A note about it from the log of the receiver."""
+
+
+class WantedStories(NamedTuple):
+    """The messages whose histories are wanted: the last ones on a topic, or one."""
+
+    topic: str | None
+    client: str | None
+    last: int = 1
+    ref: Position | None = None
+    until: Position | None = None
+    """Position up to which messages are searched."""
+    moment: PointSpec | None = None
+    """The same for other logs, as a time."""
+
+
+async def find_histories(
+    source: LogSource,
+    logs: Mapping[str, LogSource],
+    log: str | None,
+    wanted: WantedStories,
+    progress: Progress,
+) -> list[list[LogStory]]:
+    """Return the histories of messages: for each message, its history in all logs that have it.
+
+    ``source`` is the log of the receiver, or of the message; ``logs`` are all logs, if there are
+    several, and ``log`` is its name among them. Raises UsageError, and as ``LogSource.records``.
+    """
+    topic, client = wanted.topic, wanted.client
+    stories = await find_stories(
+        source,
+        matches=topic_matcher(topic) if topic is not None else None,
+        topic_filter=topic,
+        last=wanted.last,
+        ref=wanted.ref,
+        client=client,
+        until=wanted.until,
+        progress=progress,
+    )
+    if not logs or log is None:
+        return [[LogStory("", one)] for one in stories]
+    groups = await stories_elsewhere(logs, log, stories, progress)
+    if topic is not None and client is not None:
+        groups += await not_taken(logs, log, client, topic, wanted.last, wanted.moment, progress)
+        groups.sort(key=lambda group: group[0].story.time_ms or 0)
+    return groups[-wanted.last :]
+
+
+async def published_anywhere(
+    logs: Mapping[str, LogSource],
+    topic_filter: str,
+    last: int,
+    moment: PointSpec | None,
+    progress: Progress,
+) -> list[list[LogStory]]:
+    """Return the last messages that clients of any log published on a topic.
+
+    Each is a list of its histories, as of :func:`stories_elsewhere`. Raises UsageError if
+    ``moment`` is a position, and as ``LogSource.records``.
+    """
+    _check_time(moment)
+    matches = topic_matcher(topic_filter)
+    groups: list[list[LogStory]] = []
+    for log, source in logs.items():
+        refs: deque[Position] = deque(maxlen=last)
+        until = await _end(source, moment)
+        await published_here(source, topic_filter, matches, refs, until)
+        stories = [
+            story
+            for ref in refs
+            for story in await find_stories(source, ref=ref, progress=progress)
+        ]
+        groups += await stories_elsewhere(logs, log, stories, progress)
+    groups.sort(key=lambda group: group[0].story.time_ms or 0)
+    return groups[-last:]
+
+
+def _check_time(moment: PointSpec | None) -> None:
+    if moment is not None and moment.position is not None:
+        raise UsageError("--at needs a time here: positions of several logs cannot be compared")
+
+
+async def _end(source: LogSource, moment: PointSpec | None) -> LogPoint:
+    """Return the position up to which messages are searched: until a time, or all."""
+    if moment is None:
+        return LogPoint(source.last)
+    return LogPoint(await last_until(source, moment.time_ms or 0))
+
+
+async def stories_elsewhere(
+    logs: Mapping[str, LogSource], log: str, stories: list[MessageStory], progress: Progress
+) -> list[list[LogStory]]:
+    """Return for each message of a log its histories in all logs that have it.
+
+    The log where it was published comes first. Raises as ``LogSource.records``.
+    """
+    groups: list[list[LogStory]] = []
+    for story in stories:
+        start = OriginPlace(log, story.ref)
+        found: list[LogStory] = []
+        for place in await _places(logs, start):
+            if place == start:
+                found.append(LogStory(log, story))
+                continue
+            more = await find_stories(logs[place.log], ref=place.ref, progress=progress)
+            found += [LogStory(place.log, one) for one in more]
+        groups.append(found)
+    return groups
+
+
+async def _places(logs: Mapping[str, LogSource], start: OriginPlace) -> list[OriginPlace]:
+    """Return where a message is in all logs, the place where it was published first.
+
+    A message for a shared subscription may pass through several logs.
+    """
+    origin: OriginPlace | None = start
+    while origin is not None:
+        start = origin
+        origin = await origin_of(logs[start.log], start.ref) if start.log in logs else None
+    found = [start]
+    for place in found:  # the loop appends to it
+        for name, source in logs.items():
+            if name != place.log:
+                copies = await taken_from(source, place.log, [place.ref])
+                found += [OriginPlace(name, ref) for ref in copies.get(place.ref, ())]
+    return [place for place in found if place.log in logs]
+
+
+async def not_taken(
+    logs: Mapping[str, LogSource],
+    log: str,
+    client: str,
+    topic_filter: str,
+    last: int,
+    moment: PointSpec | None,
+    progress: Progress,
+) -> list[list[LogStory]]:
+    """Return the last messages on a topic in other logs that the log of a client did not take.
+
+    Raises UsageError if ``moment`` is a position, and as ``LogSource.records``.
+    """
+    _check_time(moment)
+    matches = topic_matcher(topic_filter)
+    found: list[list[LogStory]] = []
+    for name, source in logs.items():
+        if name == log:
+            continue
+        refs: deque[Position] = deque(maxlen=last)
+        until = await _end(source, moment)
+        await published_here(source, topic_filter, matches, refs, until)
+        taken = await taken_from(logs[log], name, refs)
+        missing = [
+            ref
+            for ref in refs
+            if ref not in taken
+            and all(one.log != log for one in await _places(logs, OriginPlace(name, ref)))
+        ]
+        through = await _followed(logs[log], name) if missing else 0
+        for ref in missing:
+            for story in await find_stories(source, ref=ref, progress=progress):
+                note, who = "", display.name(client)
+                if story.effective and (story.effective_at or ref) > through:
+                    note = f"log {log}, which has the session {who}, has not taken it"
+                elif story.effective:
+                    note = (
+                        f"log {log}, which has the session {who}, does not have it: "
+                        "it matched no session there, or it had expired; foldmq log verify checks "
+                        "this"
+                    )
+                found.append([LogStory(name, story, note)])
+    return found
+
+
+async def _followed(source: LogSource, log: str) -> Position:
+    """Return the position up to which a log has taken another one, reading back from its end."""
+    reader = EventReader(source, EventFilter((Followed,)))
+    back = _LOOK_BACK
+    while True:
+        start = max(source.begin, source.last - back + 1)
+        through: Position | None = None
+        async for entry in reader.entries(
+            LogPoint(start, 0), LogPoint(source.last), TurnAssembler(anywhere=True), ended=True
+        ):
+            if isinstance(entry.event, Followed) and entry.event.log == log and not entry.void:
+                through = entry.event.through
+        if through is not None:
+            return through
+        if start == source.begin:
+            return position(0, 0)
+        back *= 8

@@ -1,0 +1,340 @@
+"""Possible reasons why a log records no message on a topic."""
+
+from __future__ import annotations
+
+import contextlib
+from difflib import get_close_matches
+from functools import partial
+from itertools import islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from eventstore import display
+from eventstore.format.events import (
+    MAX_DROPPED_TOPICS,
+    MessageDropped,
+    Subscribed,
+    SubscriptionDenied,
+    WillArmed,
+    WillCancelled,
+    WillFired,
+)
+from eventstore.format.positions import MAX_INDEX, format_position, from_runs, position, sequence_of
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.reading import position_text
+from eventstore.reading.log_points import LogPoint
+from eventstore.reading.segment import BadIndex
+from eventstore.reasons import drop_text
+from projections.past.event_reader import EventFilter, EventReader
+from projections.past.event_text import denial_text
+from projections.past.indexed_sessions import IndexedSessions
+from projections.past.receiver_past import client_past, may_concern
+from projections.past.receiver_reason import ended_session_text
+from projections.past.subscriber_state import DeniedFilter, filters_alike
+from protocol.mqtt.shared_filters import SHARE, split_share
+from protocol.mqtt.topics import matches
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from eventstore.format.positions import Position
+    from eventstore.reading.log_source import LogSource
+    from projections.past.event_reader import EventEntry
+    from projections.past.receiver_past import ClientPast
+
+_MAX_TOPICS: Final = 20_000
+"""Maximum number of topics that are compared with the requested one."""
+_MAX_ALIKE: Final = 3
+_ALIKE: Final = 0.75
+_MAX_READ: Final = 16
+
+
+async def explain_no_message(
+    source: LogSource, topic: str, client: str | None, until: Position | None
+) -> str:
+    """Return the possible reasons for no message on a topic, for the end of a sentence.
+
+    ``topic`` may be a filter; ``until`` is the position up to which the log is read. Raises as
+    ``LogSource.records``.
+    """
+    last = source.last if until is None else min(source.last, sequence_of(until))
+    found = ["messages of QoS 0 are recorded only if they are retained"]
+    if client is not None:
+        past = await client_past(source, client, last)
+        found.append(
+            f"{display.name(client)} {_unrecorded_reason(past, topic, then=until is not None)}"
+        )
+        found += await _of_client(source, topic, client, last)
+    found += await _refused(source, topic, last)
+    found += await _wills(source, topic, last)
+    if not _has_wildcard(topic):
+        known = await _topics(source, last)
+        known.pop(topic, None)
+        alike = [
+            one
+            for one in get_close_matches(topic, known, _MAX_ALIKE, _ALIKE)
+            if known[one] or await _is_published(source, one, last)
+        ]
+        if alike:
+            found.append(f"there are messages on {', '.join(map(display.name, alike))}")
+    return "; ".join(found)
+
+
+def _has_wildcard(topic: str) -> bool:
+    return "+" in topic or "#" in topic
+
+
+def _unrecorded_reason(past: ClientPast, topic: str, *, then: bool) -> str:
+    """Return why a client would have got a message of QoS 0 on a topic, or not.
+
+    ``then``: at a point in the past, not now.
+    """
+    be, have = ("was", "had") if then else ("is", "has")
+    if not past.seen:
+        return f"{be} not known to the log"
+    earlier = past.earlier(topic)
+    if earlier is not None:
+        return f"{have} no session: {ended_session_text(earlier)}"
+    since = f" since {_stamped(*past.since)}" if past.since is not None else ""
+    state = f"{'connected' if past.connected else 'offline'}{since}"
+    filters = past.matching(topic)
+    if not filters:
+        alike = [] if _has_wildcard(topic) else filters_alike(topic, [*past.filters])
+        which = ", ".join(map(display.name, alike))
+        does = "does" if len(alike) == 1 else "do"
+        nearly = f", but {which} nearly {does}" if alike else ""
+        return f"{be} {state}, and none of its subscriptions matches{nearly}"
+    granted = ", ".join(f"{display.name(name)} QoS {qos}" for name, qos in filters)
+    if not past.connected:
+        return f"{be} subscribed ({granted}) but {state}: QoS 0 messages are not queued"
+    if all(name.startswith(SHARE) for name, _ in filters):
+        return f"{be} {state} and shares {granted}: each message goes to one member"
+    return f"{be} subscribed ({granted}) and {state}: QoS 0 messages to it are not recorded"
+
+
+async def _of_client(source: LogSource, topic: str, client: str, last: int) -> list[str]:
+    """Return the filters for a topic that a client was denied, and its drops as a slow reader."""
+    named, shared, unnamed = _Unread(), _Unread(), _Unread()
+    covers = partial(matches, topic)
+    async for entry in _drops(source, topic, client, last):
+        event = entry.event
+        if (
+            isinstance(event, MessageDropped)
+            and event.reason == "slow_reader"
+            and may_concern(event, covers)
+        ):
+            if not event.topics or len(event.topics) >= MAX_DROPPED_TOPICS:
+                unnamed.add(entry, event)
+            else:
+                (named if all(map(covers, event.topics)) else shared).add(entry, event)
+    filters = {
+        one.filter: (one.code, f"{format_position(one.at)}, {display.clock(one.time_ms)}")
+        for one in await _denied(source, client, last)
+        if covers(split_share(one.filter)[1]) or matches(split_share(one.filter)[1], topic)
+    }
+    who = display.name(client)
+    found = [
+        f"{who} was denied {display.name(name)} at {place}: {denial_text(code)}"
+        for name, (code, place) in islice(reversed(filters.items()), _MAX_ALIKE)
+    ]
+    for unread, note in (
+        (named, ""),
+        (shared, ": the log only records the total for these topics"),
+        (unnamed, ": the log does not record the topic of each"),
+    ):
+        if unread.count:
+            found.append(unread.text(who) + note)
+    return found
+
+
+async def _denied(source: LogSource, client: str, last: int) -> list[DeniedFilter]:
+    """Return the filters that a client was denied and not granted since, the latest last."""
+    if source.index is not None:
+        sessions = IndexedSessions(source, source.index)
+        with contextlib.suppress(BadIndex):
+            if await sessions.covers(position(last, 0)):
+                _, found = await sessions.before(client, position(last, MAX_INDEX))
+                rows = found.rows()
+                if rows is not None:
+                    denied = [DeniedFilter(*row) for row in rows]
+                    return sorted(denied, key=attrgetter("at"))
+    filters: dict[str, DeniedFilter] = {}
+    async for entry in _entries(
+        source, EventFilter((SubscriptionDenied, Subscribed), client), last
+    ):
+        event = entry.event
+        if isinstance(event, SubscriptionDenied):
+            for name, code in zip(event.filters, from_runs(event.reasons), strict=False):
+                filters.pop(name, None)
+                filters[name] = DeniedFilter(name, code, entry.at, entry.time_ms)
+        elif isinstance(event, Subscribed):
+            for name, _ in event.filters:
+                filters.pop(name, None)
+    return list(filters.values())
+
+
+async def _drops(
+    source: LogSource, topic: str, client: str, last: int
+) -> AsyncIterator[EventEntry]:
+    """Yield the drops for a client that may concern a topic.
+
+    With an index, only those that name it, and those in the last records with the client.
+    """
+    chosen = EventFilter((MessageDropped,), client)
+    first = source.begin
+    if source.index is not None:
+        first = chosen.begin_of_block(source, source.begin, last, _MAX_READ)
+        if first > source.begin:
+            first = chosen.begin_of_block(source, source.begin, first - 1, _MAX_READ)
+        async for entry in _entries(
+            source, EventFilter((MessageDropped,), client, topic), first - 1
+        ):
+            yield entry
+    async for entry in _entries(source, chosen, last, first):
+        yield entry
+
+
+class _Unread:
+    """Messages that were dropped because a client did not read."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._latest = ""
+        self._topics: dict[str, None] = {}
+
+    def add(self, entry: EventEntry, event: MessageDropped) -> None:
+        """Count the messages of an event."""
+        self.count += event.count
+        self._latest = _place(entry)
+        if len(event.topics) < MAX_DROPPED_TOPICS:
+            self._topics.update(dict.fromkeys(event.topics))
+
+    def text(self, who: str) -> str:
+        """Return what was dropped, for a sentence."""
+        topics = position_text.several(map(display.name, self._topics), len(self._topics))
+        on = f" on {topics}" if self._topics else ""
+        were = "was" if self.count == 1 else "were"
+        return (
+            f"{display.count_of(self.count, 'message')}{on} {were} dropped for {who}, the last at "
+            f"{self._latest}, because it did not read (max_outbound_bytes)"
+        )
+
+
+async def _refused(source: LogSource, topic: str, last: int) -> list[str]:
+    """Return the latest publications on a topic that were dropped instead of being recorded."""
+    found: dict[tuple[str, str, str], str] = {}
+    async for entry in _entries(source, EventFilter((MessageDropped,), None, topic), last):
+        event = entry.event
+        if isinstance(event, MessageDropped) and event.reason != "slow_reader" and not event.refs:
+            for name in event.topics:
+                if matches(topic, name):
+                    what = (event.session, name, event.reason)
+                    found.pop(what, None)
+                    found[what] = _place(entry)
+    return [
+        f"a message or will of {display.name(who)} on {display.name(name)} was dropped at {place}: "
+        f"{drop_text(reason, received=False)}"
+        for (who, name, reason), place in islice(reversed(found.items()), _MAX_ALIKE)
+    ]
+
+
+async def _entries(
+    source: LogSource, chosen: EventFilter, last: int, first: int = 0
+) -> AsyncIterator[EventEntry]:
+    """Yield the selected events between two records that took effect."""
+    async for entry in EventReader(source, chosen).entries(
+        LogPoint(max(first, source.begin), 0),
+        LogPoint(last),
+        TurnAssembler(anywhere=True),
+        ended=True,
+    ):
+        if not entry.void:
+            yield entry
+
+
+def _place(entry: EventEntry) -> str:
+    return _stamped(entry.at, entry.time_ms)
+
+
+def _stamped(at: Position, time_ms: int) -> str:
+    return f"{format_position(at)}, {display.clock(time_ms)}"
+
+
+async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
+    """Return the outcome of the latest wills on a topic that were not recorded as messages."""
+    armed: dict[str, EventEntry] = {}
+    async for entry in _entries(source, EventFilter((WillArmed,), None, topic), last):
+        if isinstance(entry.event, WillArmed):
+            armed.pop(entry.event.session, None)
+            armed[entry.event.session] = entry
+    found = []
+    for session, entry in list(armed.items())[-_MAX_ALIKE:]:
+        will = entry.event
+        if not isinstance(will, WillArmed):
+            continue
+        fate = "it is not published yet"
+        chosen = EventFilter((WillArmed, WillFired, WillCancelled), session)
+        async for later in _entries(source, chosen, last, sequence_of(entry.at)):
+            if later.at <= entry.at:
+                continue
+            if isinstance(later.event, WillFired):
+                fate = f"it was published at {_place(later)}"
+            elif isinstance(later.event, WillCancelled):
+                why = f" ({later.cause})" if later.cause else ""
+                fate = f"it was discarded at {_place(later)}{why}"
+            else:
+                fate = f"it was replaced at {_place(later)}"
+            break
+        found.append(
+            f"{display.name(session)} has a will on {display.name(will.topic)} "
+            f"since {_place(entry)}: {fate}"
+        )
+    return found
+
+
+async def _is_published(source: LogSource, topic: str, last: int) -> bool:
+    """Return whether a topic of the index belongs to messages, from the latest of its records.
+
+    The index also has the topics of wills.
+    """
+    if source.index is None:
+        return False
+    try:
+        named = source.index.topic(topic, 0, last)[-_MAX_READ:]
+    except BadIndex:
+        return True
+    return any(
+        raw["e"] != "WillArmed" and topic in raw.get("topics", ())
+        for record in await source.some(named)
+        for raw in record.raw_events
+    )
+
+
+async def _topics(source: LogSource, last: int) -> dict[str, bool]:
+    """Return a bounded number of topics, and whether each was read from messages.
+
+    Others are from the index, if there is one.
+    """
+    found: dict[str, bool] = {}
+    read = False
+
+    def note(topic: str) -> bool:
+        if len(found) < _MAX_TOPICS or topic in found:
+            found[topic] = read
+        return False
+
+    first = source.begin
+    if source.index is not None:
+        try:
+            source.index.topics("", note, last=last)
+            first = source.index.last + 1
+        except BadIndex:
+            found.clear()
+    read = True
+    if first <= last:
+        async for record in source.records(first, last):
+            for raw in record.raw_events:
+                if raw["e"] == "MessagePublished":
+                    for topic in raw["topics"]:
+                        note(topic)
+    return found

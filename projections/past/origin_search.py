@@ -1,0 +1,108 @@
+"""Messages that one log of a node took from another: their positions in both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from eventstore.format.events import LOG_SESSION, MessagePublished
+from eventstore.format.positions import Position, from_runs, index_of, sequence_of
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.reading.log_points import LogPoint
+from projections.past.event_reader import EventFilter, EventReader
+from projections.past.message_story import topic_of
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Collection, Iterable
+
+    from eventstore.reading.log_source import LogSource
+
+
+class OriginPlace(NamedTuple):
+    """The place in another log where a message was published that this log took."""
+
+    log: str
+    """Name of the other log."""
+    ref: Position
+    """Position in that log."""
+
+
+async def origin_of(source: LogSource, ref: Position) -> OriginPlace | None:
+    """Return where a message was taken from; None if a client of this log published it.
+
+    Also None if its record was cut off. Raises CorruptLog or CutMeanwhile.
+    """
+    return (await origins_of(source, [ref])).get(ref)
+
+
+async def origins_of(source: LogSource, refs: Iterable[Position]) -> dict[Position, OriginPlace]:
+    """Return for the messages that were taken from another log where they come from."""
+    wanted: dict[int, list[Position]] = {}
+    for ref in refs:
+        if source.first <= sequence_of(ref) <= source.last:
+            wanted.setdefault(sequence_of(ref), []).append(ref)
+    found: dict[Position, OriginPlace] = {}
+    if not wanted:
+        return found
+    for record in await source.some(sorted(wanted)):
+        for index, event in record.events() if record.sequence in wanted else ():
+            if not isinstance(event, MessagePublished) or not event.origins:
+                continue
+            log = event.session.removeprefix(LOG_SESSION)
+            origins = from_runs(list(event.origins))
+            for ref in wanted[record.sequence]:
+                offset = index_of(ref) - index
+                if 0 <= offset < event.count:
+                    found[ref] = OriginPlace(log, origins[offset])
+    return found
+
+
+async def taken_from(
+    source: LogSource, log: str, refs: Collection[Position]
+) -> dict[Position, list[Position]]:
+    """Return the positions at which a log has messages of ``log``, by their positions there.
+
+    It has several copies of a message if shared subscriptions got it. Raises as
+    ``LogSource.records``.
+    """
+    wanted = set(refs)
+    found: dict[Position, list[Position]] = {}
+    if not wanted:
+        return found
+    reader = EventReader(source, EventFilter((MessagePublished,), LOG_SESSION + log))
+    async for entry in reader.entries(
+        LogPoint(source.begin, 0), LogPoint(source.last), TurnAssembler(), ended=True
+    ):
+        event = entry.event
+        if isinstance(event, MessagePublished) and not entry.void:
+            for number, ref in enumerate(from_runs(list(event.origins))):
+                if ref in wanted:
+                    found.setdefault(ref, []).append(entry.at + number)
+    return found
+
+
+async def published_here(
+    source: LogSource,
+    topic_filter: str,
+    matches: Callable[[str], bool],
+    found: deque[Position],
+    until: LogPoint,
+) -> None:
+    """Add the positions of messages that clients of this log published on matching topics.
+
+    ``found`` keeps the last ones; messages after ``until`` are left out. Raises as
+    ``LogSource.records``.
+    """
+    reader = EventReader(source, EventFilter((MessagePublished,), topic=topic_filter))
+    async for entry in reader.entries(
+        LogPoint(source.begin, 0), until, TurnAssembler(), ended=True
+    ):
+        event = entry.event
+        if not isinstance(event, MessagePublished) or entry.void:
+            continue
+        if not event.session.startswith(LOG_SESSION):
+            found.extend(
+                entry.at + number
+                for number in range(event.count)
+                if matches(topic_of(event, number))
+            )

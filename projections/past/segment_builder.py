@@ -1,0 +1,225 @@
+"""Builds segments of an index from the records of a log, and the states that they contain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.format.node_events import CheckpointBegun, CheckpointCompleted
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, from_runs, position, to_runs
+from eventstore.format.records import ChainChecker
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.reading.keys import (
+    CHECKS,
+    DROPPED,
+    LIFECYCLE,
+    RARE,
+    REFERRED,
+    RETAINED_EXPIRED,
+    SESSION,
+    STATES,
+    TOPIC,
+    group_key,
+    pack_sequences,
+)
+from eventstore.reading.segment import SegmentHead
+from projections.past.state_cache import StateCache
+from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.reading.log_index import LogIndex
+
+RARE_EVENTS: Final = frozenset(
+    {
+        "CheckpointBegun",
+        "CheckpointCompleted",
+        "LimitsApplied",
+        "MessagesCarried",
+        "RetainedSnapshot",
+    }
+)
+_LIFECYCLE: Final = frozenset(
+    {"SessionOpened", "SessionClosed", "SessionExpired", "SessionSnapshot", "Redelivered"}
+)
+_LINK_DIGITS: Final = 8
+
+
+class SegmentBuilder:
+    """Collects the content of a segment from the records that follow the index.
+
+    Parts of a turn are held back until the turn is complete, or known to be void.
+    """
+
+    def __init__(self, stream: str, begin: int, index: LogIndex | None, head: SegmentHead | None):
+        """Continue after the last segment, whose head is ``head``, or begin with record ``begin``.
+
+        ``index`` is the index so far.
+        """
+        self._stream = stream
+        self._whole: Position = 0
+        if head is not None:
+            begin, self._whole = head.last + 1, head.whole
+        elif begin > 1:
+            self._whole = -1
+        self._states = StateCache(index, self._whole)
+        self._begun: Position | None = None
+        self._previous = head.link if head is not None else ""
+        self._turns = TurnAssembler()
+        self._chain: ChainChecker | None = None
+        if head is not None:
+            self._chain = ChainChecker(head.last, bytes.fromhex(head.link))
+        self._lists: dict[str, list[int]] = {}
+        self._references: dict[str, list[Any]] = {}
+        self._checks: dict[str, list[int | str]] = {}
+        self._first = begin
+        self._began_ms = 0
+        self._link = ""
+        self.taken = begin - 1
+        """Stream sequence of the last processed record."""
+        self.next = begin
+        """Stream sequence of the first record not included: its turn is incomplete."""
+        self.bytes = 0
+        """Approximate payload and JSON bytes of the included records."""
+
+    @property
+    def records(self) -> int:
+        """Number of included records."""
+        return self.next - self._first
+
+    @property
+    def sessions(self) -> int:
+        """Number of changed sessions."""
+        return self._states.changed
+
+    def take(self, record: Record) -> None:
+        """Process the next record; raises CorruptLog or UnreadableEvent."""
+        if self._chain is None:
+            self._chain = ChainChecker.before(record)
+        self._chain.check(record)
+        self.taken = record.sequence
+        void, complete = self._turns.take(record)
+        for parts, effective in ((void, False), (complete, True)):
+            if parts:
+                self._turn(parts, effective=effective)
+
+    def finish(self) -> tuple[SegmentHead, Iterator[tuple[str, Any]]]:
+        """Return the segment of the records since the last one; this completes it."""
+        head = SegmentHead(
+            self._stream,
+            self._first,
+            self.next - 1,
+            self._previous,
+            self._link,
+            self._whole,
+            self._began_ms,
+        )
+        lists: dict[str, list[Any]] = {**self._lists, **self._references}
+        checks = self._checks
+        states = self._states.saved(position(self.next, 0)) if self._whole >= 0 else {}
+        self._lists, self._references, self._checks, self.bytes = {}, {}, {}, 0
+        self._first, self._previous = self.next, self._link
+        return head, _items(lists, checks, states)
+
+    def adopt(self, index: LogIndex) -> None:
+        """Continue with the index that has all segments so far."""
+        self._states.forget(index)
+
+    def _turn(self, parts: Sequence[Record], *, effective: bool) -> None:
+        sequences = [one.sequence for one in parts]
+        keys: set[str] = set()
+        earlier: dict[int, set[int]] = {}
+        for part in parts:
+            try:
+                events = list(part.events())
+                for raw in part.raw_events:
+                    _collect(raw, keys)
+                for index, event in events:
+                    _refer(event, sequences[0], earlier)
+                    if effective:
+                        self._fold(event, position(part.sequence, index), part)
+            except INCONSISTENCIES as error:
+                raise inconsistency(part, error) from error
+            self._note(part)
+        for key in keys:
+            self._lists.setdefault(key, []).extend(sequences)
+        for one, entries in earlier.items():
+            referred = self._references.setdefault(group_key(REFERRED, one), [])
+            runs = to_runs(sorted(entries))
+            for by in sequences:
+                referred += [one, by, runs]
+        touched = [key[1:] for key in keys if key[0] == SESSION]
+        self._states.passed(touched, len(sequences))
+        self.next = sequences[-1] + 1
+        if self._whole >= 0:
+            self._states.save_due(touched, position(self.next, 0))
+
+    def _note(self, part: Record) -> None:
+        """Record the check of a record, and the bounds of the segment."""
+        if part.sequence == self._first:
+            self._began_ms = part.time_ms
+            self._previous = part.previous.hex()
+        self._link = part.link.hex()
+        self.bytes += len(part.payload) + 64 * len(part.raw_events)
+        row = self._checks.setdefault(group_key(CHECKS, part.sequence), [])
+        row += [part.sequence, self._link[:_LINK_DIGITS]]
+
+    def _fold(self, event: Event, at: Position, part: Record) -> None:
+        if isinstance(event, CheckpointBegun):
+            self._begun = at
+        elif isinstance(event, CheckpointCompleted):
+            if self._whole < 0 and self._begun == event.begun:
+                self._whole = at
+                self._states.complete()
+            self._begun = None
+        name = getattr(event, "session", None)
+        if name is not None:
+            self._states.take(name, event, at, part)
+
+
+def _refer(event: Event, first: int, earlier: dict[int, set[int]]) -> None:
+    """Add the messages of records before the first one of a turn that an event refers to."""
+    for ref in from_runs(getattr(event, "refs", None) or ()):
+        if ref >> INDEX_BITS < first:
+            earlier.setdefault(ref >> INDEX_BITS, set()).add(ref & MAX_INDEX)
+
+
+def _collect(raw: dict[str, Any], keys: set[str]) -> None:
+    """Add the keys under which the record of an event is listed."""
+    kind = raw["e"]
+    name = raw.get("session")
+    if name is not None:
+        keys.add(SESSION + name)
+        if kind in _LIFECYCLE:
+            keys.add(LIFECYCLE + name)
+        elif kind == "WillArmed":
+            keys.add(TOPIC + raw["topic"])
+    if kind in RARE_EVENTS:
+        keys.add(RARE + kind)
+    # The topics of a MessageDropped belong to messages that were never recorded.
+    listed = DROPPED if kind == "MessageDropped" else TOPIC
+    for topic in raw.get("topics", ()):
+        keys.add(listed + topic)
+    if kind == "RetainedExpired":
+        keys.update(RETAINED_EXPIRED + topic for topic in raw["topics"])
+
+
+def _items(
+    lists: dict[str, list[Any]],
+    checks: dict[str, list[int | str]],
+    states: dict[str, list[list[Any]]],
+) -> Iterator[tuple[str, Any]]:
+    """Yield all keys in order, with their values."""
+    for key in sorted([*lists, *checks, *(STATES + name for name in states)]):
+        if key[0] == STATES:
+            yield key, states[key[1:]]
+        elif key[0] == CHECKS:
+            row = checks[key]
+            yield key, [row[0], "".join(map(str, row[1::2]))]
+        elif key[0] == REFERRED:
+            yield key, lists[key]
+        else:
+            yield key, pack_sequences(lists[key])

@@ -1,0 +1,299 @@
+"""Reads the stored projections without a broker, while one may be writing them."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import orjson
+
+from eventstore.errors import LostLog
+from eventstore.format.records import GENESIS
+from eventstore.log.record_reader import read_stored
+from eventstore.nats.jetstream import read_bounds, request_stream
+from eventstore.reading.polling import Polling
+from eventstore.reading.progress import Progress, silent
+from projections.past.live_state import digest_number
+from projections.state.digests import digest, retained_digest
+from projections.state.format import (
+    GONE,
+    HISTORY,
+    MARK,
+    MARK_KEY,
+    RETAINED,
+    SESSION,
+    BadProjection,
+    OtherVersion,
+    ProjectionMark,
+    StoredEntry,
+    decode_entry,
+    key_of,
+    mark_of,
+    retained_of,
+    version_tag,
+)
+from projections.state.snapshot import decode_session
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from eventstore.format.positions import Position
+    from eventstore.reading.log_source import LogSource
+    from projections.state.retained import RetainedMessage
+    from projections.state.session import SessionState
+
+_SECONDS = 10.0
+_TIMEOUT = 30.0
+_POLL = 0.05
+
+
+class Unsettled(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
+    """The projections kept changing while they were read."""
+
+    exit_code = 75
+
+    def __init__(self) -> None:
+        super().__init__("the projections keep changing: try again")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredItem:
+    """One session or retained message of the projections."""
+
+    version: Position
+    """Everything before this position is reflected."""
+    digest: int
+
+
+@dataclass(slots=True)
+class StoredProjections:
+    """The stored projections at the time of reading."""
+
+    sessions: dict[str, StoredItem] = field(default_factory=dict)
+    retained: dict[str, StoredItem] = field(default_factory=dict)
+    torn: set[str] = field(default_factory=set)
+    """Sessions whose stored parts have different versions."""
+    damaged: list[int] = field(default_factory=list)
+    """Sequences of messages that cannot be read."""
+    mark: ProjectionMark | None = None
+    useless: str | None = None
+    """Reason for which a starting broker would fold the log from its beginning instead."""
+
+
+class ProjectionReader:
+    """Reads the projections of a node, which are stored beside its log."""
+
+    def __init__(self, source: LogSource, node: str, progress: Progress = silent) -> None:
+        self._source = source
+        self._progress = progress
+        self._stream = f"FOLDMQ_STATE_{node}"
+        self._prefix = f"foldmq.state.{node}."
+        self.found = StoredProjections()
+        """The projections read so far."""
+        self._large: dict[str, dict[int, StoredEntry]] = {}
+        self._histories: dict[str, StoredItem] = {}
+        """Those of clients, which are not compared."""
+        self._sum = 0
+        self._digest = 0
+        self._other_version = False
+
+    async def all(self) -> StoredProjections:
+        """Return all stored projections. Raises Unsettled or LogUnavailable."""
+        found = self.found
+        try:
+            done, last = await self._bounds()
+        except LostLog:
+            found.useless = "there are none"
+            return found
+        polling = Polling(_POLL, _TIMEOUT)
+        await self._read(done, last, again=False)
+        while True:
+            # Messages that were stored after their key was read have later sequences.
+            done, (_, last) = last, await self._bounds()
+            if last > done:
+                await self._read(done + 1, last, again=True)
+            elif not self._torn() or not self._source.live or polling.expired:
+                break
+            else:
+                await polling.wait()
+            if last > done and polling.expired:
+                raise Unsettled
+        self._finish()
+        return found
+
+    async def one(self, name: str) -> StoredProjections:
+        """Return the stored state of one session, and the mark."""
+        found = self.found
+        try:
+            mark = await self._latest(MARK_KEY)  # first: the session may be newer, but not older
+            entries = await self._parts(name)
+        except LostLog:
+            found.useless = "there are none"
+            return found
+        for data in (mark, *entries):
+            if data is not None:
+                self._take(0, data)
+        self._digest = self._sum
+        self._finish()
+        return found
+
+    async def session(self, name: str) -> tuple[Position, SessionState | None]:
+        """Return the current version and state of a session; None when it cannot be read."""
+        entries = []
+        try:
+            entries = [decode_entry(data) for data in await self._parts(name)]
+            found = decode_session(name, [orjson.loads(one.body) for one in entries])
+        except (BadProjection, ValueError, KeyError, TypeError, IndexError):
+            return (entries[0].version if entries else 0), None
+        if not entries or entries[0].kind != SESSION:
+            return 0, None
+        return entries[0].version, found
+
+    async def message(self, topic: str) -> RetainedMessage | None:
+        """Return the current retained message of a topic; None if there is none or it is bad."""
+        data = await self._latest(key_of(RETAINED, topic))
+        try:
+            entry = None if data is None else decode_entry(data)
+        except BadProjection:
+            return None
+        return retained_of(entry) if entry is not None and entry.kind == RETAINED else None
+
+    async def _bounds(self) -> tuple[int, int]:
+        return await read_bounds(self._source.client, self._stream)
+
+    async def _latest(self, key: str) -> bytes | None:
+        """Return the last message of a key."""
+        body = {"last_by_subj": self._prefix + key}
+        method = f"STREAM.MSG.GET.{self._stream}"
+        answer = await request_stream(self._source.client, self._stream, method, body, _SECONDS)
+        if "error" in answer:
+            return None
+        return base64.b64decode(answer["message"].get("data") or "")
+
+    async def _parts(self, name: str) -> list[bytes]:
+        """Return the messages of a session, in order."""
+        first = await self._latest(key_of(SESSION, name))
+        if first is None:
+            return []
+        try:
+            count = decode_entry(first).parts
+        except BadProjection:
+            return [first]
+        keys = [key_of(SESSION, name, number) for number in range(1, count)]
+        others = [await self._latest(key) for key in keys]
+        return [first, *(one for one in others if one is not None)]
+
+    async def _read(self, first: int, last: int, *, again: bool) -> None:
+        doing, total = "reading the projections", last - first + 1
+        with self._progress(doing, total, "messages") as update:
+            async for sequence, data in read_stored(self._source.client, self._stream, first, last):
+                gone = self._take(sequence, data)
+                if gone is not None and again:
+                    await self._forget(gone)
+                update(sequence - first + 1)
+
+    def _take(self, sequence: int, data: bytes) -> StoredEntry | None:
+        """Read a message; return it if it says that a key was removed."""
+        try:
+            entry = decode_entry(data)
+            message = retained_of(entry) if entry.kind == RETAINED else None
+            if entry.kind == MARK:
+                self.found.mark = _mark(entry)
+        except OtherVersion:
+            self._other_version = True
+            return None
+        except (BadProjection, UnicodeDecodeError, struct.error):
+            self.found.damaged.append(sequence)
+            return None
+        self._digest = entry.digest
+        if entry.kind == GONE:
+            return entry
+        if message is not None:
+            short = digest_number(retained_digest(message))
+            self._hold(self.found.retained, RETAINED, entry, short)
+        elif entry.kind == SESSION and entry.parts > 1:
+            self._drop(SESSION, entry.name, entry.part)
+            self._large.setdefault(entry.name, {})[entry.part] = entry
+            self._sum ^= version_tag(key_of(SESSION, entry.name, entry.part), entry.version)
+        elif entry.kind == SESSION:
+            self._hold(self.found.sessions, SESSION, entry, digest_number(digest([entry.body])))
+        elif entry.kind == HISTORY:
+            self._hold(self._histories, HISTORY, entry, 0)
+        elif entry.kind != MARK:  # written by a later foldmq
+            self.found.damaged.append(sequence)
+        return None
+
+    def _hold(
+        self, table: dict[str, StoredItem], kind: int, entry: StoredEntry, short: int
+    ) -> None:
+        self._drop(kind, entry.name, 0)
+        table[entry.name] = StoredItem(entry.version, short)
+        self._sum ^= version_tag(key_of(kind, entry.name), entry.version)
+
+    def _drop(self, kind: int, name: str, part: int) -> None:
+        """Forget the messages of a key."""
+        held: StoredItem | StoredEntry | None = None
+        if kind == RETAINED:
+            held = self.found.retained.pop(name, None)
+        elif kind == HISTORY:
+            held = self._histories.pop(name, None)
+        elif part == 0:
+            held = self.found.sessions.pop(name, None)
+        if held is None and kind == SESSION:
+            held = self._large.get(name, {}).pop(part, None)
+        if held is not None:
+            self._sum ^= version_tag(key_of(kind, name, part), held.version)
+
+    async def _forget(self, gone: StoredEntry) -> None:
+        """Forget a removed key; the message does not contain its kind."""
+        kinds = (SESSION,) if gone.part else (SESSION, RETAINED, HISTORY)
+        for kind in kinds:
+            data = await self._latest(key_of(kind, gone.name, gone.part))
+            if data is None or decode_entry(data).kind == GONE:
+                self._drop(kind, gone.name, gone.part)
+
+    def _torn(self) -> set[str]:
+        return {
+            name
+            for name, parts in self._large.items()
+            if parts and (name in self.found.sessions or not _whole(parts.values()))
+        }
+
+    def _finish(self) -> None:
+        found = self.found
+        found.torn = self._torn()
+        for name, parts in self._large.items():
+            if parts and name not in found.torn:
+                texts = [parts[number].body for number in sorted(parts)]
+                found.sessions[name] = StoredItem(parts[0].version, digest_number(digest(texts)))
+        if self._other_version:
+            found.useless = "another version of foldmq wrote them"
+        elif found.damaged:
+            found.useless = "some of their messages are damaged"
+        elif found.mark is None:
+            found.useless = "they were never completed"
+        elif found.torn or self._sum != self._digest:
+            found.useless = "they are incomplete"
+
+
+def _mark(entry: StoredEntry) -> ProjectionMark:
+    """Return the mark in an entry. Raises BadProjection if it is invalid."""
+    mark = mark_of(entry)
+    try:
+        sensible = type(mark.sequence) is int and mark.sequence > 0
+        sensible = sensible and len(bytes.fromhex(mark.link)) == len(GENESIS)
+    except (TypeError, ValueError):
+        sensible = False
+    if not sensible:
+        raise BadProjection("the mark of the projections cannot be read")
+    return mark
+
+
+def _whole(parts: Iterable[StoredEntry]) -> bool:
+    """Return whether these are all parts of one version of a session."""
+    kinds = {(one.version, one.parts) for one in parts}
+    numbers = sorted(one.part for one in parts)
+    return len(kinds) == 1 and numbers == list(range(kinds.pop()[1]))

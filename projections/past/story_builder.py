@@ -1,0 +1,486 @@
+"""The histories of messages, assembled from the events that concern them.
+
+Pure, like every fold. A builder follows either the latest messages on topics or one message by its
+position. It keeps only these, and the state of the one session that the caller chose.
+
+In a log that was cut, a message from before the first record is known by references to it and by
+repetitions of it: a MessagesCarried, which keeps its position, or a RetainedSnapshot, which gives
+it a new one. A message is found by any position that it ever had in the log.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import (
+    Acked,
+    Assigned,
+    Completed,
+    Delivered,
+    Expired,
+    InboundReplaced,
+    MessageDropped,
+    MessagePublished,
+    Queued,
+    Received,
+    Redelivered,
+    Refused,
+    Released,
+    RetainedExpired,
+    Returned,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    Subscribed,
+    SubscriptionDenied,
+)
+from eventstore.format.node_events import (
+    CheckpointBegun,
+    CheckpointCompleted,
+    LimitsApplied,
+    MessagesCarried,
+    RetainedSnapshot,
+    SessionSnapshot,
+)
+from eventstore.format.positions import Position, from_runs, position
+from eventstore.format.stored_properties import expiries
+from projections.past.message_story import DeliveryCopy, MessageStory, StoryStep, topic_of
+from projections.past.open_copies import OpenCopies
+from projections.past.subscriber_state import DeniedFilter, describe_subscriber
+from projections.state.node_state import NodeState
+from projections.state.session import InFlight
+from projections.state.snapshot import decode_session
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from eventstore.format.records import Record
+    from projections.past.message_story import DeliveryOutcome
+    from projections.state.session import SessionState
+
+
+class StoryBuilder:
+    """Follows messages through the records of complete turns, from the first of the log on.
+
+    ``wanted`` chooses topics; the builder follows the latest ``last`` messages on them. With
+    ``ref`` it follows only this message, with ``refs`` these messages. ``client`` is the session
+    whose subscriptions the histories show, ``begin`` the sequence of the log's first record.
+    Messages published after ``until`` are not followed.
+    """
+
+    def __init__(
+        self,
+        *,
+        wanted: Callable[[str], bool] | None = None,
+        last: int = 1,
+        ref: Position | None = None,
+        refs: Iterable[Position] = (),
+        client: str | None = None,
+        begin: int = 1,
+        until: Position | None = None,
+    ) -> None:
+        self._until = until
+        self.stories: dict[Position, MessageStory] = {}
+        """The followed messages, in the order of the log."""
+        self._wanted = wanted
+        self._last = last
+        self._refs = sorted({*refs} if ref is None else {ref})
+        self._client = client
+        self._begin = begin
+        self._node = NodeState(begin)
+        self._known: dict[Position, MessageStory] = {}
+        """Followed messages by all their positions."""
+        self._record: Record | None = None
+        """The record that is being read."""
+        self._limits: Mapping[str, Any] | None = None
+        self._denied: dict[str, DeniedFilter] = {}
+        """Filters that the chosen session was denied, and not granted since."""
+        self._wills: set[Position] = set()
+        self._parts: list[dict[str, Any]] = []
+        self._clean: set[str] = set()
+        self._copies = OpenCopies()
+        for one in self._refs:
+            if self._old(one):
+                self._follow_old(one)
+
+    @property
+    def state(self) -> SessionState | None:
+        """The current state of the chosen session; None when there is none."""
+        return self._node.sessions.get(self._client) if self._client is not None else None
+
+    def look_ahead(self, record: Record) -> None:
+        """Read a record that repeats messages from before the log; call it for all of these first.
+
+        These are the records with a SessionSnapshot that has a will, or with a MessagesCarried.
+        """
+        for _, event in record.events():
+            if isinstance(event, SessionSnapshot):
+                will = event.state.get("will")
+                if will is not None:
+                    self._wills.add(will[3])
+            elif isinstance(event, MessagesCarried):
+                self._carried_from(event)
+
+    def follows(self, refs: Iterable[Position]) -> bool:
+        """Return whether one of the positions belongs to a followed message."""
+        return bool(self._known) and not self._known.keys().isdisjoint(refs)
+
+    def awaited(self) -> Iterator[tuple[Literal["sent", "held"], str]]:
+        """Yield the sessions whose events can still change the histories.
+
+        ``sent``: a message was sent to the session, and the client's answer matters. ``held``: only
+        the end of the session matters, because a message waits for it, or because the session has
+        not released it yet.
+        """
+        yield from self._copies.awaited()
+        for story in self.stories.values():
+            if not story.effective and story.session is not None:
+                yield "held", story.session
+
+    def note_clean(self, session: str, *, clean: bool) -> None:
+        """Record whether a session ends with its connection, from a record that is not read."""
+        (self._clean.add if clean else self._clean.discard)(session)
+
+    def take(self, record: Record) -> None:
+        """Process the events of a record; raises UnreadableEvent."""
+        base = position(record.sequence, 0)
+        self._record = record
+        for index, event in record.events():
+            at = base + index
+            self._follow(event, at, record.time_ms)
+            if isinstance(event, (CheckpointBegun, CheckpointCompleted)) or (
+                self._client is not None and getattr(event, "session", None) == self._client
+            ):
+                empty: list[bytes] = []
+                if isinstance(event, (MessagePublished, RetainedSnapshot)):
+                    empty = [b""] * (len(event.blocks) + event.count)
+                self._node.apply(event, at, record.steady_ms, empty)
+
+    def _follow(self, event: Event, at: Position, ms: int) -> None:
+        if isinstance(event, MessagePublished):
+            self._published(event, at, ms)
+        elif isinstance(event, (SessionOpened, SessionClosed, SessionExpired)):
+            self._session_event(event, at, ms)
+        elif isinstance(event, Delivered):
+            self._delivered(event, at, ms)
+        elif isinstance(event, Queued):
+            for offset, story in self._concerned(from_runs(event.refs)):
+                copy = self._new_copy(story, event)
+                copy.steps.append(StoryStep(at + offset, ms, "queued"))
+        elif isinstance(event, (Redelivered, Acked, Received, Refused, Completed, Returned)):
+            self._copies.answered(event, at, ms)
+        elif isinstance(event, Released):
+            self._released(event, at, ms)
+        elif isinstance(event, MessageDropped):
+            self._dropped(event, at, ms)
+        elif isinstance(event, RetainedSnapshot):
+            self._repeated(event, at, ms)
+        elif isinstance(event, (MessagesCarried, InboundReplaced)):
+            self._noted(event, at, ms)
+        elif isinstance(event, SessionSnapshot):
+            if self._node.partial:
+                self._snapshot(event, at, ms)
+        else:
+            self._follow_v5(event, at, ms)
+
+    def _follow_v5(self, event: Event, at: Position, ms: int) -> None:
+        if isinstance(event, Expired):
+            self._left_queue(event, event.filter, at, ms, "expired")
+        elif isinstance(event, Assigned):
+            inner = event.session.split("/", 2)[-1]
+            self._left_queue(event, inner, at, ms, "assigned", event.member)
+        elif isinstance(event, RetainedExpired):
+            self._retained_expired(event, at, ms)
+        elif isinstance(event, LimitsApplied):
+            self._limits = event.limits
+        elif getattr(event, "session", None) == self._client:
+            self._follow_grants(event, at, ms)
+
+    def _follow_grants(self, event: Event, at: Position, ms: int) -> None:
+        """Record the filters that the chosen session was denied."""
+        if isinstance(event, SubscriptionDenied):
+            for topic_filter, code in zip(event.filters, from_runs(event.reasons), strict=True):
+                self._denied[topic_filter] = DeniedFilter(topic_filter, code, at, ms)
+        elif isinstance(event, Subscribed):
+            for topic_filter, _ in event.filters:
+                self._denied.pop(topic_filter, None)
+
+    def _concerned(self, refs: list[Position]) -> Iterator[tuple[int, MessageStory]]:
+        """Yield (index, history) of the followed messages."""
+        if self._known and not self._known.keys().isdisjoint(refs):
+            for offset, ref in enumerate(refs):
+                if ref in self._known:
+                    yield offset, self._known[ref]
+
+    # ------------------------------------------------------------- the message
+
+    def _published(self, event: MessagePublished, at: Position, ms: int) -> None:
+        chosen = self._chosen(event, at)
+        if not chosen:
+            return
+        pids = from_runs(event.pids)
+        expires = expiries(self._record.blocks(event), ms) if self._record is not None else []
+        for offset in chosen:
+            story = MessageStory(
+                at + offset,
+                ms,
+                event.session,
+                topic_of(event, offset),
+                None if event.share else event.qos,
+                event.retain,
+                event.will,
+                event.sizes if isinstance(event.sizes, int) else event.sizes[offset],
+                expires[offset] if expires else 0,
+                pids[offset] if offset < len(pids) else 0,
+                share=event.share,
+            )
+            self.stories[story.ref] = self._known[story.ref] = story
+            if event.qos < 2 or event.will:
+                self._takes_effect(story, at)
+        self._forget_oldest()
+
+    def _noted(self, event: MessagesCarried | InboundReplaced, at: Position, ms: int) -> None:
+        for offset, story in self._concerned(from_runs(event.refs)):
+            if isinstance(event, InboundReplaced):
+                story.steps.append(StoryStep(at, ms, "replaced"))
+            else:
+                story.steps.append(StoryStep(at + offset, ms, "carried"))
+
+    def _released(self, event: Released, at: Position, ms: int) -> None:
+        for offset, story in self._concerned(from_runs(event.refs)):
+            if story.before:
+                story.session, story.qos = event.session, 2
+                story.pid = from_runs(event.pids)[offset]
+            story.steps.append(StoryStep(at + offset, ms, "released", story.pid))
+            self._takes_effect(story, at)
+
+    def _chosen(self, event: MessagePublished, at: Position) -> list[int]:
+        """Return the indexes of the event's messages that are followed, in order."""
+        if self._until is not None and at > self._until:
+            return []
+        if self._refs:
+            return [one - at for one in self._refs if 0 <= one - at < event.count]
+        wanted = self._wanted
+        if wanted is None:
+            return []
+        if not event.which:
+            first = max(0, event.count - self._last)
+            return list(range(first, event.count)) if wanted(event.topics[0]) else []
+        topics = {number for number, topic in enumerate(event.topics) if wanted(topic)}
+        if not topics:
+            return []
+        backwards = range(event.count - 1, -1, -1)
+        found = (offset for offset in backwards if event.which[offset] in topics)
+        return list(islice(found, self._last))[::-1]
+
+    def _takes_effect(self, story: MessageStory, at: Position) -> None:
+        story.effective, story.effective_at = True, at
+        if self._client is None or story.topic is None:
+            return
+        state = self.state
+        if state is None and self._node.partial:
+            return
+        own, denied = story.session == self._client, self._denied.values()
+        story.subscriber = describe_subscriber(state, story.topic, denied, own=own)
+
+    def _forget_oldest(self) -> None:
+        if self._wanted is None:
+            return
+        while len(self.stories) > self._last:
+            story = self.stories.pop(next(iter(self.stories)))
+            self._known = {ref: one for ref, one in self._known.items() if one is not story}
+            for copy in story.copies:
+                self._copies.settle(copy)
+
+    # ------------------------------------------------------------- from before the log
+
+    def _old(self, ref: Position) -> bool:
+        return ref < position(self._begin, 0)
+
+    def _follow_old(self, ref: Position) -> MessageStory | None:
+        """Follow a message from before the log; None when there are enough later ones."""
+        newest = next(reversed(self.stories), 0)
+        if len(self.stories) >= self._last and ref < next(iter(self.stories)):
+            return None
+        story = MessageStory(ref, before=self._begin, effective=True)
+        self.stories[ref] = self._known[ref] = story
+        if ref < newest:
+            self.stories = dict(sorted(self.stories.items()))
+        self._forget_oldest()
+        return story
+
+    def _story_of_old(self, ref: Position, topic: str) -> MessageStory | None:
+        """Return the history of a repeated message; begin it if its topic is wanted."""
+        story = self._known.get(ref)
+        if story is not None or self._wanted is None or not self._old(ref):
+            return story
+        return self._follow_old(ref) if self._wanted(topic) and ref not in self._wills else None
+
+    def _carried_from(self, event: MessagesCarried) -> None:
+        for offset, ref in enumerate(from_runs(event.refs)):
+            story = self._story_of_old(ref, topic_of(event, offset))
+            if story is not None:
+                _describe(story, event, offset)
+
+    def _repeated(self, event: RetainedSnapshot, at: Position, ms: int) -> None:
+        for offset, ref in enumerate(from_runs(event.refs)):
+            story = self._story_of_old(ref, event.topics[offset])
+            if story is None:
+                continue
+            _describe(story, event, offset)
+            if story.before:
+                story.retain, story.qos = True, event.qos[offset]
+            if event.session is None:
+                self._known[at + offset] = story
+                story.steps.append(StoryStep(at + offset, ms, "repeated"))
+            elif story.before and not story.steps:
+                story.session, story.effective = event.session, False
+
+    def _snapshot(self, event: SessionSnapshot, at: Position, ms: int) -> None:
+        """Record the messages from before the log that a session holds."""
+        if event.part == 0:
+            self._parts = []
+        self._parts.append(event.state)
+        if not event.last:
+            return
+        parts, self._parts = self._parts, []
+        name = event.session
+        if parts[0].get("clean"):
+            self._clean.add(name)
+        if not self._known or not any(part.keys() & _HOLDING for part in parts):
+            return
+        state = decode_session(name, parts)
+        for held in state.waiting.values():
+            for waiting in held.queue or ():
+                one = InFlight(waiting >> FLAG_BITS, waiting & _FLAGS, held, 0)
+                self._found(name, one, "queued", StoryStep(at, ms, "held", 0, "queued"))
+        for pid, one in state.inflight.items():
+            self._found(name, one, "in_flight", StoryStep(at, ms, "held", pid, "in_flight"))
+        for pid, one in state.releasing.items():
+            self._found(name, one, "releasing", StoryStep(at, ms, "held", pid, "releasing"))
+        for pid, ref in state.inbound.items():
+            story = self._known.get(ref)
+            if story is not None and story.before:
+                story.session, story.qos, story.pid = name, 2, pid
+                story.effective = False
+
+    def _found(
+        self, session: str, held: InFlight, outcome: DeliveryOutcome, step: StoryStep
+    ) -> None:
+        """Record a copy that a checkpoint found."""
+        story = self._known.get(held.ref)
+        if story is None or not story.before:
+            return
+        topic_filter, pid = held.subscription.filter, step.pid
+        for copy in story.copies:
+            if (copy.session, copy.filter, copy.pid) == (session, topic_filter, pid):
+                return
+        qos, retain = held.flags & QOS_MASK, bool(held.flags & RETAIN_FLAG)
+        copy = self._copies.begin(story, session, topic_filter, qos, retain=retain)
+        copy.outcome = outcome
+        copy.steps.append(step)
+        if pid:
+            self._copies.sent(copy, pid)
+
+    # ------------------------------------------------------------- its copies
+
+    def _new_copy(self, story: MessageStory, event: Delivered | Queued) -> DeliveryCopy:
+        return self._copies.begin(
+            story, event.session, event.filter, event.qos, retain=event.retain
+        )
+
+    def _delivered(self, event: Delivered, at: Position, ms: int) -> None:
+        pids: list[int] = []
+        for offset, story in self._concerned(from_runs(event.refs)):
+            pids = pids or from_runs(event.pids)
+            copy = _waiting(story, event.session, event.filter) if event.queued >= 0 else None
+            if copy is None:
+                copy = self._new_copy(story, event)
+            copy.outcome = "in_flight"
+            copy.qos = event.qos
+            self._copies.sent(copy, pids[offset])
+            copy.steps.append(StoryStep(at + offset, ms, "delivered", copy.pid))
+
+    def _left_queue(
+        self,
+        event: Expired | Assigned,
+        topic_filter: str,
+        at: Position,
+        ms: int,
+        what: Literal["expired", "assigned"],
+        detail: str = "",
+    ) -> None:
+        """Follow a copy that leaves or skips the queue without being sent to the client."""
+        for offset, story in self._concerned(from_runs(event.refs)):
+            copy = _waiting(story, event.session, topic_filter)
+            if copy is None:
+                copy = self._copies.begin(story, event.session, topic_filter, 0, retain=False)
+            copy.outcome = what
+            copy.steps.append(StoryStep(at + offset, ms, what, 0, detail))
+            self._copies.settle(copy)
+
+    def _retained_expired(self, event: RetainedExpired, at: Position, ms: int) -> None:
+        """Follow the retained message of each topic to its expiry."""
+        topics = set(event.topics)
+        for story in reversed(self.stories.values()):
+            if story.topic in topics and story.retain and story.effective:
+                topics.discard(story.topic)
+                story.steps.append(StoryStep(at, ms, "expired"))
+
+    def _dropped(self, event: MessageDropped, at: Position, ms: int) -> None:
+        for _, story in self._concerned(from_runs(event.refs)):
+            copy = _waiting(story, event.session, event.filter) if event.queued >= 0 else None
+            if copy is None:
+                copy = self._copies.begin(story, event.session, event.filter, 0, retain=False)
+            copy.outcome = "dropped"
+            copy.steps.append(StoryStep(at, ms, "dropped", 0, event.reason, self._limits))
+            self._copies.settle(copy)
+
+    # ------------------------------------------------------------- sessions
+
+    def _session_event(
+        self, event: SessionOpened | SessionClosed | SessionExpired, at: Position, ms: int
+    ) -> None:
+        name = event.session
+        if isinstance(event, SessionClosed):
+            if event.expiry is not None:
+                (self._clean.discard if event.expiry else self._clean.add)(name)
+            if name not in self._clean:
+                return
+        if not (isinstance(event, SessionOpened) and event.resumed):
+            reason = event.reason if isinstance(event, SessionExpired) else ""
+            self._session_ended(name, at, ms, reason)
+        if isinstance(event, SessionOpened) and event.clean:
+            self._clean.add(name)
+        else:
+            self._clean.discard(name)
+
+    def _session_ended(self, name: str, at: Position, ms: int, reason: str) -> None:
+        self._copies.end_session(name, at, ms, reason)
+        for story in self.stories.values():
+            if story.session == name and not story.effective:
+                already = story.steps and story.steps[-1].what == "discarded"
+                if not already:
+                    story.steps.append(StoryStep(at, ms, "discarded"))
+
+
+_FLAGS: Final[int] = RETAIN_FLAG | QOS_MASK
+_HOLDING = frozenset({"inflight", "releasing", "queues", "inbound"})
+"""Fields of a snapshot that refer to messages."""
+
+
+def _describe(story: MessageStory, event: MessagesCarried | RetainedSnapshot, offset: int) -> None:
+    if story.topic is None:
+        story.topic = topic_of(event, offset)
+        story.size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
+
+
+def _waiting(story: MessageStory, session: str, topic_filter: str) -> DeliveryCopy | None:
+    """Return the copy of a message that waits in the queue of a subscription."""
+    for copy in story.copies:
+        if (copy.session, copy.filter, copy.outcome) == (session, topic_filter, "queued"):
+            return copy
+    return None

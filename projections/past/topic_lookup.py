@@ -1,0 +1,205 @@
+"""Lookup of topics: by a filter, and for messages that events name by position."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from eventstore.format.events import MessagePublished
+from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
+from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
+from eventstore.reading.indexed_reading import read_listed
+from eventstore.reading.progress import Progress, silent
+from projections.past.message_story import topic_of
+from protocol.mqtt.topic_trie import FilterTrie
+from protocol.mqtt.topics import validate_topic_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from eventstore.format.event_parsing import Event
+    from eventstore.reading.log_index import LogIndex
+    from eventstore.reading.log_source import LogSource
+
+_KNOWN_TOPICS = 100_000
+_KNOWN_MESSAGES = 1_000_000
+_LOAD = 256
+
+
+class Published(NamedTuple):
+    """The known facts of a published message, without its payload."""
+
+    topic: str
+    size: int
+    """Size of the payload in bytes."""
+    time_ms: int | None = None
+    """Time of the record (Unix, milliseconds); None: unknown, since a repetition does not have
+    it."""
+    client: str | None = None
+    """The session that published it; None: unknown, for the same reason."""
+    copied_ms: int | None = None
+    """Time of a checkpoint's copy, if only that is known: the message is older."""
+
+
+def topic_matcher(topic_filter: str) -> Callable[[str], bool]:
+    """Return a function that returns whether a filter matches a topic.
+
+    Raises TopicError for an invalid filter.
+    """
+    validate_topic_filter(topic_filter)
+    trie: FilterTrie[bool] = FilterTrie()
+    trie.insert(topic_filter, "", True)
+    known: dict[str, bool] = {}
+
+    def matches(topic: str) -> bool:
+        found = known.get(topic)
+        if found is None:
+            if len(known) >= _KNOWN_TOPICS:
+                known.clear()
+            found = known[topic] = bool(trie.match(topic))
+        return found
+
+    return matches
+
+
+class _Held(NamedTuple):
+    """Messages of one event, adjacent in the log."""
+
+    first: Position
+    """Position of the first message."""
+    messages: int
+    event: MessagePublished | MessagesCarried | RetainedSnapshot
+    start: int
+    """Index of the first message in the event."""
+    time_ms: int | None
+    copied_ms: int | None = None
+
+
+class Topics(Protocol):
+    """Known messages by position."""
+
+    def get(self, ref: Position) -> Published | None:
+        """Return the known facts of a message; None if it is not loaded."""
+
+
+class MessageTopics:
+    """The topics of messages by position: a bounded number in memory, the rest read from the log.
+
+    Messages from before the beginning of a cut log are known if the log repeats them. ``carriers``
+    maps records that were cut off to the records that repeat their messages. Without it only
+    messages passed to :meth:`note` are known; with ``thorough`` the log is searched for them when
+    they are needed.
+    """
+
+    def __init__(
+        self,
+        source: LogSource,
+        carriers: Mapping[int, list[int]] | None = None,
+        *,
+        thorough: bool = False,
+        progress: Progress = silent,
+    ) -> None:
+        self._source = source
+        self._progress = progress
+        self._carriers = carriers
+        self._thorough = thorough
+        self._records: OrderedDict[int, list[_Held]] = OrderedDict()
+        self._count = 0
+
+    def note(
+        self, base: Position, events: Iterable[tuple[int, Event]], time_ms: int | None = None
+    ) -> None:
+        """Remember the messages that a record published.
+
+        ``base`` is its position, ``events`` are all its events, ``time_ms`` is the time of the
+        record.
+        """
+        sequence = base >> INDEX_BITS
+        if sequence in self._records:
+            return
+        found: list[_Held] = []
+        for at, one in events:
+            if isinstance(one, MessagePublished):
+                found.append(_Held(base + at, one.count, one, 0, time_ms))
+            elif isinstance(one, RetainedSnapshot) and one.session is None:
+                found.append(_Held(base + at, one.count, one, 0, None, time_ms))
+            elif isinstance(one, MessagesCarried):
+                for start, ref in enumerate(from_runs(one.refs)):
+                    self._note_carried(_Held(ref, 1, one, start, None))
+        self._records[sequence] = found
+        self._count += _weight(found)
+        while self._count > _KNOWN_MESSAGES and len(self._records) > 1:
+            _, gone = self._records.popitem(last=False)
+            self._count -= _weight(gone)
+
+    def _note_carried(self, one: _Held) -> None:
+        sequence = one.first >> INDEX_BITS
+        if sequence not in self._records:
+            self._records[sequence] = []
+            self._count += 1
+        held = self._records[sequence]
+        at = bisect_left(held, one.first, key=_first)
+        if at == len(held) or held[at].first != one.first:
+            held.insert(at, one)
+            self._count += 1
+
+    async def load(self, refs: Iterable[Position]) -> None:
+        """Load the messages with these positions. Raises CorruptLog or CutMeanwhile."""
+        unknown = {ref >> INDEX_BITS for ref in refs if self.get(ref) is None}
+        first = self._source.first
+        gone = {sequence for sequence in unknown if sequence < first}
+        if gone and self._carriers is None:
+            self._carriers = await self._look() if self._thorough else {}
+        wanted = unknown - gone
+        for sequence in gone:
+            carriers = self._carriers.get(sequence, ()) if self._carriers else ()
+            wanted.update(at for at in carriers if at >= first)
+        # One by one: a set difference with the keys would iterate over all held records.
+        missing = sorted(sequence for sequence in wanted if sequence not in self._records)
+        for start in range(0, len(missing), _LOAD):
+            for record in await self._source.some(missing[start : start + _LOAD]):
+                self.note(position(record.sequence, 0), record.events(), record.time_ms)
+
+    async def _look(self) -> dict[int, list[int]]:
+        """Return the records that repeat messages, by the original records of the messages."""
+        found: dict[int, list[int]] = {}
+        doing = "searching for messages from before the cut"
+        source, words = self._source, [b'"MessagesCarried"']
+        with self._progress(doing, source.last) as update:
+            found_in = source.records_with(words, update)
+            if source.index is not None:
+                found_in = read_listed(source, _carriers, source.begin, source.cut_at)
+            async for record in found_in:
+                for _, event in record.events():
+                    if isinstance(event, MessagesCarried):
+                        for old in {ref >> INDEX_BITS for ref in from_runs(event.refs)}:
+                            found.setdefault(old, []).append(record.sequence)
+        return found
+
+    def get(self, ref: Position) -> Published | None:
+        """Return the known facts of a message; None if it is not loaded."""
+        held = self._records.get(ref >> INDEX_BITS)
+        if not held:
+            return None
+        first, messages, event, start, time_ms, copied_ms = held[
+            bisect_right(held, ref, key=_first) - 1
+        ]
+        if not 0 <= ref - first < messages:
+            return None
+        offset = ref - first + start
+        size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
+        client = event.session if isinstance(event, MessagePublished) else None
+        return Published(topic_of(event, offset), size, time_ms, client, copied_ms)
+
+
+def _carriers(index: LogIndex) -> Sequence[int]:
+    return index.rare("MessagesCarried")
+
+
+def _first(held: _Held) -> Position:
+    return held.first
+
+
+def _weight(held: list[_Held]) -> int:
+    return sum(one.messages for one in held) + 1

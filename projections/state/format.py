@@ -1,0 +1,223 @@
+"""The stored form of the projections: a message for each session, topic and client, and a mark.
+
+A message consists of, in this order (integers big-endian):
+
+=====  ===========================================================================
+bytes  content
+=====  ===========================================================================
+4      magic ``FMP`` and the format version
+16     the first half of the SHA-256 of everything that follows
+8      digest: exclusive or of the tags of all keys, this one included
+8      version: the log position that the message reflects (everything before it)
+1      kind: 1 session, 2 retained message, 3 mark, 4 removed key, 5 history of a client
+2, 2   number of the part and of parts (a session's large state)
+4      length of the name
+n      client identifier or topic, UTF-8
+rest   session: JSON (``projections.state.snapshot``); retained: QoS, position, publisher if it
+       is known, properties if it has any, payload; mark: JSON; history: JSON
+       (``projections.state.client_history``)
+=====  ===========================================================================
+
+A *tag* is a hash of key and version: if the exclusive or of the tags that a reader has equals the
+digest of the last message, the reader has all messages, in the right versions. The *mark* contains
+the record up to which all messages together reflect the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from base64 import urlsafe_b64encode
+from dataclasses import dataclass, field, fields
+from sys import intern
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from eventstore.format.node_events import LogArchived, LogCut
+from projections.log_proof import Doubt, doubts_of
+from projections.state.retained import RetainedMessage
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from eventstore.format.positions import Position
+
+MAGIC = b"FMP\x02"
+"""Version 1 had no publishers of retained messages: they are in the log, which is folded."""
+SESSION, RETAINED, MARK, GONE, HISTORY = 1, 2, 3, 4, 5
+MARK_KEY: Final = "mark"
+
+_HEAD = struct.Struct(">4s16sQQBHHI")
+_SIGNED_FROM = 20
+_MESSAGE = struct.Struct(">BQ")
+_WITH_BLOCK, _WITH_PUBLISHER = 0x80, 0x40
+"""Flags beside the QoS: the publisher, then properties, follow the position."""
+_PUBLISHER = struct.Struct(">H")
+"""Size of the publisher's client identifier in bytes."""
+_BLOCK = struct.Struct(">QI")
+"""Expiry (Unix time in seconds, 0 for never) and size of the properties in bytes."""
+
+
+class BadProjection(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
+    """The projections are unusable; the log, which contains everything, is folded instead."""
+
+
+class OtherVersion(BadProjection):
+    """Another version of foldmq wrote the projections."""
+
+
+def key_of(kind: int, name: str, part: int = 0) -> str:
+    """Return the key of a session, topic or client; those of a kind have the same length."""
+    short = hashlib.sha256(name.encode()).digest()[:20]
+    token = urlsafe_b64encode(short).rstrip(b"=").decode()
+    if kind == RETAINED:
+        return f"retained.{token}"
+    if kind == HISTORY:
+        return f"client.{token}"
+    return f"session.{token}.{part}" if part else f"session.{token}"
+
+
+def version_tag(key: str, version: Position) -> int:
+    """Return the 64-bit tag of this version of this key."""
+    text = f"{key}@{version}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+
+
+class StoredEntry:
+    """One message of the projections.
+
+    ``name`` is a client identifier or a topic; everything before ``version`` is reflected.
+    """
+
+    __slots__ = ("body", "digest", "kind", "name", "part", "parts", "version")
+
+    # Written out: the one that a dataclass generates is not compiled.
+    def __init__(
+        self,
+        kind: int,
+        name: str,
+        version: Position,
+        digest: int,
+        body: bytes,
+        part: int = 0,
+        parts: int = 1,
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.version = version
+        self.digest = digest
+        self.body = body
+        self.part = part
+        self.parts = parts
+
+    def encode(self) -> bytes:
+        """Return the bytes of the message."""
+        name = self.name.encode()
+        head = _HEAD.pack(
+            MAGIC, b"", self.digest, self.version, self.kind, self.part, self.parts, len(name)
+        )
+        signed = head[_SIGNED_FROM:] + name + self.body
+        return MAGIC + hashlib.sha256(signed).digest()[:16] + signed
+
+
+def decode_entry(data: bytes) -> StoredEntry:
+    """Return the entry of a message. Raises BadProjection when it is invalid or damaged."""
+    if len(data) < _HEAD.size or data[:3] != MAGIC[:3]:
+        raise BadProjection("a message of the projections has an unknown format")
+    _, check, digest, version, kind, part, parts, size = _HEAD.unpack_from(data)
+    if hashlib.sha256(data[_SIGNED_FROM:]).digest()[:16] != check:
+        raise BadProjection("a message of the projections has a wrong checksum")
+    if data[3:4] != MAGIC[3:]:
+        raise OtherVersion("the projections were written by another version of foldmq")
+    body = _HEAD.size + size
+    name = data[_HEAD.size : body].decode()
+    return StoredEntry(kind, name, version, digest, data[body:], part, parts)
+
+
+def retained_body(message: RetainedMessage) -> bytes:
+    """Return the body of a retained message's entry."""
+    flags, more = message.qos, b""
+    if message.publisher:
+        flags |= _WITH_PUBLISHER
+        publisher = message.publisher.encode()
+        more = _PUBLISHER.pack(len(publisher)) + publisher
+    if message.block:
+        flags |= _WITH_BLOCK
+        more += _BLOCK.pack(message.expires, len(message.block)) + message.block
+    return _MESSAGE.pack(flags, message.ref) + more + message.payload
+
+
+def retained_of(entry: StoredEntry) -> RetainedMessage:
+    """Return the retained message in an entry."""
+    body = entry.body
+    flags, ref = _MESSAGE.unpack_from(body)
+    at, publisher, block, expires = _MESSAGE.size, "", b"", 0
+    if flags & _WITH_PUBLISHER:
+        (size,) = _PUBLISHER.unpack_from(body, at)
+        at += _PUBLISHER.size + size
+        publisher = intern(body[at - size : at].decode())
+    if flags & _WITH_BLOCK:
+        expires, size = _BLOCK.unpack_from(body, at)
+        at += _BLOCK.size + size
+        block = body[at - size : at]
+    return RetainedMessage(entry.name, body[at:], flags & 3, ref, block, expires, publisher)
+
+
+@dataclass(slots=True)
+class ProjectionMark:
+    """The extent to which the projections reflect the log, and the rest of the node's state."""
+
+    sequence: int
+    """Everything up to and including this record is reflected; it ends a turn."""
+    link: str
+    """Link of this record, in hexadecimal."""
+    sessions: int
+    retained: int
+    carriers: list[int] = field(default_factory=list)
+    """Records that repeat messages whose own records were cut off."""
+    checkpoints: list[tuple[int, Position, int]] = field(default_factory=list)
+    """Number, position and time (Unix, ms) of the checkpoints where the log may begin."""
+    cut: LogCut | None = None
+    """The last cut of the log."""
+    archived: tuple[Position, LogArchived] | None = None
+    """The last event about an archive, and its position."""
+    bridged: Position | None = None
+    """Position up to which NATS has the publications."""
+    epoch: int = 0
+    """Epoch of the last leader; 0: no cluster."""
+    followed: list[tuple[str, Position, str]] = field(default_factory=list)
+    """Name, position and link of the other logs from which the node takes messages."""
+    doubts: list[Doubt] = field(default_factory=list)
+    """The parts of the log about which nothing can be said."""
+
+    def body(self) -> bytes:
+        """Return the body of the mark's entry.
+
+        Earlier versions have no epoch, no other logs and no doubts.
+        """
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        if not self.epoch:
+            del found["epoch"]
+        if not self.followed:
+            del found["followed"]
+        found["doubts"] = [tuple(one) for one in self.doubts]
+        if not self.doubts:
+            del found["doubts"]
+        return orjson.dumps(found)
+
+
+def mark_of(entry: StoredEntry) -> ProjectionMark:
+    """Return the mark in an entry. Raises BadProjection when it contains none."""
+    try:
+        raw: dict[str, Any] = orjson.loads(entry.body)
+        cut, archived = raw.pop("cut"), raw.pop("archived", None)
+        raw["checkpoints"] = [tuple(one) for one in raw["checkpoints"]]
+        raw["followed"] = [tuple(one) for one in raw.get("followed", ())]
+        raw["doubts"] = doubts_of(raw.get("doubts", ()))
+        return ProjectionMark(
+            **raw,
+            cut=None if cut is None else LogCut(**cut),
+            archived=None if archived is None else (archived[0], LogArchived(**archived[1])),
+        )
+    except (ValueError, KeyError, TypeError):
+        raise BadProjection("the mark of the projections cannot be read") from None

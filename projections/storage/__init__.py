@@ -1,1 +1,0 @@
-"""The stored form of the projections, and the loader that reads it."""

@@ -1,1 +1,0 @@
-"""Checks whether a log is intact: its records, events, checkpoints, and messages of other logs."""

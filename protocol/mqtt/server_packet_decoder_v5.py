@@ -1,0 +1,136 @@
+"""Decoder of the packets of a server in MQTT 5, for traces.
+
+As in ``protocol.mqtt.server_packet_decoder`` the bytes are whole packets that the broker itself
+wrote.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from protocol.mqtt.packets import PacketType, Publish, UserProperties
+from protocol.mqtt.property_codec import (
+    Value,
+    decode_properties,
+    find_properties,
+    iter_properties,
+)
+from protocol.mqtt.property_table import (
+    FROM_SERVERS,
+    SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
+)
+from protocol.mqtt.remaining_length import read_length
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ACKS = frozenset({PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP})
+
+
+@dataclass(slots=True)
+class Answer:
+    """Any packet of a server except PUBLISH."""
+
+    kind: PacketType
+    reason: int = 0
+    packet_id: int = 0
+    codes: bytes = b""
+    """Reason codes of a SUBACK or UNSUBACK, one for each filter."""
+    session_present: bool = False
+    properties: dict[int, Value] = field(default_factory=dict)
+    user: UserProperties = ()
+
+
+class SentMessage(NamedTuple):
+    """A PUBLISH."""
+
+    publish: Publish
+    """Its topic is empty where an alias replaces it."""
+    identifiers: tuple[int, ...]
+    alias: int
+    """Topic alias; 0: none."""
+
+
+ServerPacketV5: TypeAlias = Answer | SentMessage
+
+
+def read_server_packets_v5(data: bytes) -> Iterator[tuple[ServerPacketV5, int]]:
+    """Yield the packets of a write, each with the offset of the next one.
+
+    Raises ``ValueError`` at bytes that are not a whole packet of a server, ``ProtocolError`` at
+    properties that no server sends.
+    """
+    at = 0
+    while at < len(data):
+        framed = read_length(data, at + 1)
+        if framed is None or framed[1] + framed[0] > len(data):
+            raise ValueError(f"no whole packet at byte {at}")
+        length, body = framed
+        stop = body + length
+        kind = PacketType(data[at] >> 4)
+        if kind is PacketType.PUBLISH:
+            yield _read_publish(data[at], data, body, stop), stop
+        else:
+            yield _read_answer(kind, data[body:stop]), stop
+        at = stop
+
+
+def _read_publish(first: int, data: bytes, body: int, stop: int) -> SentMessage:
+    qos = first >> 1 & 3
+    begin = body + 2
+    end = begin + int.from_bytes(data[body:begin], "big")
+    packet_id = int.from_bytes(data[end : end + 2], "big") if qos else 0
+    start, rest = find_properties(data, end + 2 if qos else end, stop, "PUBLISH")
+    identifiers: list[int] = []
+    alias = 0
+    block = bytearray()
+    for prop, value, at, after in iter_properties(
+        data, start, rest, FROM_SERVERS[PacketType.PUBLISH], PacketType.PUBLISH
+    ):
+        if prop.identifier == SUBSCRIPTION_IDENTIFIER:
+            identifiers.append(int(value))  # type: ignore[arg-type]  # a number
+        elif prop.identifier == TOPIC_ALIAS:
+            alias = int(value)  # type: ignore[arg-type]  # a number
+        else:
+            block += data[at:after]
+    publish = Publish(
+        data[begin:end],
+        data[rest:stop],
+        qos,
+        bool(first & 1),
+        bool(first & 8),
+        packet_id,
+        bytes(block),
+    )
+    return SentMessage(publish, tuple(identifiers), alias)
+
+
+def _read_answer(kind: PacketType, body: bytes) -> Answer:
+    if kind not in FROM_SERVERS or kind in _FROM_CLIENTS_ONLY:
+        raise ValueError(f"{kind.name}, which no server sends")
+    answer = Answer(kind)
+    at = 0
+    if kind is PacketType.CONNACK:
+        answer.session_present = bool(body[0])
+        at = 1
+    elif kind in _ACKS or kind in _WITH_CODES:
+        answer.packet_id = int.from_bytes(body[:2], "big")
+        at = 2
+    if kind not in _WITH_CODES and at < len(body):
+        answer.reason = body[at]
+        at += 1
+    if at < len(body):
+        start, at = find_properties(body, at, len(body), kind.name)
+        answer.properties, answer.user = decode_properties(
+            body, start, at, FROM_SERVERS[kind], kind
+        )
+    answer.codes = body[at:]
+    return answer
+
+
+_WITH_CODES = frozenset({PacketType.SUBACK, PacketType.UNSUBACK})
+_FROM_CLIENTS_ONLY = frozenset(
+    {PacketType.CONNECT, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE, PacketType.PINGREQ}
+)

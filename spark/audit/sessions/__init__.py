@@ -1,1 +1,0 @@
-"""The audit of sessions: their expected messages, and whether their events keep the guarantees."""

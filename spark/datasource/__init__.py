@@ -1,1 +1,0 @@
-"""The data source ``foldmq``: options, planning, pushdown, batches and streams."""

@@ -1,0 +1,198 @@
+"""Plans an archive run before Spark starts: finds missing records, and rejects another log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from eventstore.display import escaped
+from eventstore.errors import CorruptLog, NoLog
+from eventstore.format.records import Record, decode_record
+from eventstore.home_paths import expand_home
+from eventstore.log.record_reader import read_stored
+from eventstore.nats.connection import disconnect
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from protocol.errors import FoldmqError
+from spark.runtime.marked_errors import BadOption, OtherLog
+from spark.runtime.sync_calls import run_sync
+from spark.tables.archive_directory import open_writer
+from spark.tables.archive_ledger import LEDGER_FILE, Ledger
+from spark.tables.archive_log import NODE_DIRECTORY, ledger_of
+from spark.tables.directories import Directory, directory_text
+from spark.tables.discovery import find_in_nats, join_with_archive
+from spark.tables.nats_log import look_up
+from spark.tables.options import SourceOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from nats.aio.client import Client
+
+    from spark.tables.archive_directory import ArchiveExtent
+    from spark.tables.nats_access import NatsAccess
+    from spark.tables.nats_log import NatsLog
+
+
+class CutBefore(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
+    """Records were cut off a log before they were archived."""
+
+    exit_code = 66
+
+
+@dataclass(frozen=True, slots=True)
+class PendingArchive:
+    """A log and its directory in the archive."""
+
+    access: NatsAccess
+    stream: str
+    directory: Path
+    archived: int
+    """The last archived record, 0 if there is none."""
+    first: int
+    """The first record of the log."""
+    last: int
+    """The last record of the log."""
+    problem: FoldmqError | None = None
+    """Reason why the log cannot be archived."""
+
+    @property
+    def node(self) -> str:
+        """Name of the directory of the node."""
+        return node_folder(self.stream)
+
+    @property
+    def path(self) -> Path:
+        """The directory of the node."""
+        return self.directory / self.node
+
+    @property
+    def records(self) -> int:
+        """Number of new records."""
+        return self.last - max(self.archived, self.first - 1)
+
+
+def archived_extent(one: PendingArchive) -> ArchiveExtent:
+    """Return the extent of an archived log without new records; raises as adding does."""
+    if one.problem is not None:
+        raise one.problem
+    with open_writer(one.directory, one.stream, one.node) as writer:
+        check_same_log(one.access, one.stream, writer.path, writer.ledger)
+        return writer.outcome
+
+
+def node_folder(stream: str) -> str:
+    """Return the name of a log's directory in an archive."""
+    return NODE_DIRECTORY + quote(stream.removeprefix(LOG_STREAM_PREFIX), safe="")
+
+
+async def plan_archive(options: Mapping[str, str], directory: str) -> list[PendingArchive]:
+    """Return the pending archives of the logs named by the options.
+
+    Raises BadOption, NoLog or NatsUnavailable; an error in one of the logs, or in its part of the
+    archive, is its ``problem``.
+    """
+    wanted = replace(SourceOptions.read(options), archive=None)
+    path, access = local_path(directory), wanted.access
+    if access is None:
+        raise BadOption("an archive is made of logs in NATS: give option nats")
+    client = await access.open()
+    try:
+        found = await find_in_nats(client, access, wanted.streams)
+        logs = join_with_archive(wanted, found, [])
+        return [await _compared(client, access, one, path) for one in found if one in logs]
+    finally:
+        await disconnect(client)
+
+
+def local_path(directory: str) -> Path:
+    """Return the local path to write an archive to. Raises BadOption if it is not valid."""
+    place = directory.removeprefix("file://")
+    if "://" in place:
+        raise BadOption(
+            f"an archive is written to a directory, not to {directory_text(directory)}: one that "
+            "all machines of the cluster have mounted; copy it from there, see docs/archive.md"
+        )
+    path = expand_home(place).absolute()
+    if (path / LEDGER_FILE).exists():
+        raise BadOption(
+            f"{escaped(str(path), 4096)} is what an archive has of one node: give the directory "
+            "above it"
+        )
+    return path
+
+
+def check_same_log(access: NatsAccess, stream: str, path: Path, ledger: Ledger) -> NatsLog:
+    """Return the current log. Raises OtherLog or CutBefore if it does not continue the archive.
+
+    Also raises NoLog, CorruptLog or NatsUnavailable.
+    """
+    return run_sync(_same(access, stream, path, ledger))
+
+
+async def _same(access: NatsAccess, stream: str, path: Path, ledger: Ledger) -> NatsLog:
+    client = await access.open()
+    try:
+        return await _checked(client, access, stream, path, ledger)
+    finally:
+        await disconnect(client)
+
+
+async def _compared(
+    client: Client, access: NatsAccess, stored: NatsLog, directory: Path
+) -> PendingArchive:
+    one = PendingArchive(access, stored.stream, directory, 0, stored.first, stored.last)
+    try:
+        found = ledger_of(Directory(str(one.path))) if one.path.exists() else None
+        ledger = found or Ledger(stored.stream)
+        now = await _checked(client, access, stored.stream, one.path, ledger)
+    except FoldmqError as error:
+        return replace(one, problem=error)
+    return replace(one, archived=ledger.last, first=now.first, last=now.last)
+
+
+async def _checked(
+    client: Client, access: NatsAccess, stream: str, path: Path, ledger: Ledger
+) -> NatsLog:
+    """Return a log; raise NoLog, OtherLog or CutBefore unless it continues an archive."""
+    stored = await look_up(client, access, stream)
+    if stored is None:
+        raise NoLog(f"there is no log {stream} on {access.where} any more")
+    await _check(client, stored, Directory(str(path)), ledger)
+    return stored
+
+
+async def _check(client: Client, stored: NatsLog, archive: Directory, ledger: Ledger) -> None:
+    stream, last = stored.stream, ledger.last
+    elsewhere = "archive it into another directory"
+    if ledger.stream != stream:
+        raise OtherLog(f"the archive {archive} has log {escaped(ledger.stream)}, not {stream}")
+    if not last:
+        return
+    if stored.last < last:
+        raise OtherLog(
+            f"the archive {archive} reaches record {last}, but log {stream} ends with "
+            f"{stored.last}: it was lost, restored or begun anew; {elsewhere}"
+        )
+    if stored.first > last + 1:
+        raise CutBefore(
+            f"records {last + 1} to {stored.first - 1} of log {stream} were cut off before they "
+            f"were archived in {archive}: {elsewhere}, and set keep_until_archived in the broker"
+        )
+    if stored.first <= last:
+        same = (await _record(client, stream, last)).link.hex() == ledger.link
+    else:
+        same = (await _record(client, stream, last + 1)).previous.hex() == ledger.link
+    if not same:
+        raise OtherLog(
+            f"log {stream} has another record {last} than the archive {archive}: it was lost, "
+            f"restored or begun anew; {elsewhere}"
+        )
+
+
+async def _record(client: Client, stream: str, sequence: int) -> Record:
+    async for found, data in read_stored(client, stream, sequence, sequence):
+        if found == sequence:
+            return decode_record(sequence, data)
+    raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")

@@ -1,0 +1,163 @@
+"""Checks that the records and turns of a log follow each other: rules ``chain`` and ``turn``.
+
+The scan sees pieces of a log, in order within each piece. It reports the ends of each piece, and
+breaks inside it; the driver joins the pieces with the same comparison.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from eventstore.format.positions import Position, position
+from eventstore.format.records import GENESIS
+from projections.audit.rule_table import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+PIECE, PROBLEM, OPEN, BEGUN, COMPLETED, CUT, REPEATED, RATES, DROPS, COUNTS = (
+    "piece", "problem", "open", "begun", "completed", "cut", "repeated", "rates", "drops",
+    "counts",
+)  # fmt: skip
+STARTED, STOPPED, LIMITS, ACTED, CLEARED_BY, ARCHIVED, FILTERS, SHARED_THERE, FOLLOWED = (
+    "started", "stopped", "limits", "acted", "cleared", "archived", "filters", "shared",
+    "followed",
+)  # fmt: skip
+BRIDGED_LATER, DOUBT, GIVEN_UP, TORN = "bridged later", "doubt", "given up", "torn"
+"""Subjects of notes. OPEN: the turn that begins there is not checked to its end. COUNTS: the number
+of facts of each kind. ACTED: an operator removed retained messages, CLEARED_BY: their removal.
+FILTERS: filters with wildcards, some of them several times. SHARED_THERE: the log has shared
+subscriptions. FOLLOWED: the log takes messages of another one. BRIDGED_LATER: NATS is reported to
+have messages that come later in the log. DOUBT: nothing can be said about a part of the log. TORN:
+a record of a turn that is not whole, behind its beginning: its events did not happen."""
+
+
+class LogNote(NamedTuple):
+    """A fact about a log as a whole."""
+
+    node: str
+    at: Position
+    about: str
+    values: dict[str, Any]
+
+    @property
+    def data(self) -> bytes:
+        """Return the content of the note, serialized."""
+        return orjson.dumps([self.about, self.values])
+
+    @classmethod
+    def read(cls, node: str, at: Position, data: bytes) -> LogNote:
+        """Return the note with this serialized content."""
+        return cls(node, at, *orjson.loads(data))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLink:
+    """The fields of a record that the check of its neighbours needs."""
+
+    sequence: int
+    link: str
+    """Empty, like ``previous``, if damage makes it unknown."""
+    previous: str
+    part: int
+    """-1 if the record is damaged."""
+    last: bool
+    starts: bool
+    """Whether a broker starts in it: turns before it may be unfinished."""
+
+
+class ChainBreak(NamedTuple):
+    """A record that does not follow the one before it, or cannot be read."""
+
+    rule: str
+    at: Position
+    what: str
+
+
+def check_link(one: RecordLink, other: RecordLink) -> Iterator[ChainBreak]:
+    """Yield the breaks between a record and the next existing one.
+
+    Missing records are reported by the scan.
+    """
+    at = position(other.sequence, 0)
+    if other.sequence != one.sequence + 1:
+        return
+    if one.link and other.previous and other.previous != one.link:
+        yield ChainBreak(Rule.CHAIN, at, f"does not continue record {one.sequence}")
+        return
+    if one.part < 0 or other.part < 0:
+        return
+    if other.part == 0:
+        if not one.last and not other.starts:
+            what = "begins a turn, but the previous turn was not completed and no broker started"
+            yield ChainBreak(Rule.TURN, at, what)
+    elif one.last or other.part != one.part + 1:
+        before = f"part {one.part}" + (", the last one" if one.last else "")
+        yield ChainBreak(Rule.TURN, at, f"is part {other.part} of a turn, behind {before}")
+
+
+@dataclass(slots=True)
+class LogPiece:
+    """Consecutive records without a gap, each checked against the one before."""
+
+    first: RecordLink
+    last: RecordLink
+    begins_ms: int
+    ends_ms: int
+    records: int = 1
+    events: int = 0
+    entries: int = 0
+    bytes: int = 0
+    ends_steady_ms: int = 0
+    """``ends_ms`` without the jumps of the clock."""
+
+    def values(self) -> dict[str, Any]:
+        """Return its fields for serialization."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> LogPiece:
+        """Return the piece with these serialized fields."""
+        ends = {name: RecordLink(**values[name]) for name in ("first", "last")}
+        return cls(**{**values, **ends})
+
+    def join(self, other: LogPiece) -> LogPiece:
+        """Return both pieces as one."""
+        return replace(
+            self,
+            last=other.last,
+            ends_ms=other.ends_ms,
+            ends_steady_ms=other.ends_steady_ms,
+            records=self.records + other.records,
+            events=self.events + other.events,
+            entries=self.entries + other.entries,
+            bytes=self.bytes + other.bytes,
+        )
+
+
+def join_pieces(pieces: Iterable[LogPiece]) -> tuple[LogPiece, list[ChainBreak]]:
+    """Join the pieces of a log, at least one; return the joined piece and its breaks."""
+    whole: LogPiece | None = None
+    breaks: list[ChainBreak] = []
+    for piece in sorted(pieces, key=lambda one: one.first.sequence):
+        if whole is None:
+            whole = piece
+        else:
+            breaks += check_link(whole.last, piece.first)
+            whole = whole.join(piece)
+    if whole is None:
+        raise ValueError("no pieces")
+    first = whole.first
+    at = position(first.sequence, 0)
+    if first.sequence == 1 and first.previous not in ("", GENESIS.hex()):
+        breaks.insert(
+            0, ChainBreak(Rule.CHAIN, at, "is the first record, but continues another one")
+        )
+    if first.part > 0:
+        breaks.insert(
+            0, ChainBreak(Rule.TURN, at, f"begins the log with part {first.part} of a turn")
+        )
+    return whole, breaks

@@ -1,0 +1,210 @@
+"""Makes facts from the records of logs, in one pass on the executors."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent, entries, parse_event
+from eventstore.format.events import MessageDropped
+from eventstore.format.fast_parse import parse_frequent
+from eventstore.format.node_events import RetainedSnapshot
+from eventstore.format.positions import MAX_INDEX, position
+from eventstore.format.records import HEADER_FROM, link_of
+from projections.audit.rule_table import Rule
+from spark.jobs.chain_check import (
+    COUNTS,
+    DROPS,
+    OPEN,
+    PIECE,
+    PROBLEM,
+    RATES,
+    TORN,
+    LogNote,
+    LogPiece,
+    RecordLink,
+    check_link,
+)
+from spark.jobs.event_batches import EventBatches
+from spark.jobs.event_codec import packed_item
+from spark.jobs.event_facts import FACT_MAKERS, FactMakers
+from spark.jobs.fact_schema import FactBuffer
+from spark.jobs.histogram import MIN_MS, RateCounts
+from spark.jobs.log_summary import BEYOND_ALL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from spark.tables.record_checks import CheckedRecord
+
+_YOUNG: Final = 50_000
+"""Number of objects that triggers a garbage collection: nothing here forms cycles."""
+_PIECES: Final = 1000
+"""Maximum separate pieces of a log; beyond it, pieces are merged."""
+_ELSEWHERE: Final = frozenset({RetainedSnapshot})
+"""Types that are transferred with their payload."""
+_LINKS: Final = 20_000
+"""Maximum links of records kept, for comparison with those reported by archives."""
+_CONTRADICTIONS: Final = (ValueError, KeyError, IndexError, TypeError, OverflowError)
+
+
+@contextmanager
+def reduce_collections() -> Iterator[None]:
+    """Make garbage collections rare."""
+    before = gc.get_threshold()
+    gc.set_threshold(_YOUNG, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+class FactScan:
+    """Reads the records of one log, in order, up to the position ``end``.
+
+    Counts are kept in intervals of at least ``interval_ms``.
+    """
+
+    def __init__(self, node: str, end: Position | None = None, interval_ms: int = MIN_MS) -> None:
+        self.node = node
+        self.facts = FactBuffer(node)
+        self._end = BEYOND_ALL if end is None else end
+        self._piece: LogPiece | None = None
+        self._pieces = 0
+        self._rates = RateCounts(interval_ms)
+        self._drops: Counter[str] = Counter()
+        self._packs = EventBatches(self.facts)
+        self._takers = FactMakers(self.facts, self._packs, self._drops, self._note)
+
+    def take(self, found: CheckedRecord) -> None:
+        """Take the next record. Raises UnknownEvent for events of a later foldmq."""
+        record, data = found.record, found.data
+        if record is None:
+            self._problem(position(found.sequence, 0), Rule.CHAIN, f"record {found.damage}")
+            if data is not None:
+                known = link_of(data).hex() if len(data) > HEADER_FROM else ""
+                damaged = RecordLink(found.sequence, known, "", -1, last=True, starts=False)
+                self._extend(damaged, 0, 0, len(data))
+            return
+        raw, size = record.raw_events, len(data or b"")
+        link = RecordLink(
+            record.sequence,
+            record.link.hex(),
+            record.previous.hex(),
+            record.part,
+            record.last,
+            starts=bool(raw) and raw[0].get("e") == "BrokerStarted",
+        )
+        follows = self._piece is not None and self._piece.last.sequence + 1 == record.sequence
+        self._takers.before_ms = (
+            self._piece.ends_steady_ms if follows and self._piece is not None else 0
+        )
+        self._extend(link, record.time_ms, record.steady_ms, size)
+        if not found.void:
+            self._take_events(record)
+            self._packs.counted(len(raw), size - len(record.payload))
+        elif record.part:
+            self._note(position(record.sequence, 0), TORN, {})
+        self._keep_link(link)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Yield the remaining facts."""
+        self._packs.give()
+        self._end_piece()
+        for point in self._rates.points():
+            self._note(0, RATES, point)
+        if self._drops:
+            self._note(0, DROPS, dict(self._drops))
+        yield from self.facts.rest()
+        self._note(0, COUNTS, {str(kind): count for kind, count in self.facts.counts.items()})
+        yield from self.facts.last()
+
+    def _take_events(self, record: Record) -> None:
+        takers, base, end = self._takers, position(record.sequence, 0), self._end
+        takers.record = record
+        time_ms, part = record.steady_ms, record.part
+        counted = self._rates.of(record.time_ms)
+        packs = self._packs.items
+        count = index = 0
+        try:
+            for raw in record.raw_events:
+                at = base + index
+                if at > end:
+                    self._note(position(record.sequence - part, 0), OPEN, {})
+                    break
+                event = parse_frequent(raw) or parse_event(raw)
+                kind = type(event)
+                size = entries(event)
+                if size > MAX_INDEX:
+                    raise IndexError("more entries than a record can have")
+                handle = FACT_MAKERS.get(kind)
+                given = handle is not None and handle(takers, event, at)
+                session: str | None = getattr(event, "session", None)
+                if session is not None and not given and kind not in _ELSEWHERE:
+                    items = packs.get(session)
+                    if items is None:
+                        items = packs[session] = []
+                    items.append(packed_item(event, at, time_ms, part))
+                if kind in counted:
+                    counted[kind] += event.count if isinstance(event, MessageDropped) else size
+                count += 1
+                index += size
+        except UnknownEvent as error:
+            raise UnknownEvent(f"record {record.sequence}, entry {index}: {error}") from None
+        except (UnreadableEvent, *_CONTRADICTIONS) as error:
+            readable = isinstance(error, UnreadableEvent)
+            what = str(error) if readable else f"an event does not fit: {error!r:.100}"
+            self._problem(base + index, Rule.EVENT, what, part)
+        if self._piece is not None:
+            self._piece.events += count
+            self._piece.entries += index
+
+    def _keep_link(self, link: RecordLink) -> None:
+        links = self._takers.links
+        links[link.sequence] = link.link
+        if len(links) > _LINKS:
+            del links[next(iter(links))]
+
+    # The log as a whole.
+
+    def _extend(self, link: RecordLink, time_ms: int, steady_ms: int, size: int) -> None:
+        """Continue the piece with a record, or start a new piece."""
+        piece = self._piece
+        if piece is None or (self._pieces < _PIECES and _parts(piece.last, link)):
+            self._end_piece()
+            self._pieces += 1
+            self._piece = LogPiece(
+                link, link, time_ms, time_ms, bytes=size, ends_steady_ms=steady_ms
+            )
+            return
+        piece.last = link
+        piece.ends_ms = time_ms or piece.ends_ms
+        piece.ends_steady_ms = steady_ms or piece.ends_steady_ms
+        piece.records += 1
+        piece.bytes += size
+
+    def _end_piece(self) -> None:
+        piece = self._piece
+        if piece is not None:
+            self._takers.finish(position(piece.last.sequence + 1, 0) - 1)
+            self._note(position(piece.first.sequence, 0), PIECE, piece.values())
+            self._piece = None
+
+    def _note(self, at: Position, about: str, values: dict[str, Any]) -> None:
+        self.facts.notes.add(at, LogNote(self.node, at, about, values).data)
+
+    def _problem(self, at: Position, rule: str, what: str, part: int = 0) -> None:
+        """Note an unreadable part of the log, in the record that is that ``part`` of its turn."""
+        self._note(at, PROBLEM, {"rule": rule, "what": what, "part": part})
+
+
+def _parts(one: RecordLink, other: RecordLink) -> bool:
+    """Return whether a new piece begins with the second of two records."""
+    missing = other.sequence != one.sequence + 1
+    return missing or one.part < 0 or other.part < 0 or any(check_link(one, other))

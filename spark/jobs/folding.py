@@ -1,0 +1,136 @@
+"""Folds the events of a log session by session, with the fold of ``projections``.
+
+Events are sorted by session and streamed through Python in Arrow batches, so that the same code as
+in the broker folds them. One state is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from eventstore.errors import CorruptLog
+from eventstore.format.event_parsing import UnreadableEvent, parse_event
+from eventstore.format.events import SessionExpired
+from eventstore.format.fast_parse import parse_frequent
+from eventstore.format.node_events import RetainedSnapshot, SessionSnapshot
+from eventstore.format.positions import format_position, sequence_of
+from projections.state.session import EVOLVE
+from projections.state.single_session import SessionFold
+from spark.jobs.arrow_batches import arrow_batches_of, ddl
+from spark.jobs.session_groups import group_by_session, sorted_by_session
+from spark.runtime.marked_errors import marked_iterator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.positions import Position
+    from spark.jobs.session_groups import Row, SessionGroup
+    from spark.jobs.state_start import StateStarts
+    from spark.tables.log import Log
+
+TYPES: Final = tuple(
+    sorted(kind.__name__ for kind in (*EVOLVE, SessionExpired, SessionSnapshot, RetainedSnapshot))
+)
+"""The events that a session is folded from."""
+_CONTRADICTIONS: Final = (ValueError, KeyError, IndexError, TypeError, AttributeError)
+
+
+def fold_sessions(
+    log: Log,
+    begin: StateStarts,
+    rows_of: Callable[[str, SessionFold], Iterable[dict[str, Any]]],
+    schema: pa.Schema,
+) -> DataFrame:
+    """Fold every session and return the rows that ``rows_of`` makes of (node, its fold).
+
+    ``begin`` is the result of :func:`spark.jobs.state_start.state_starts`. The job fails with
+    CorruptLog or UnreadableEvent if events contradict each other or cannot be read.
+    """
+    run = partial(_folded, begin=begin, rows_of=rows_of, schema=schema)
+    return sorted_by_session(session_events(log, begin)).mapInArrow(run, ddl(schema))
+
+
+def session_events(log: Log, begin: StateStarts) -> DataFrame:
+    """Return the events that sessions are folded from.
+
+    Columns: node, session, position, steady_ms, json, payload (only where it is needed).
+    """
+    kind = F.col("type")
+    repeated = kind.isin("SessionSnapshot", "RetainedSnapshot")
+    found = (
+        log.only(types=TYPES)
+        .events("node", "session", "position", "steady_ms", "type", "json", "payload")
+        .where(F.col("session").isNotNull() & (~repeated | begin.repeated()))
+    )
+    payload = F.when(_looked_at(), F.col("payload")).alias("payload")
+    return found.select("node", "session", "position", "steady_ms", "json", payload)
+
+
+def _looked_at() -> Column:
+    """Return a column: whether the payload of an event is needed (retained at QoS 2, or a will).
+
+    JSON is not parsed for it: that of the log has no white space, and no text in it contains an
+    unescaped quote.
+    """
+    kind, text = F.col("type"), F.col("json")
+    retained = text.contains('"retain":true') & text.contains('"qos":2')
+    published = (kind == "MessagePublished") & (retained | text.contains('"will":true'))
+    return published | kind.isin("RetainedSnapshot", "WillArmed")
+
+
+def fold_session(group: SessionGroup, whole: Position) -> SessionFold:
+    """Fold the rows of one session."""
+    folded = SessionFold(group.session, whole)
+    for row in group.rows:
+        fold_row(folded, row)
+    return folded
+
+
+def fold_row(folded: SessionFold, row: Row) -> None:
+    """Fold a row of :func:`session_events`. Raises CorruptLog, UnreadableEvent."""
+    node, _, at, steady_ms, text, payload = row
+    with report_contradictions(node, at):
+        folded.take(parse_event_json(text, node, at), at, steady_ms, payload)
+
+
+@contextmanager
+def report_contradictions(node: str, at: Position) -> Iterator[None]:
+    """Raise CorruptLog if the fold fails on an event that contradicts the state."""
+    try:
+        yield
+    except _CONTRADICTIONS as error:
+        what = f"of node {node} holds an event that does not fit: {type(error).__name__}"
+        raise CorruptLog(sequence_of(at), what) from error
+
+
+def parse_event_json(text: str, node: str, at: Position) -> Event:
+    """Return the event of a column ``json``. Raises UnreadableEvent, naming its place."""
+    try:
+        raw = orjson.loads(text)
+        return parse_frequent(raw) or parse_event(raw)
+    except UnreadableEvent as error:
+        raise type(error)(f"node {node}, position {format_position(at)}: {error}") from None
+
+
+def _folded(
+    found: Iterable[pa.RecordBatch],
+    *,
+    begin: StateStarts,
+    rows_of: Callable[[str, SessionFold], Iterable[dict[str, Any]]],
+    schema: pa.Schema,
+) -> Iterator[pa.RecordBatch]:
+    rows = (
+        row
+        for group in group_by_session(found)
+        for row in rows_of(group.node, fold_session(group, begin.of(group.node)))
+    )
+    yield from marked_iterator(arrow_batches_of(rows, schema))

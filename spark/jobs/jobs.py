@@ -1,0 +1,45 @@
+"""The jobs of ``foldmq spark rebuild``: every projection, rebuilt from the log alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from spark.jobs.armed_wills import wills
+from spark.jobs.packet_ids import pending
+from spark.jobs.retained_messages import retained
+from spark.jobs.session_queues import queues
+from spark.jobs.session_states import sessions
+from spark.jobs.state_start import state_starts
+from spark.runtime.marked_errors import BadOption
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame
+
+    from spark.jobs.state_start import StateStarts
+    from spark.tables.log import Log
+
+
+def rebuild(log: Log, what: str) -> DataFrame:
+    """Return the result of one of the :data:`JOBS` at the end of the log (see ``Log.until``).
+
+    Raises CutOff if the state cannot be known there: a log that was cut begins with a checkpoint.
+    """
+    job = _JOBS.get(what)
+    if job is None:
+        raise BadOption(f"nothing is called {what!r:.60}: there are {', '.join(JOBS)}")
+    pinned = log.pinned()
+    pinned.fit_shuffles()
+    return job(pinned, state_starts(pinned))
+
+
+_JOBS: Final[Mapping[str, Callable[[Log, StateStarts], DataFrame]]] = {
+    "sessions": sessions,
+    "retained": lambda log, _begin: retained(log),
+    "pending": pending,
+    "queues": queues,
+    "wills": wills,
+}
+JOBS: Final = tuple(_JOBS)
+"""The available jobs."""

@@ -1,0 +1,170 @@
+"""Compares the logs of a broker with each other: what one owes to another, and what that took."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from eventstore.errors import CorruptLog
+from eventstore.format.records import decode_record
+from projections.audit.exchange_audit import FollowedEnd, audit_exchange
+from projections.audit.rule_table import Violation
+from spark.jobs.audit_outcome import MAX_VIOLATIONS
+from spark.jobs.fact_scan import reduce_collections
+from spark.jobs.fact_source import whole_options
+from spark.runtime.marked_errors import mark_errors, name_log_in_errors
+from spark.runtime.sync_calls import run_sync
+from spark.tables.log import Log
+from spark.tables.node_names import nodes_of
+from spark.tables.stored_log import open_records
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from eventstore.format.records import Record
+    from spark.tables.stored_log import StoredLog
+
+_COLUMNS: Final = ("data",)
+_DDL: Final = "data string"
+
+
+class ReadLog(NamedTuple):
+    """A log to compare. It travels to executors."""
+
+    stored: StoredLog
+    last: int
+    """Sequence of the last record to read."""
+    ends: int
+    """Sequence of the last record that the log had later: no other log can have taken more."""
+
+    @property
+    def begin(self) -> int:
+        """Sequence of its first record."""
+        return self.stored.first
+
+    async def records(self, first: int, last: int) -> AsyncIterator[Record]:
+        """Yield the records between two sequences, in order.
+
+        Raises CutMeanwhile for a record that was cut off meanwhile, CorruptLog for another one that
+        is missing.
+        """
+        following = first
+        with (
+            name_log_in_errors(self.stored.stream),
+            open_records(self.stored, first, last) as records,
+        ):
+            for sequence, data in records:
+                self._require(sequence, following)
+                yield decode_record(sequence, data)
+                following += 1
+            self._require(last + 1, following)
+
+    def _require(self, found: int, sequence: int) -> None:
+        if found != sequence:
+            raise self.stored.explain(sequence) or CorruptLog(sequence, "is missing")
+
+
+def readable(log: Log) -> dict[str, ReadLog]:
+    """Return the logs to compare, by node, from their beginning to their current end."""
+    whole = Log(log.session, whole_options(log.options))
+    ranges = whole.ranges()
+    # What was taken until then was there before, so it is within the ends that are read now.
+    ends = {one.stored.stream: one.stored.last for one in whole.ranges()}
+    nodes = nodes_of(one.stored for one in ranges)
+    return {
+        nodes[one.stored.stream]: ReadLog(one.stored, one.last, ends[one.stored.stream])
+        for one in ranges
+    }
+
+
+@dataclass(slots=True)
+class Compared:
+    """The result of comparing one log with the others of its broker."""
+
+    log: str
+    due: int = 0
+    """Messages that the other logs owed it."""
+    compared: int = 0
+    """Messages that it took, compared with those of the other logs."""
+    ends: list[FollowedEnd] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
+    """The first ones of each rule."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """The number of violations of each rule."""
+
+    def add(self, violation: Violation) -> None:
+        """Add a violation."""
+        self.counts[violation.rule] += 1
+        if self.counts[violation.rule] <= MAX_VIOLATIONS:
+            self.violations.append(violation)
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what is still on its way to the log."""
+        for one in self.ends:
+            if one.pending:
+                many = "message is" if one.pending == 1 else "messages are"
+                yield (
+                    f"node {self.log}: {one.pending:,} {many} still to be taken from {one.log}, "
+                    f"of which it has taken {one.through:,} of {one.last:,} records"
+                )
+
+
+def compare_logs(log: str, logs: Mapping[str, ReadLog]) -> Compared:
+    """Compare a log with the others of its broker; ``logs`` are all, in their order.
+
+    The logs are read side by side, with bounded memory. Raises the errors of reading a log.
+    """
+    result = Compared(log)
+    ends = {name: one.ends for name, one in logs.items()}
+    with reduce_collections():
+        found = run_sync(audit_exchange(log, logs, result.add, ends=ends))
+    result.due, result.compared, result.ends = found.due, found.compared, list(found.ends)
+    return result
+
+
+def compare_in_spark(
+    spark: SparkSession, brokers: Sequence[Mapping[str, ReadLog]]
+) -> Iterator[Compared]:
+    """Yield the results for all logs of brokers, each compared by a task of Spark."""
+    pairs = [(number, log) for number, logs in enumerate(brokers) for log in logs]
+    wanted = [(place, *pair) for place, pair in enumerate(pairs)]
+    rows = (
+        spark.createDataFrame(wanted, "place int, broker int, log string")
+        .repartitionByRange(len(wanted), "place")
+        .mapInArrow(partial(_compare, brokers), _DDL)
+        .collect()
+    )
+    for row in rows:
+        yield _read(json.loads(row["data"]))
+
+
+def _compare(
+    brokers: Sequence[Mapping[str, ReadLog]], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    with mark_errors():
+        for batch in batches:
+            columns = (batch.column(name).to_pylist() for name in ("broker", "log"))
+            found = [
+                compare_logs(log, brokers[number]) for number, log in zip(*columns, strict=True)
+            ]
+            data = [json.dumps(_values(one)) for one in found]
+            yield pa.RecordBatch.from_arrays([pa.array(data, pa.string())], list(_COLUMNS))
+
+
+def _values(one: Compared) -> list[Any]:
+    return [one.log, one.due, one.compared, one.ends, one.violations, one.counts]
+
+
+def _read(values: list[Any]) -> Compared:
+    log, due, compared, ends, violations, counts = values
+    return Compared(
+        *(log, due, compared, [FollowedEnd(*one) for one in ends]),
+        *([Violation(*one) for one in violations], Counter(counts)),
+    )

@@ -1,0 +1,453 @@
+"""Summary of each log as a whole, built from the notes of the scan and sent to all executors."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eventstore.format.positions import INDEX_BITS, Position, format_position, position, sequence_of
+from projections.audit.log_outline import Limits, LogOutline, OutlineBuilder
+from projections.audit.rule_table import Rule
+from projections.log_proof import LogProof, doubts_of
+from spark.jobs.audit_outcome import NodeSummary
+from spark.jobs.chain_check import (
+    ACTED,
+    ARCHIVED,
+    BEGUN,
+    BRIDGED_LATER,
+    CLEARED_BY,
+    COMPLETED,
+    CUT,
+    DOUBT,
+    FOLLOWED,
+    GIVEN_UP,
+    LIMITS,
+    OPEN,
+    PIECE,
+    PROBLEM,
+    REPEATED,
+    STARTED,
+    STOPPED,
+    TORN,
+    ChainBreak,
+    LogNote,
+    LogPiece,
+    join_pieces,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from projections.log_proof import Doubt
+
+BEYOND_ALL = 1 << 62
+"""A position after the end of every log."""
+
+
+class Checkpoint(NamedTuple):
+    """A complete repetition of the state."""
+
+    begun: Position
+    completed: Position
+
+
+class RecordedCut(NamedTuple):
+    """A recorded cut whose carried messages are all in the log."""
+
+    at: Position
+    first: Position
+    """Everything before this position is cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSummary:
+    """The summary of one log."""
+
+    node: str
+    begin: Position
+    """Its first position."""
+    end: Position
+    """The position behind all of its events."""
+    ends_ms: int
+    whole: Position
+    """Position where the first checkpoint of a cut log is complete; 0 for a log that begins with
+    its first record. Before it the state is not completely known."""
+    trusted: Position
+    """Position from which nothing is audited because a record is damaged or missing; else
+    ``BEYOND_ALL``."""
+    unsure: Position
+    """Start of the first turn whose rest cannot be or was not checked; else ``BEYOND_ALL``."""
+    complete: Position = 0
+    """Position from which all messages are in the log: its begin, or the end of a log of which
+    records were given up."""
+    checkpoints: tuple[Checkpoint, ...] = ()
+    cuts: tuple[RecordedCut, ...] = ()
+    outline: LogOutline = field(default_factory=LogOutline)
+    """Its limits, and the times during which a broker ran."""
+    follows: tuple[str, ...] = ()
+    """The logs from which it takes messages."""
+
+
+@dataclass(slots=True)
+class LogSummaries:
+    """The summaries of all logs."""
+
+    logs: dict[str, LogSummary] = field(default_factory=dict)
+    """By node."""
+    nodes: list[NodeSummary] = field(default_factory=list)
+    breaks: list[tuple[str, ChainBreak]] = field(default_factory=list)
+    """(node, break)."""
+    remarks: list[str] = field(default_factory=list)
+    checkpoints: int = 0
+    """Number of checked checkpoints and cuts."""
+
+
+def summarize_logs(notes: Iterable[LogNote]) -> LogSummaries:
+    """Summarize the notes by log."""
+    by_node: dict[str, dict[str, list[LogNote]]] = defaultdict(lambda: defaultdict(list))
+    for note in notes:
+        by_node[note.node][note.about].append(note)
+    found = LogSummaries()
+    for node in sorted(by_node):
+        if PIECE in by_node[node]:
+            _add(found, node, by_node[node])
+    return found
+
+
+def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> None:
+    pieces = [LogPiece.read(note.values) for note in notes[PIECE]]
+    piece, breaks = join_pieces(pieces)
+    breaks += [
+        ChainBreak(note.values["rule"], note.at, note.values["what"]) for note in notes[PROBLEM]
+    ]
+    trusted = min((one.at for one in breaks if one.rule != Rule.TURN), default=BEYOND_ALL)
+    begin = position(piece.first.sequence, 0)
+    end = position(piece.last.sequence + 1, 0)
+    cuts = sorted(notes[CUT], key=_at)
+    if piece.first.sequence > 1:
+        breaks += _beginning(piece, cuts)
+    if trusted < BEYOND_ALL:
+        found.remarks.append(
+            f"node {node}: not audited from {format_position(trusted)} on, because the log is not "
+            "complete there"
+        )
+    begun = {note.at: note for note in notes[BEGUN]}
+    completed = sorted(notes[COMPLETED], key=_at)
+    checkpoints = [
+        Checkpoint(note.values["begun"], note.at)
+        for note in completed
+        if note.values["begun"] in begun
+    ]
+    whole = 0
+    if piece.first.sequence > 1:
+        whole = checkpoints[0].completed if checkpoints else end
+        if not checkpoints:
+            found.remarks.append(
+                f"node {node}: the log begins with record {piece.first.sequence} and has no "
+                "complete checkpoint, so only sessions that began in it are audited"
+            )
+    lost = [note.values for note in notes[GIVEN_UP]]
+    ends = {one["last"] + 1 for one in lost}
+    torn = {sequence_of(note.at) for note in notes[TORN]}
+    holes = sorted({_behind_turn(one, torn) for one in ends})
+    outline = _outline(notes, begin, piece.ends_steady_ms, [position(one, 0) for one in holes])
+    judged = [note for note in cuts if not holes or note.values["first"] > holes[-1]]
+    if holes:
+        behind = position(holes[-1], 0)
+        whole = next((one.completed for one in checkpoints if one.begun >= behind), end)
+        found.remarks.append(
+            f"node {node}: behind the records that were given up, sessions are audited from their "
+            "next beginning or from the next complete checkpoint on"
+        )
+    complete = breaks
+    breaks = _completions(completed, begun, notes[REPEATED], begin)
+    breaks += _outside_checkpoints(notes)
+    breaks += [
+        ChainBreak(Rule.EVENT, note.at, "NATS is reported to have a message published later")
+        for note in notes[BRIDGED_LATER]
+    ]
+    breaks += _cuts(judged, begun, {one.begun for one in checkpoints}, begin)
+    breaks += _without_limits(notes)
+    breaks += _not_acted(notes)
+    breaks += _runs(notes, piece.first.sequence, outline)
+    breaks += _archived(notes[ARCHIVED])
+    if holes:  # the lost records may explain what is missing until the state is complete again
+        first = position(min(one["first"] for one in lost), 0)
+        breaks = [one for one in breaks if not first <= one.at < whole]
+        borders = {position(one["first"], 0) for one in lost}
+        borders |= {position(one[name] + 1, 0) for one in lost for name in ("last", "until")}
+        complete = [one for one in complete if one.rule != Rule.TURN or one.at not in borders]
+    breaks = complete + breaks
+    if not outline.limits:
+        found.remarks.append(
+            f"node {node}: the log does not record limits: drops are not compared with them, nor "
+            "expired sessions with the session expiry"
+        )
+    found.checkpoints += len(completed) + len(cuts)
+    found.breaks += [(node, one) for one in breaks]
+    found.logs[node] = LogSummary(
+        node,
+        begin,
+        end,
+        piece.ends_steady_ms,
+        whole,
+        trusted,
+        _unsure(pieces, notes, trusted),
+        position(holes[-1], 0) if holes else begin,
+        tuple(checkpoints),
+        tuple(_judged_cuts(judged, begin)),
+        outline,
+        tuple(sorted({note.values["log"] for note in notes[FOLLOWED]})),
+    )
+    found.nodes.append(
+        NodeSummary(
+            node,
+            piece.first.sequence,
+            piece.last.sequence,
+            piece.begins_ms,
+            piece.ends_ms,
+            piece.records,
+            piece.events,
+            piece.entries,
+            piece.bytes,
+            tuple(_doubts(notes)),
+        )
+    )
+
+
+def _behind_turn(record: int, torn: set[int]) -> int:
+    """Return the first record behind a turn whose beginning was given up before a record."""
+    while record in torn:
+        record += 1
+    return record
+
+
+def _doubts(notes: dict[str, list[LogNote]]) -> list[Doubt]:
+    """Return the parts of the log about which nothing can be said."""
+    proof = LogProof()
+    for note in sorted([*notes[DOUBT], *notes[STARTED]], key=_at):
+        if note.about == DOUBT:
+            if (end := note.values.get("continued")) is not None:
+                proof.continued(end, sequence_of(note.at), note.values["clock_ms"])
+            proof.doubts += doubts_of(note.values["doubts"])
+        else:
+            proof.started(sequence_of(note.at), note.values["clock_ms"])
+    return proof.doubts
+
+
+def _at(note: LogNote) -> Position:
+    return note.at
+
+
+def _outline(
+    notes: dict[str, list[LogNote]], begin: Position, ends_ms: int, holes: Sequence[Position]
+) -> LogOutline:
+    """Return the limits in force, and the times during which a broker ran."""
+    made = OutlineBuilder(holes)
+    for note in sorted(notes[LIMITS], key=_at):
+        made.applied(Limits.read(note.at, note.values))
+    for note in sorted(notes[STARTED], key=_at):
+        made.started(note.at, note.values["time_ms"], note.values["before_ms"])
+    for note in notes[STOPPED]:
+        made.stopped(note.at)
+    lost = [(note.values["first"], note.values["last"] + 1) for note in notes[GIVEN_UP]]
+    given_up = tuple((position(first, 0), position(end, 0)) for first, end in sorted(lost))
+    return replace(made.outline(ends_ms), given_up=given_up, begin=begin)
+
+
+def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
+    """Return starts without limits, of a version that recorded limits at another start."""
+    recorded = {note.values["turn"] for note in notes[LIMITS]}
+    records = {
+        note.values["software"] for note in notes[STARTED] if note.values["turn"] in recorded
+    }
+    return [
+        ChainBreak(Rule.EVENT, note.at, "a broker started, but its limits were not recorded")
+        for note in notes[STARTED]
+        if note.values["software"] in records and note.values["turn"] not in recorded
+    ]
+
+
+def _not_acted(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
+    """Return removals of retained messages that do not match the request of an operator."""
+    acted: dict[int, list[LogNote]] = defaultdict(list)
+    cleared: dict[int, list[LogNote]] = defaultdict(list)
+    for what, found in ((ACTED, acted), (CLEARED_BY, cleared)):
+        for note in notes[what]:
+            found[note.values["turn"]].append(note)
+    breaks = []
+    for turn in sorted({*acted, *cleared}):
+        asked, removed = acted[turn], cleared[turn]
+        count = sum(note.values["count"] for note in removed)
+        if not asked:
+            what, at = "retained messages were removed, but by no operator", removed[0].at
+        elif len(removed) < len(asked):
+            what, at = "an operator removed retained messages, but none is gone", asked[-1].at
+        elif len(asked) == 1 and asked[0].values["target"] != (
+            removed[0].values["topic"] if count == 1 else f"{count} topics"
+        ):
+            what, at = "an operator removed other retained messages than are gone", asked[0].at
+        else:
+            continue
+        breaks.append(ChainBreak(Rule.RETAINED, at, what))
+    return breaks
+
+
+def _runs(notes: dict[str, list[LogNote]], first: int, outline: LogOutline) -> list[ChainBreak]:
+    """Return starts in the middle of a turn, limits before any start, and stops after a stop."""
+    breaks = [
+        ChainBreak(Rule.EVENT, note.at, "a broker started in the middle of a turn")
+        for note in notes[STARTED]
+        if note.at != position(note.values["turn"], 0)
+    ]
+    starts, stops = (sorted(note.at for note in notes[what]) for what in (STARTED, STOPPED))
+    limits = min((note.at for note in notes[LIMITS]), default=BEYOND_ALL)
+    started = min(starts, default=BEYOND_ALL)
+    if first == 1 and limits < started and not outline.interrupted(0, limits):
+        breaks.append(ChainBreak(Rule.EVENT, limits, "limits held before a broker started"))
+    for one, other in pairwise(stops):
+        if not outline.interrupted(one, other) and not any(one < start < other for start in starts):
+            breaks.append(ChainBreak(Rule.EVENT, other, "a broker stopped that had stopped before"))
+    return breaks
+
+
+def _archived(notes: list[LogNote]) -> list[ChainBreak]:
+    """Return reports of archives with another record than the log."""
+    return [
+        ChainBreak(Rule.CHAIN, note.at, f"reports an archive of another record {said['through']}")
+        for note in notes
+        if (said := note.values)["through"] >= note.at >> INDEX_BITS
+        or (said["known"] is not None and said["known"] != said["link"])
+    ]
+
+
+def _unsure(pieces: list[LogPiece], notes: dict[str, list[LogNote]], trusted: Position) -> Position:
+    """Return the start of the first turn whose end is missing."""
+    found = [note.at for note in notes[OPEN]]
+    found += [
+        trusted - (note.values["part"] << INDEX_BITS)
+        for note in notes[PROBLEM]
+        if note.at == trusted
+    ]
+    if trusted < BEYOND_ALL:
+        before = [one.last for one in pieces if one.last.sequence < trusted >> INDEX_BITS]
+        last = max(before, key=lambda one: one.sequence, default=None)
+        if last is not None and not last.last:
+            found.append(position(last.sequence - last.part, 0))
+    return min([trusted, *found])
+
+
+def _beginning(piece: LogPiece, cuts: list[LogNote]) -> list[ChainBreak]:
+    """Return the breaks at the beginning of a log that does not begin with its first record."""
+    first = piece.first
+    here = [note.values for note in cuts if note.values["first"] == first.sequence]
+    at = position(first.sequence, 0)
+    if not any(note.values["first"] >= first.sequence for note in cuts):
+        return [ChainBreak(Rule.CHAIN, at, "begins the log, but no cut before it is recorded")]
+    if here and first.previous and here[0]["link"] != first.previous:
+        return [
+            ChainBreak(Rule.CHAIN, at, "does not continue the record that was cut off before it")
+        ]
+    return []
+
+
+def _completions(
+    completed: list[LogNote],
+    begun: dict[Position, LogNote],
+    repeated: list[LogNote],
+    begin: Position,
+) -> list[ChainBreak]:
+    """Return wrong numbers that checkpoints record about themselves."""
+    breaks: list[ChainBreak] = []
+    told = sorted(repeated, key=_at)
+    places = [one.at for one in told]
+    sums = {
+        what: list(accumulate((one.values[what] for one in told), initial=0))
+        for what in ("sessions", "retained")
+    }
+    finished = {note.values["begun"] for note in completed}
+    for one, other in pairwise(sorted(begun.values(), key=_at)):
+        before, number = one.values["checkpoint"], other.values["checkpoint"]
+        # A checkpoint that a crash interrupted is begun again with its number.
+        if number < before or (number == before and one.at in finished):
+            what = f"begins checkpoint {number} again"
+            breaks.append(ChainBreak(Rule.CHECKPOINT, other.at, what))
+    done: set[Position] = set()
+    for note in completed:
+        said: dict[str, Any] = note.values
+        if said["begun"] in done:
+            what = f"completes checkpoint {said['checkpoint']} again"
+            breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
+        done.add(said["begun"])
+        if said["begun"] not in begun:
+            if said["begun"] >= begin:
+                what = f"completes checkpoint {said['checkpoint']}, which was not begun"
+                breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
+            continue
+        if begun[said["begun"]].values["checkpoint"] != said["checkpoint"]:
+            breaks.append(
+                ChainBreak(Rule.CHECKPOINT, note.at, "completes a checkpoint of another number")
+            )
+        last = bisect_right(places, note.at)
+        first = min(bisect_right(places, said["begun"]), last)
+        sessions, retained = (some[last] - some[first] for some in sums.values())
+        if (sessions, retained) != (said["sessions"], said["retained"]):
+            what = (
+                f"says that checkpoint {said['checkpoint']} has {said['sessions']:,} sessions and "
+                f"{said['retained']:,} retained messages, but it has {sessions:,} and {retained:,}"
+            )
+            breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
+    return breaks
+
+
+def _outside_checkpoints(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
+    """Return repetitions of the state that belong to no checkpoint: the first of each series.
+
+    A checkpoint that was begun and not completed, because the broker ended, counts until the next.
+    """
+    marks = [*notes[BEGUN], *notes[COMPLETED], *notes[REPEATED]]
+    breaks: list[ChainBreak] = []
+    inside = told = False
+    for note in sorted(marks, key=lambda note: (note.at, note.about != REPEATED)):
+        if note.about == REPEATED:
+            if not inside and not told:
+                at, what = note.values["first"], "the state is repeated outside of a checkpoint"
+                breaks.append(ChainBreak(Rule.CHECKPOINT, at, what))
+                told = True
+        else:
+            inside, told = note.about == BEGUN, False
+    return breaks
+
+
+def _judged_cuts(cuts: list[LogNote], begin: Position) -> Iterator[RecordedCut]:
+    """Yield the cuts whose carried messages are in the log; a later cut may have removed some."""
+    for note in cuts:
+        first = position(note.values["first"], 0)
+        if first >= begin:
+            yield RecordedCut(note.at, first)
+
+
+def _cuts(
+    cuts: list[LogNote], begun: dict[Position, LogNote], whole: set[Position], begin: Position
+) -> list[ChainBreak]:
+    """Return wrong positions of recorded cuts."""
+    breaks: list[ChainBreak] = []
+    by_record = {at >> INDEX_BITS: at for at in sorted(whole, reverse=True)}
+    for note in cuts:
+        said = note.values
+        first = position(said["first"], 0)
+        if first < begin:
+            continue
+        beginning = by_record.get(said["first"])
+        if beginning is None:
+            what = f"cuts the log before record {said['first']}, where no whole checkpoint begins"
+            breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
+            continue
+        record = begun[beginning].values
+        if (said["link"], said["begins_ms"]) != (record["previous"], record["time_ms"]):
+            what = f"cuts the log before record {said['first']}, but describes another one"
+            breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
+    return breaks

@@ -1,0 +1,119 @@
+"""The position from which the whole state of a node is known from its log.
+
+A log that was cut begins with a checkpoint, which repeats the state: the state is known from its
+``CheckpointCompleted`` on, and everything repeated before it counts. See
+``projections.state.node_state``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+from eventstore.display import name as shown
+from eventstore.errors import CorruptLog, CutOff
+from eventstore.format.node_events import CheckpointCompleted
+from eventstore.format.positions import position
+from eventstore.format.turn_parts import TurnAssembler
+from spark.runtime.marked_errors import name_log_in_errors
+from spark.tables.discovery import find_logs
+from spark.tables.node_names import nodes_of
+from spark.tables.options import SourceOptions
+from spark.tables.planning import plan_log
+from spark.tables.point_options import PointOption
+from spark.tables.record_frames import record_opener
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column
+
+    from eventstore.format.positions import Position
+    from spark.tables.log import Log
+    from spark.tables.stored_log import StoredLog
+
+
+@dataclass(frozen=True)
+class StateStarts:
+    """The beginnings of the logs of some nodes."""
+
+    whole: Mapping[str, Position] = field(default_factory=dict)
+    """By node, for logs that were cut: the position from which on the state is known."""
+    ends: Mapping[str, int] = field(default_factory=dict)
+    """The record at which the turn at that position ends."""
+    streams: Mapping[str, str] = field(default_factory=dict)
+    """The names of the streams of these logs."""
+
+    def of(self, node: str) -> Position:
+        """Return the position from which the state of a node is known; 0: its first record."""
+        return self.whole.get(node, 0)
+
+    def repeated(self) -> Column:
+        """Return a column: whether a row is before the position from which the state is known."""
+        if not self.whole:
+            return F.lit(False)
+        places = chain.from_iterable((F.lit(node), F.lit(at)) for node, at in self.whole.items())
+        known_from = F.create_map(*places)[F.col("node")]
+        return F.coalesce(F.col("position") < known_from, F.lit(False))
+
+    def partial(self, log: Log) -> Log | None:
+        """Return the logs up to the positions from which the states are known; None: none was cut.
+
+        They include events behind these positions in the same turn: see ``repeated``.
+        """
+        if not self.ends:
+            return None
+        ends = {self.streams[node]: str(sequence) for node, sequence in self.ends.items()}
+        return log.having(stream=",".join(ends), until=json.dumps(ends))
+
+
+def state_starts(log: Log) -> StateStarts:
+    """Return the beginnings of logs. Reads the beginnings of cut logs in this process.
+
+    Raises CutOff if a log, or the selected part of it, ends before its state is known, and
+    SparkFailure if it never is, or a record is damaged.
+    """
+    options = replace(SourceOptions.read(log.options), start=PointOption())
+    whole: dict[str, Position] = {}
+    ends: dict[str, int] = {}
+    streams: dict[str, str] = {}
+    found = [stored for stored in find_logs(options) if stored.last >= stored.first]
+    nodes = nodes_of(found)
+    for stored in found:
+        if stored.first > 1:
+            node = nodes[stored.stream]
+            streams[node] = stored.stream
+            with name_log_in_errors(stored.stream):
+                whole[node], ends[node] = _known_from(stored)
+            _check_until(stored, node, whole[node], ends[node], options)
+    return StateStarts(whole, ends, streams)
+
+
+def _known_from(stored: StoredLog) -> tuple[Position, int]:
+    """Return the position where the first checkpoint in a log is complete, and its turn."""
+    begin = position(stored.first, 0)
+    open_record = record_opener([CheckpointCompleted.__name__], None)
+    turns = TurnAssembler()
+    for sequence, data in stored.read(stored.first, stored.last):
+        for record in turns.take(open_record(sequence, data))[1]:
+            for index, event in record.events():
+                if isinstance(event, CheckpointCompleted) and event.begun >= begin:
+                    return position(record.sequence, index), sequence
+    raise CorruptLog(stored.first - 1, "is missing, and no complete checkpoint follows it")
+
+
+def _check_until(
+    stored: StoredLog, node: str, known_from: Position, end: int, options: SourceOptions
+) -> None:
+    """Raise CutOff if a log is read only up to before the ``end`` of the turn at ``known_from``."""
+    found = plan_log(stored, options, options.pushed)
+    if found is None or found.last < end or (found.until is not None and found.until < known_from):
+        raise CutOff(
+            f"the state of node {shown(node)} cannot be known there: its log begins with record "
+            f"{stored.first}, what was before that was cut off; states can be rebuilt from record "
+            f"{end} on"
+        )

@@ -1,1 +1,0 @@
-"""Records as the rows of the tables: entries, events and records."""

@@ -1,1 +1,0 @@
-"""The stored logs that Spark reads: in NATS, or in an archive of Parquet files."""

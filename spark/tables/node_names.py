@@ -1,0 +1,77 @@
+"""The node that wrote a log according to its records, whatever the name of their stream."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from eventstore.display import escaped
+from eventstore.display import name as shown
+from eventstore.errors import CorruptLog
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from spark.runtime.marked_errors import BadOption, name_log_in_errors
+from spark.tables.record_frames import frame_of
+from spark.tables.stored_log import open_records
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from spark.tables.stored_log import StoredLog
+
+_NEAR: Final = 64
+"""Records examined if the first one is damaged or missing."""
+_LISTED: Final = 10
+
+
+def node_of(stored: StoredLog) -> str:
+    """Return the node that wrote a log, from its first readable record.
+
+    If no record is readable, the node in the name of the stream. Raises the errors of reading.
+    """
+    begin, last = stored.first, stored.last
+    with name_log_in_errors(stored.stream):
+        for first, until in ((begin, begin), (begin + 1, begin + _NEAR)):
+            found = _first_node(stored, first, min(until, last))
+            if found is not None:
+                return found
+    return stored.stream.removeprefix(LOG_STREAM_PREFIX)
+
+
+def _first_node(stored: StoredLog, first: int, last: int) -> str | None:
+    if first <= last:
+        with open_records(stored, first, last) as records:
+            for sequence, data in records:
+                with suppress(CorruptLog):
+                    return frame_of(sequence, data).node
+    return None
+
+
+def nodes_of(logs: Iterable[StoredLog]) -> dict[str, str]:
+    """Return the node of each log, by the names of their streams.
+
+    Raises BadOption if two belong to the same node: their common records would count twice.
+    """
+    found: dict[str, str] = {}
+    by_node: dict[str, str] = {}
+    for stored in logs:
+        node = node_of(stored)
+        other = by_node.setdefault(node, stored.stream)
+        if other != stored.stream:
+            raise BadOption(
+                f"{escaped(other)} and {escaped(stored.stream)} are both logs of node "
+                f"{shown(node)}: read one of them"
+            )
+        found[stored.stream] = node
+    return found
+
+
+def check_claimed_nodes(claimed: Iterable[str], nodes: Collection[str]) -> None:
+    """Raise BadOption for claims about a node whose log is not read."""
+    for node in sorted(claimed):
+        if node not in nodes:
+            names = [shown(one) for one in sorted(nodes)[:_LISTED]]
+            listed = ", ".join(names) + (", ..." if len(nodes) > _LISTED else "")
+            raise BadOption(
+                f"something is claimed of node {shown(node)}, whose log is not read: there is "
+                f"{listed or 'none'}"
+            )

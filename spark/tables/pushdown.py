@@ -1,0 +1,141 @@
+"""Filters of a query that the source can apply."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from math import floor, isfinite
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from eventstore.format.positions import INDEX_BITS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pyspark.sql.datasource import Filter
+
+    from spark.tables.row_filter import PushedFilters
+
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+def push_filters(
+    pushed: PushedFilters, filters: Iterable[Filter]
+) -> tuple[PushedFilters, list[Filter]]:
+    """Return the pushed filters with more filters added, and those left to Spark.
+
+    Filters on type and session are applied in full. Those on node, seq, position and time only
+    narrow the ranges to read: Spark applies them to the result.
+    """
+    rest: list[Filter] = []
+    for one in filters:
+        found = _apply(pushed, one)
+        if found is not None:
+            pushed = found
+        if found is None or one.attribute[0] not in _NAMES - {"node"}:  # type: ignore[attr-defined]
+            rest.append(one)
+    return pushed, rest
+
+
+def _apply(pushed: PushedFilters, one: Filter) -> PushedFilters | None:
+    """Return the pushed filters with one added; None if it cannot be used."""
+    if isinstance(one, (EqualTo, EqualNullSafe)):
+        (column, *inner), values = one.attribute, (one.value,)
+    elif isinstance(one, In):
+        (column, *inner), values = one.attribute, one.value
+    elif isinstance(one, (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)):
+        (column, *inner), values = one.attribute, (one.value,)
+        if column in _NAMES:
+            return None
+    else:
+        return None
+    if inner or (isinstance(one, EqualNullSafe) and one.value is None):
+        return None
+    known = [value for value in values if value is not None]
+    if column in _NAMES:
+        return _named(pushed, column, known)
+    measure = _MEASURES.get(column)
+    if measure is None or not known:
+        return None
+    numbers = [number for value in known if (number := measure(value)) is not None]
+    if len(numbers) < len(known):
+        return None
+    lowest = None if isinstance(one, (LessThan, LessThanOrEqual)) else min(numbers)
+    highest = None if isinstance(one, (GreaterThan, GreaterThanOrEqual)) else max(numbers)
+    return _between(pushed, "sequence" if column in _SEQUENCES else "ms", lowest, highest)
+
+
+def _named(pushed: PushedFilters, column: str, values: list[Any]) -> PushedFilters | None:
+    """Add a filter by names."""
+    if not all(type(value) is str for value in values):
+        return None
+    wanted = frozenset(values)
+    before = {"node": pushed.nodes, "type": pushed.types, "session": pushed.sessions}[column]
+    left = wanted if before is None else wanted & before
+    if column == "node":
+        return replace(pushed, nodes=left)
+    if column == "type":
+        return replace(pushed, types=left)
+    return replace(pushed, sessions=left)
+
+
+def _between(
+    pushed: PushedFilters, what: str, lowest: int | None, highest: int | None
+) -> PushedFilters:
+    """Add bounds; they may be wider than the filter's, never narrower."""
+    if what == "sequence":
+        first, last = pushed.first_sequence, pushed.last_sequence
+        if lowest is not None:
+            first = max(first, lowest)
+        if highest is not None:
+            last = highest if last is None else min(last, highest)
+        return replace(pushed, first_sequence=first, last_sequence=last)
+    since, until = pushed.since_ms, pushed.until_ms
+    if lowest is not None:
+        since = lowest if since is None else max(since, lowest)
+    if highest is not None:
+        until = highest if until is None else min(until, highest)
+    return replace(pushed, since_ms=since, until_ms=until)
+
+
+def _number(value: Any) -> int | None:
+    """Return a whole number at or below a numeric value."""
+    if type(value) is int:
+        return value
+    if isinstance(value, (float, Decimal)) and isfinite(value):
+        return floor(value)
+    return None
+
+
+def _record(value: Any) -> int | None:
+    """Return the sequence of a position."""
+    number = _number(value)
+    return None if number is None else number >> INDEX_BITS
+
+
+def _milliseconds(value: Any) -> int | None:
+    """Return a time in milliseconds; None for one without a zone."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    return (value - _EPOCH) // timedelta(milliseconds=1)
+
+
+_NAMES: Final = frozenset({"node", "type", "session"})
+_SEQUENCES: Final = frozenset({"seq", "position"})
+_MEASURES: Final[Mapping[str, Callable[[Any], int | None]]] = {
+    "seq": _number,
+    "position": _record,
+    "time_ms": _number,
+    "time": _milliseconds,
+}

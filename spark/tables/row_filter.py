@@ -1,0 +1,63 @@
+"""Filters of rows: those pushed down by a query, and its range of positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
+
+if TYPE_CHECKING:
+    from eventstore.format.positions import Position
+    from spark.tables.event_groups import EventGroup
+    from spark.tables.turn_groups import TurnGroup
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """Types and sessions (None: all of them), and the first and last position (both included)."""
+
+    types: frozenset[str] | None = None
+    sessions: frozenset[str] | None = None
+    first: Position = 0
+    last: Position | None = None
+
+    def of(self, group: EventGroup | TurnGroup) -> EventGroup | TurnGroup | None:
+        """Return the matching events of a group; None if there are none."""
+        if self.types is not None and group.kind not in self.types:
+            return None
+        if self.sessions is None:
+            return group
+        if not group.has("session"):
+            return None
+        found = group.strings("session").to_pylist()
+        keep = [at for at, session in enumerate(found) if session in self.sessions]
+        if len(keep) == len(found):
+            return group
+        return group.some(keep) if keep else None
+
+
+@dataclass(frozen=True, slots=True)
+class PushedFilters:
+    """The pushed-down filters of a query; None: no filter."""
+
+    nodes: frozenset[str] | None = None
+    types: frozenset[str] | None = None
+    sessions: frozenset[str] | None = None
+    first_sequence: int = 0
+    last_sequence: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def excludes(self, stream: str) -> bool:
+        """Return whether no record of a log can match.
+
+        If the stream has another name, such as that of a copy, only its records reveal the node.
+        """
+        if self.nodes is None or not stream.startswith(LOG_STREAM_PREFIX):
+            return False
+        return stream.removeprefix(LOG_STREAM_PREFIX) not in self.nodes
+
+    def wanted(self, first: Position, last: Position | None) -> RowFilter:
+        """Return the filter for the rows of a record."""
+        return RowFilter(self.types, self.sessions, first, last)

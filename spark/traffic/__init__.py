@@ -1,1 +1,0 @@
-"""Traffic statistics of a log, and their report."""
