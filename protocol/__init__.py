@@ -23,7 +23,7 @@ enforces the two rules that depend on earlier packets: the first packet is a CON
 no second one. All other rules about the order of packets (packet identifiers in use, keep alive,
 quotas) belong to the session, which has the necessary state.
 
-Versions: ``protocol.mqtt`` decodes MQTT 3.1 and 3.1.1, ``protocol.mqtt`` the additions of MQTT 5.
+Versions: ``decoder`` decodes MQTT 3.1 and 3.1.1, ``decoder_v5`` the additions of MQTT 5.
 For a CONNECT of any other level only the level is read, so that it can be answered with return code
 0x01. The ``properties`` of packets are None below MQTT 5.
 

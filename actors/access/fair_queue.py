@@ -23,10 +23,10 @@ _Queue: TypeAlias = "OrderedDict[str, OrderedDict[str, _AddressQueue]]"
 class FairQueue:
     """At most ``at_once`` callers run; all others wait, in a separate queue for each address.
 
-    Networks (:func:`actors.access.login_backoff.network_key`) are served in rotation, and so are the
-    addresses of each network. A client with a thousand logins from one address, or one from each
-    address of a network, delays only itself; a single login from elsewhere is next. Callers of each
-    :class:`LoginRank` wait in separate queues, served when those before are empty.
+    Networks (:func:`actors.access.login_backoff.network_key`) are served in rotation, and so are
+    the addresses of each network. A client with a thousand logins from one address, or one from
+    each address of a network, delays only itself; a single login from elsewhere is next. Callers of
+    each :class:`LoginRank` wait in separate queues, served when those before are empty.
     """
 
     def __init__(self, at_once: int) -> None:

@@ -153,7 +153,7 @@ class ClientConnection(OutputSink, Paused, Protocol):
 
 
 class SessionDirectory(Protocol):
-    """The sessions of a node and their life cycle: ``actors.broker.session_registry.SessionRegistry``."""
+    """The sessions of a node and their life cycle, a ``SessionRegistry``."""
 
     @property
     def attached(self) -> int:

@@ -1,4 +1,4 @@
-"""The commands for a running broker: nodes, actors, sessions, retained, subscriptions, top."""
+"""The commands for a running broker: nodes, actors, sessions, retained, subscriptions."""
 
 from typing import Annotated
 
@@ -56,7 +56,6 @@ def register_operator_commands(app: Program) -> None:
     app.add_typer(retained_app, name="retained", help="List, print and remove retained messages.")
     app.add_typer(nodes_app, name="nodes")
     app.command("subscriptions")(_subscriptions)
-    app.command("top")(_top)
     app.command("reload")(_reload)
 
 
@@ -467,35 +466,3 @@ def _reload(source: SourceFlags) -> None:
     from cli.commands import reload
 
     reload.reload_settings(source)
-
-
-@with_broker_flags
-def _top(
-    source: SourceFlags,
-    interval: Annotated[
-        float,
-        typer.Option(
-            "--interval", metavar="SECONDS", min=0.5, max=3600, help="Interval between polls."
-        ),
-    ] = 2.0,
-    sort: Annotated[
-        str,
-        typer.Option(
-            "--sort",
-            metavar="KEY",
-            help="Sort key of actors: recent, busy, handled, mailbox, high_water or last_active.",
-        ),
-    ] = "recent",
-    once: Annotated[
-        bool, typer.Option("--once", help="Print one frame, from two polls, and exit.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON (with --once).")] = False,
-) -> None:
-    """Monitor a running broker.
-
-    Shows rates, latencies, queues, and the busiest actors and topics. The bottom line shows the
-    keys; '?' explains keys and figures.
-    """
-    from cli.top import top_command
-
-    top_command.run_top(source, interval, sort, once=once, as_json=as_json)

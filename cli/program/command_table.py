@@ -62,7 +62,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "cli.commands.operator_commands",
                 "Make a running broker read its settings again.",
             ),
-            CommandEntry("top", "cli.commands.operator_commands", "Monitor a running broker."),
+            CommandEntry("top", "cli.top.top_commands", "Monitor a running broker."),
             CommandEntry(
                 "sessions",
                 "cli.commands.operator_commands",

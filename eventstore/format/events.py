@@ -16,11 +16,11 @@ take the same bytes as before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence  # noqa: TC003 - pydantic reads the types of fields
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from eventstore.format.positions import Run  # noqa: TC001 - pydantic reads the types of fields
+from eventstore.format.positions import Run
 
 NATS_SESSION: Final = "$nats"
 """The client identifier of publications by NATS clients in the log. No client can have it."""

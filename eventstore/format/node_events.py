@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence  # noqa: TC003 - pydantic reads the types of fields
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from eventstore.format.positions import Run  # noqa: TC001 - pydantic reads the types of fields
+from eventstore.format.positions import Run
 
 
 @dataclass(slots=True)

@@ -12,11 +12,11 @@ folds, audits and tools see one kind of event for one kind of fact.
 
 from __future__ import annotations
 
-from collections.abc import Sequence  # noqa: TC003 - pydantic reads the annotations
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from eventstore.format.positions import Run  # noqa: TC001 - pydantic reads the annotations
+from eventstore.format.positions import Run
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence  # noqa: TC003 - a compiled NamedTuple needs it
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.format.events import MessagePublished, WillArmed

@@ -1,7 +1,5 @@
 """A log without its broker: where it is, its records, points in it, its index.
 
-Reads a log without its broker: its location, its records in order, points in it.
-
 ::
 
     async with contextlib.AsyncExitStack() as stack:
@@ -11,8 +9,6 @@ Reads a log without its broker: its location, its records in order, points in it
         async for record in source.records(source.begin, source.last):
             ...
 
-The index of a log: the records that concern each session, topic or message.
-
-It is kept in files beside the log and built from the log alone. A reader uses only the parts of it
-that the links of the log's records confirm.
+The index consists of files beside the log and is built from the log alone. A reader uses only the
+parts of it that the links of the log's records confirm.
 """

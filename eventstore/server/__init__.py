@@ -1,4 +1,1 @@
-"""The NATS servers that foldmq starts: one for the log, and one for NATS clients.
-
-Loaded lazily: a broker with an external server starts none.
-"""
+"""The NATS servers that foldmq starts: one for the log, and one for NATS clients."""

@@ -275,7 +275,7 @@ _COLUMNS = {
     "Returned": "pids",
     "Redelivered": "pids",
 }
-"""Event -> its column with a value for each entry: see ``eventstore.format.event_parsing.entries``."""
+"""Event -> its column with a value for each entry: see ``event_parsing.entries``."""
 _COUNTED = frozenset({"MessagePublished", "MessagesCarried", "RetainedSnapshot"})
 
 

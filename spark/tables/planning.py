@@ -159,8 +159,8 @@ class RecordTimes:
         """Return the last record before the time of the log exceeds a time.
 
         It is the one before the first record if that is later, see
-        :func:`eventstore.reading.log_points.last_until`. In logs of versions that did not record jumps of the
-        clock it is one of the records followed by a later one.
+        :func:`eventstore.reading.log_points.last_until`. In logs of versions that did not
+        record jumps of the clock it is one of the records followed by a later one.
         """
         for first, last in self._spans():
             if self.of(last) > time_ms:

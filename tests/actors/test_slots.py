@@ -6,6 +6,7 @@ pykka's ``Actor`` has no ``__slots__``, so that such an attribute raises no erro
 import ast
 import importlib
 import inspect
+import pkgutil
 import textwrap
 
 import pytest
@@ -14,18 +15,16 @@ from actors.kernel.actor import LoopActor
 
 pytestmark = pytest.mark.plain
 
-MODULES = (
-    "actors.connection",
-    "actors.session",
-    "actors.sharing",
-    "actors.broker.supervision",
-)
+PACKAGES = ("actors.broker", "actors.connection", "actors.session", "actors.sharing")
 
 
 def classes() -> list[type]:
     """Return the classes of actors with slots: those of which a broker has many."""
-    for module in MODULES:
-        importlib.import_module(module)
+    for package in PACKAGES:
+        for module in pkgutil.iter_modules(
+            importlib.import_module(package).__path__, f"{package}."
+        ):
+            importlib.import_module(module.name)
     todo: list[type] = [LoopActor]
     for found in todo:
         todo += found.__subclasses__()

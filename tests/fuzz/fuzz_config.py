@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from cli.settings.setting_sources import ConfigError  # noqa: E402 (the target is loaded from anywhere)
-from cli.settings.settings import load_settings  # noqa: E402 (the target is loaded from anywhere)
+from cli.settings.setting_sources import ConfigError
+from cli.settings.settings import load_settings
 
 _, _name = tempfile.mkstemp(prefix="foldmq-fuzz-", suffix=".toml")
 FILE = Path(_name)

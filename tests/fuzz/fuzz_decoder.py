@@ -14,13 +14,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "fuzz")]
 
-from damage import check_many, damage, run_script  # noqa: E402
+from damage import check_many, damage, run_script
 
-from protocol.mqtt.decoder import Decoder  # noqa: E402
+from protocol.mqtt.decoder import Decoder
 from protocol.mqtt.packets import (
-    Acks,  # noqa: E402
-    Packet,  # noqa: E402
-    Publishes,  # noqa: E402
+    Acks,
+    Packet,
+    Publishes,
 )
 
 CONNECT = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01c"

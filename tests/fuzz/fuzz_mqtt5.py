@@ -12,23 +12,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "fuzz")]
 
-from damage import check_many, damage, run_script  # noqa: E402
+from damage import check_many, damage, run_script
 
-from protocol.mqtt.client_packet_encoder_v5 import encode_publish  # noqa: E402
-from protocol.mqtt.decoder import Decoder  # noqa: E402
-from protocol.mqtt.decoder_v5 import PacketDecoderV5  # noqa: E402
+from protocol.mqtt.client_packet_encoder_v5 import encode_publish
+from protocol.mqtt.decoder import Decoder
+from protocol.mqtt.decoder_v5 import PacketDecoderV5
 from protocol.mqtt.message_properties import (
-    decode_message_properties,  # noqa: E402
-    expiry_of,  # noqa: E402
-    read_publish_properties,  # noqa: E402
+    decode_message_properties,
+    expiry_of,
+    read_publish_properties,
 )
 from protocol.mqtt.packets import (
-    Acks,  # noqa: E402
-    Packet,  # noqa: E402
-    Publishes,  # noqa: E402
+    Acks,
+    Packet,
+    Publishes,
 )
-from protocol.mqtt.publish_encoder_v5 import PacketVariant, TopicAliasMode, prepare_publishes  # noqa: E402
-from protocol.mqtt.server_packet_decoder_v5 import SentMessage, read_server_packets_v5  # noqa: E402
+from protocol.mqtt.publish_encoder_v5 import PacketVariant, TopicAliasMode, prepare_publishes
+from protocol.mqtt.server_packet_decoder_v5 import SentMessage, read_server_packets_v5
 
 CONNECT = b"\x10\x0e\0\4MQTT\5\2\0\x3c\0\0\1c"
 SEEDS = [

@@ -9,14 +9,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-import argon2  # noqa: E402 (the target is loaded from anywhere)
+import argon2
 
 from actors.access import (
-    mosquitto_hashes,  # noqa: E402
-    passwords,  # noqa: E402
+    mosquitto_hashes,
+    passwords,
 )
-from actors.access.scram import parse_scram_keys  # noqa: E402
-from cli.users import line_files, passwd  # noqa: E402
+from actors.access.scram import parse_scram_keys
+from cli.users import line_files, passwd
 
 FILE = Path("users")
 CHEAP = 100_000

@@ -13,11 +13,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from actors.transports.proxy_protocol import (
-    BadHeader,  # noqa: E402 (loaded from anywhere)
-    encode_header,  # noqa: E402 (loaded from anywhere)
+    BadHeader,
+    encode_header,
 )
-from cluster import client_header  # noqa: E402
-from cluster.client_header import BadClientHeader, decode_client  # noqa: E402
+from cluster import client_header
+from cluster.client_header import BadClientHeader, decode_client
 
 KEY, NONCE = b"key of the cluster", bytes(client_header.NONCE_SIZE)
 

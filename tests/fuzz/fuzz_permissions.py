@@ -12,13 +12,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from actors.access.filter_index import FilterError  # noqa: E402 (the target is loaded from anywhere)
-from actors.access.rules import Permissions, Rule  # noqa: E402
-from actors.access.rules_file import PermissionFileError, parse_rules  # noqa: E402
+from actors.access.filter_index import FilterError
+from actors.access.rules import Permissions, Rule
+from actors.access.rules_file import PermissionFileError, parse_rules
 from protocol.mqtt.topics import (
-    TopicError,  # noqa: E402
-    matches,  # noqa: E402
-    validate_topic_filter,  # noqa: E402
+    TopicError,
+    matches,
+    validate_topic_filter,
 )
 
 FILE = Path("permissions.toml")

@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from stagefuzz import Lower, Upper  # noqa: E402 (the target is loaded from anywhere)
+from stagefuzz import Lower, Upper
 
-from actors.transports.proxy_protocol import ProxyStage  # noqa: E402
+from actors.transports.proxy_protocol import ProxyStage
 
 ANYWHERE = (ipaddress.ip_network("0.0.0.0/0"),)
 LONGEST = 16 + 4096

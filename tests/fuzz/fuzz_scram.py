@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from actors.access import scram  # noqa: E402 (the target is loaded from anywhere)
+from actors.access import scram
 
 KEYS = scram.derive_keys(b"pencil", 4096, b"a salt of 16 byt")
 FIRST = scram.read_client_first(b"n,,n=user,r=client")

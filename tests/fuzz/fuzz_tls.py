@@ -17,12 +17,12 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness.certs import Authority  # noqa: E402 (the target is loaded from anywhere)
-from stagefuzz import Lower, Turns, Upper  # noqa: E402
+from harness.certs import Authority
+from stagefuzz import Lower, Turns, Upper
 
-from actors.transports.handshakes import Handshakes, take_step  # noqa: E402
-from actors.transports.tls import TlsStage  # noqa: E402
-from actors.transports.tls_context import TlsOptions, make_context  # noqa: E402
+from actors.transports.handshakes import Handshakes, take_step
+from actors.transports.tls import TlsStage
+from actors.transports.tls_context import TlsOptions, make_context
 
 
 class AtOnce(Handshakes):

@@ -15,11 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from actors.access import (
-    callout,  # noqa: E402 (loaded from anywhere)
-    jwt_keys,  # noqa: E402 (loaded from anywhere)
-    jwt_tokens,  # noqa: E402 (loaded from anywhere)
+    callout,
+    jwt_keys,
+    jwt_tokens,
 )
-from actors.access.credentials import Credentials, Verdict  # noqa: E402
+from actors.access.credentials import Credentials, Verdict
 
 SECRET = b"a secret of exactly 32 bytes ..."
 KEYS = jwt_keys.parse_keys(

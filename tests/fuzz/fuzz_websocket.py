@@ -14,11 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from stagefuzz import Lower, Turns, Upper  # noqa: E402 (the target is loaded from anywhere)
-from websockets.frames import Frame, Opcode  # noqa: E402
-from websockets.protocol import Protocol, Side  # noqa: E402
+from stagefuzz import Lower, Turns, Upper
+from websockets.frames import Frame, Opcode
+from websockets.protocol import Protocol, Side
 
-from actors.transports.websocket import (  # noqa: E402
+from actors.transports.websocket import (
     WebSocketOptions,
     WebSocketStage,
     WebSocketStats,

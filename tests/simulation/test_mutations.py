@@ -12,8 +12,7 @@ import pytest
 from actors.broker import broker
 from actors.maintenance.archive_hold import ArchiveHold
 from actors.routing.router import Router
-from actors.session import decisions
-from actors.session.decisions import queueing
+from actors.session.decisions import acknowledgements, queueing
 from actors.session.node_context import NodeContext
 from actors.session.publisher import Publisher
 from eventstore.format.event_parsing import Event
@@ -216,7 +215,7 @@ def lets_new_messages_overtake_those_that_wait(patch: Patch) -> None:
 
 
 def uses_packet_identifiers_twice(patch: Patch) -> None:
-    for module in (decisions, queueing):
+    for module in (acknowledgements, queueing):
         patch.setattr(module, "take_packet_ids", lambda _state, count: list(range(1, count + 1)))
 
 

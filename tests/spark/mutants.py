@@ -17,16 +17,16 @@ ROOT: Final = Path(__file__).parents[2]
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from forgeries import KINDS, Kind, forgeries  # noqa: E402
-from harness.plainaudit import audit_plainly  # noqa: E402 - found by the line above
-from soundlog import Forged, sound_log  # noqa: E402
+from forgeries import KINDS, Kind, forgeries
+from harness.plainaudit import audit_plainly
+from soundlog import Forged, sound_log
 
-from eventstore.format.event_parsing import Event  # noqa: E402
+from eventstore.format.event_parsing import Event
 from eventstore.format.records import (
-    Record,  # noqa: E402
-    decode_record,  # noqa: E402
+    Record,
+    decode_record,
 )
-from spark.tables.record_checks import CheckedRecord  # noqa: E402
+from spark.tables.record_checks import CheckedRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -158,7 +158,8 @@ def test_the_same_outcome_gives_the_same_page_in_another_process(pages: dict[str
 def test_without_matplotlib_the_error_is_one_line() -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
-        "from spark.report.text_report import audit_text; from spark.report.svg import require_matplotlib\n"
+        "from spark.report.text_report import audit_text\n"
+        "from spark.report.svg import require_matplotlib\n"
         "from protocol.errors import FoldmqError\n"
         "try: require_matplotlib()\n"
         "except FoldmqError as error: print(error.exit_code, error)"

@@ -1,1 +1,1 @@
-"""The pages of the web page: requests, middleware and templates."""
+"""The pages, and the server that answers with them."""

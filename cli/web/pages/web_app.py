@@ -29,7 +29,7 @@ from cli.web.topic_tails import TopicTails
 from cli.web.web_log_client import WebLogClient
 from eventstore.task_cancellation import end_tasks
 
-_STATIC = Path(__file__).parent / "static"
+_STATIC = Path(__file__).parents[1] / "static"
 _LARGEST_FORM = 16 * 1024
 
 

@@ -18,7 +18,7 @@ import orjson
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[2])]
 
-from samples import (  # noqa: E402 - found by the line above
+from samples import (
     EXCHANGE_PAYLOADS,
     MQTT5_PAYLOADS,
     MQTT5_TURN_PAYLOADS,
@@ -38,14 +38,14 @@ from samples import (  # noqa: E402 - found by the line above
     unproven_events,
 )
 
-from eventstore.format.event_json import json_object  # noqa: E402
+from eventstore.format.event_json import json_object
 from eventstore.format.records import (
-    GENESIS,  # noqa: E402
-    NO_JUMPS,  # noqa: E402
-    ClockJumps,  # noqa: E402
-    decode_record,  # noqa: E402
-    encode_record,  # noqa: E402
-    link_of,  # noqa: E402
+    GENESIS,
+    NO_JUMPS,
+    ClockJumps,
+    decode_record,
+    encode_record,
+    link_of,
 )
 
 FIRST_PART = 9
