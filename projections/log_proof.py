@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from eventstore.display import clock, count_of, escaped
+from eventstore.display import clock, count_of, escaped, iso
 from eventstore.format import LogEndUnproven, LogSalvaged
 
 if TYPE_CHECKING:
@@ -178,6 +178,16 @@ def cause(doubt: Doubt) -> str:
 def doubt_object(doubt: Doubt) -> dict[str, Any]:
     """Return a doubt as a JSON object."""
     return {**doubt._asdict(), "text": statement(doubt)}
+
+
+def proof_object(
+    spans: Iterable[tuple[int, int]], doubts: Iterable[Doubt]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the times for which a verdict holds, and its doubts, as fields of a JSON object."""
+    return {
+        "proven": [{"from": iso(begin), "to": iso(end)} for begin, end in spans],
+        "not_proven": [doubt_object(doubt) for doubt in doubts],
+    }
 
 
 def _extent(doubt: Doubt, time: Callable[[int], str]) -> str:

@@ -11,7 +11,7 @@ from cli.logsource import LogFailures, SourceFlags, open_logs
 from eventstore.format import sequence_of
 from eventstore.reading import LogSource
 from projections.audit import Violation
-from projections.log_proof import NO_MARK, doubt_object, proven_spans, spans_text, statement
+from projections.log_proof import NO_MARK, proof_object, proven_spans, spans_text, statement
 from projections.verification import ExchangeAudit, LogVerifier, audit_exchange, verify_log
 
 _MAX_PROBLEMS = 100
@@ -83,17 +83,8 @@ async def _verify(source: LogSource, log: str = "", *, as_json: bool) -> _Verifi
         }
         found = {"records": verifier.records, "entries": verifier.entries, **times}
         found["first_record"] = source.begin
-        proven = [
-            {"from": text.iso(begin), "to": text.iso(end)}
-            for begin, end in _verified_spans(verifier)
-        ]
-        doubts = [doubt_object(one) for one in verifier.proof.doubts]
-        rest = {
-            "void_parts": verifier.void,
-            "proven": proven,
-            "not_proven": doubts,
-            **problems.fields(),
-        }
+        proof = proof_object(_verified_spans(verifier), verifier.proof.doubts)
+        rest = {"void_parts": verifier.void, **proof, **problems.fields()}
         sys.stdout.write(text.json_line({**({"log": log} if log else {}), **found, **rest}) + "\n")
     else:
         if source.cut is not None:
@@ -102,7 +93,7 @@ async def _verify(source: LogSource, log: str = "", *, as_json: bool) -> _Verifi
         sys.stdout.write(f"{problems.prefix}{summary}\n")
         for doubt in verifier.proof.doubts:
             sys.stdout.write(f"{problems.prefix}{statement(doubt)}\n")
-        if source.noted is None and source.unproven is None and source.last:
+        if source.without_mark:
             sys.stdout.write(f"{problems.prefix}{NO_MARK}\n")
     return _Verified(verifier, not problems.count)
 
