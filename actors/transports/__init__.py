@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from protocol.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from actors.transports.acceptor import Acceptor, SocketAcceptor, listening_socket
+    from actors.transports.acceptor import (
+        Acceptor,
+        SocketAcceptor,
+        listening_socket,
+        start_acceptors,
+    )
     from actors.transports.certificate import IdentityKind, identity
     from actors.transports.handshakes import HandshakeError, Handshakes, TlsStats
     from actors.transports.peer import Network, Peer, local_peer
@@ -18,7 +23,7 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "acceptor": "Acceptor SocketAcceptor listening_socket",
+            "acceptor": "Acceptor SocketAcceptor listening_socket start_acceptors",
             "certificate": "IdentityKind identity",
             "handshakes": "HandshakeError Handshakes TlsStats",
             "peer": "Network Peer local_peer",
@@ -55,4 +60,5 @@ __all__ = [
     "make_context",
     "read_header",
     "read_values",
+    "start_acceptors",
 ]

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cli.settings import PREFIX, flag_of
+from cli.settings import NATS_SETTINGS, PATH_SETTINGS, PREFIX, flag_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,18 +34,6 @@ _WITH_FLAGS: Final = frozenset(
     }
 )
 """Commands with flags that select the broker."""
-_OF_CONNECTION: Final = (
-    "nats_url",
-    "nats_user",
-    "nats_password_file",
-    "nats_creds",
-    "nats_nkey",
-    "nats_ca",
-    "nats_cert",
-    "nats_key",
-    "nats_domain",
-)
-_PATHS: Final = frozenset({"data_dir", "config", *(one for one in _OF_CONNECTION[2:-1])})
 
 
 def shell_word(name: str) -> str:
@@ -81,7 +69,7 @@ class NextCommands:
     ) -> None:
         given: dict[str, object] = {}
         if elsewhere:
-            for name in _OF_CONNECTION:
+            for name in NATS_SETTINGS:
                 if value := os.environ.get(PREFIX + name.upper()):
                     given[name] = value
         given |= flags.settings
@@ -117,7 +105,7 @@ class NextCommands:
 
 
 def _absolute(name: str, value: object) -> str:
-    return str(Path(str(value)).absolute()) if name in _PATHS else str(value)
+    return str(Path(str(value)).absolute()) if name in (*PATH_SETTINGS, "config") else str(value)
 
 
 def _program(*, elsewhere: bool) -> str:

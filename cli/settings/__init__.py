@@ -7,7 +7,13 @@ from protocol.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from cli.settings import settings
     from cli.settings.listener_settings import ipv4_hosts
-    from cli.settings.log_settings import LogLocationSettings, LogSettings, load_log_settings
+    from cli.settings.log_settings import (
+        NATS_SETTINGS,
+        PATH_SETTINGS,
+        LogLocationSettings,
+        LogSettings,
+        load_log_settings,
+    )
     from cli.settings.setting_sources import (
         CONFIG_VARIABLE,
         PREFIX,
@@ -30,7 +36,9 @@ else:
         {
             "listener_settings": "ipv4_hosts",
             "socket_binding": "ListenError bind raise_unless_default probe",
-            "log_settings": "LogLocationSettings LogSettings load_log_settings",
+            "log_settings": (
+                "LogLocationSettings LogSettings NATS_SETTINGS PATH_SETTINGS load_log_settings"
+            ),
             "setting_sources": "CONFIG_VARIABLE ConfigError PREFIX flag_of read_layers",
             "setting_topics": "USUAL_SETTINGS",
             "settings": "MIN_KEPT RELOADABLE Settings check_settings load_settings settings",
@@ -40,6 +48,8 @@ else:
 __all__ = [
     "CONFIG_VARIABLE",
     "MIN_KEPT",
+    "NATS_SETTINGS",
+    "PATH_SETTINGS",
     "PREFIX",
     "RELOADABLE",
     "USUAL_SETTINGS",

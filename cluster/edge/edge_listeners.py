@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from actors.connection import SocketCloser, name_in_log
 from actors.limits import ClientLimits
-from actors.transports import Acceptor, HandshakeError, build_stack
+from actors.transports import Acceptor, HandshakeError, build_stack, start_acceptors
 from cluster.edge.connect_peek import Peeked, client_id_in
 from cluster.edge.edge_client import MAX_PARKED, ClientStage, EdgeClient, Upstream
 from cluster.edge.leader_link import LeaderLink
@@ -92,14 +92,13 @@ class Edges:
         """Accept clients on bound, listening sockets, and those accepted before a restart."""
         self._options[options.name] = options
         self._limits.change(self._bounds, self._quotas())
-        for bound in sockets:
-            acceptor = Acceptor(
+        acceptors = (
+            Acceptor(
                 bound, partial(self._admits, options.name), partial(self._accept, options.name)
             )
-            acceptor.start()
-            self._acceptors.append((options.name, acceptor))
-        for client in clients:
-            acceptor.adopt(client)
+            for bound in sockets
+        )
+        self._acceptors += [(options.name, one) for one in start_acceptors(acceptors, clients)]
         if self._sweeping is None:
             self._sweeping = self._loop.call_later(_SWEEP, self._sweep)
 

@@ -23,6 +23,7 @@ from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
 from e2e.tools import run
+from e2e.webclient import web
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -289,6 +290,14 @@ def test_a_follower_reports_its_certificates_and_its_reloads(tmp_path: Path, nat
         second.hangup()
         until(lambda: f"node {second.name} did not take" in diagnosis(access), "the reload")
         assert f"node {second.name}: settings not reloaded" in run("status", *access).out
+        data_dir = made.members[0].data_dir
+        own_page = ["--data-dir", str(data_dir), "--node", "c1", *access]
+        with web(data_dir, *own_page) as (page, _):
+            page.log_in()
+            shown = page.good("/problems").shown
+            assert f"node {second.name} did not take its new settings" in shown
+            assert f"{expired['subject']} has expired" in shown
+            assert f"nodes --cluster c1 --data-dir {data_dir} --nats-url" in shown
         second.configure(own + tls)
         second.hangup()
         until(lambda: "did not take" not in diagnosis(access), "the reload")

@@ -216,7 +216,8 @@ def test_the_configuration_is_checked_without_a_start(tmp_path: Path) -> None:
     most = said.rsplit(" ", 1)[1].strip()
     config.write_text(f"max_packet_size = {most}\n")
     assert run("config", "check", "--config", str(config)).lines[-1].startswith("the configuration")
-    serve = ("serve", "--config", str(config), "--listen", "127.0.0.1:0", "--data-dir")
+    free = ("--listen", "127.0.0.1:0", "--metrics", "off", "--web", "off")
+    serve = ("serve", "--config", str(config), *free, "--data-dir")
     said = refused(*serve, str(tmp_path / "data"), "--max-packet-size", str(int(most) + 1), code=78)
     assert said.rsplit(" ", 1)[1].strip() == most
     config.write_text("max_ack_pendig = 7\n")

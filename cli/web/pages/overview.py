@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from cli.diagnosis import Advice, NextCommands, find_problems, pids_of
+from cli.diagnosis.status import ask_statuses
 from cli.history import event_selection
 from cli.live import Refused
 from cli.web.history import day_charts
@@ -111,9 +112,11 @@ class Pages:
         until, advice = self._problems
         begun = time.monotonic()
         if begun >= until:
-            statuses = (await self._samples.latest()).statuses
+            await self._samples.latest()
             # Brokers that just failed to answer are left out.
-            found, _ = await find_problems(self._link.polled or await self._link.open(), statuses)
+            brokers = self._link.polled or await self._link.open()
+            statuses = {one["node"]: one for one in await ask_statuses(brokers)}
+            found, _ = await find_problems(brokers, statuses)
             commands = NextCommands(self._link.flags, pids_of(statuses), elsewhere=True)
             advice = [one._replace(next=commands.complete(one.next)) for one in found]
             now = time.monotonic()
