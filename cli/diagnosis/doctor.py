@@ -123,7 +123,9 @@ def _of_log(advice: Advice, log: str) -> Advice:
     command = advice.next
     if command.startswith(_ONE_LOG):
         command += f" --node {log}"
-    return advice._replace(subject=f"{advice.subject} of log {text.name(log)}", next=command)
+    of_log = f"log {text.name(log)}"
+    subject = of_log if advice.subject == "the log" else f"{advice.subject} of {of_log}"
+    return advice._replace(subject=subject, next=command)
 
 
 def no_answers(brokers: LogBrokers) -> list[Advice]:

@@ -158,13 +158,22 @@ async def salvage(
 
     ``progress(what, done, total)`` counts bytes that were read, then written records. ``needs``
     returns a fold that begins with a record. Raises NoLog when there is no log, DataDirError when
-    ``target`` is not empty, DataDirBusy when a broker uses ``source``, DiskFull, CorruptLog when
+    ``target`` is not empty or ``source`` has several logs, DataDirBusy when a broker uses ``source``, DiskFull, CorruptLog when
     not a single record is intact, and UnknownEvent or UnknownLogFormat for records of a later
     foldmq. In these cases ``target`` is unchanged.
     """
     damaged, new = DataDir(source), DataDir(target)
     if not damaged.jetstream.is_dir() or not any(_files(damaged.jetstream)):
-        raise NoLog(f"data directory {damaged.path}: contains no log")
+        raise NoLog(
+            f"data directory {damaged.path}: contains no log; that of a broker with --nats-url is "
+            "in the store of its NATS server"
+        )
+    if several := damaged.log_names():
+        raise DataDirError(
+            damaged.path,
+            f"has {len(several)} logs, and a salvage is of one: restore a backup (foldmq restore); "
+            "foldmq log verify shows which log is damaged, and foldmq log reads what is before it",
+        )
     node = damaged.node()
     if new.path.resolve().is_relative_to(damaged.path.resolve()):
         raise DataDirError(new.path, "is inside the damaged one: name a new directory elsewhere")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +18,7 @@ from cli.diagnosis.next_commands import SERVER_LOG
 from cli.diagnosis.refusal_advice import _REFUSALS
 from cli.logsource import SourceFlags
 from e2e.passwordfiles import add_user
+from e2e.pasting import run_as_pasted
 from e2e.tools import refused, run
 
 if TYPE_CHECKING:
@@ -121,24 +121,7 @@ def test_each_suggested_command_runs_as_pasted(
     flags = SourceFlags({"data_dir": broker.data_dir})
     pids = [run("status", "--data-dir", str(broker.data_dir), "--json").objects[0]["pid"]]
     complete = NextCommands(flags, pids, elsewhere=True).complete
-    for command in sorted({complete(one) for one in suggested}):
-        bounded = command
-        if " actors tail " in command:  # until it is stopped
-            bounded = f"timeout -s INT 3 {command}"
-        elif " top " in command:  # needs a terminal
-            bounded += " --once"
-        done = subprocess.run(
-            ["/bin/bash", "-c", bounded],
-            cwd=tmp_path,
-            env=environment(),
-            check=False,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-        )
-        assert done.returncode in (0, 1, 124, 130), (command, done.stderr)
-        assert "Usage" not in done.stderr
-        assert "no session" not in done.stderr or "--type" in command, (command, done.stderr)
+    run_as_pasted(map(complete, suggested), tmp_path)
     clients.close()
 
 
