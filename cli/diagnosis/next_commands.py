@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cli.settings import NATS_SETTINGS, PATH_SETTINGS, PREFIX, flag_of
+from eventstore.nats import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -76,7 +77,15 @@ class NextCommands:
         if flags.config is not None:
             given["config"] = flags.config
         given.pop("nats_password", None)  # never shown
+        if "nats_url" in given:
+            given["nats_url"] = without_secrets(str(given["nats_url"]))
         self._node = flags.node
+        cluster = os.environ.get(f"{PREFIX}CLUSTER") if elsewhere else None
+        if cluster is not None and flags.node is None and flags.config is None:
+            # The data directory would select this node, which may not lead.
+            given.pop("data_dir", None)
+            if os.environ.get(f"{PREFIX}PARTITIONS", "1") == "1":
+                self._node = cluster
         self._flags = [
             f"{flag_of(name)} {shlex.quote(_absolute(name, value) if elsewhere else str(value))}"
             for name, value in given.items()

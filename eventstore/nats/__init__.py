@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from eventstore.nats.node_lock import lock_node
     from eventstore.nats.replication import DEFAULT_REPLICAS, check_replication, in_cluster
     from eventstore.nats.request_client import RequestClient, UnansweredError
-    from eventstore.nats.server_urls import split_urls, url_problem
+    from eventstore.nats.server_urls import split_urls, url_problem, without_secrets
 
 __all__ = [
     "DEFAULT_REPLICAS",
@@ -108,6 +108,7 @@ __all__ = [
     "split_urls",
     "status_of",
     "url_problem",
+    "without_secrets",
 ]
 
 _MODULE_OF = {
@@ -158,6 +159,7 @@ _MODULE_OF = {
     "in_cluster": "replication",
     "split_urls": "server_urls",
     "url_problem": "server_urls",
+    "without_secrets": "server_urls",
     "RequestClient": "request_client",
     "UnansweredError": "request_client",
 }

@@ -349,6 +349,14 @@ def test_next_commands_run_for_this_broker(tmp_path: Path, monkeypatch: pytest.M
     assert f"--nats-url nats://n:4222 --data-dir '{tmp_path}/da ta'" in page
     assert "geheim" not in page
     assert page.startswith("/")
+    monkeypatch.setenv("FOLDMQ_NATS_URL", "nats://ann:geheim@n:4222")
+    monkeypatch.setenv("FOLDMQ_CLUSTER", "c1")
+    of_cluster = SourceFlags({"data_dir": "d"})
+    page = NextCommands(of_cluster, elsewhere=True).complete("foldmq top")
+    assert page.endswith(" top --nats-url nats://n:4222 --node c1")
+    monkeypatch.setenv("FOLDMQ_PARTITIONS", "2")
+    page = NextCommands(of_cluster, elsewhere=True).complete("foldmq top")
+    assert page.endswith(" top --nats-url nats://n:4222")
 
 
 def test_a_log_that_is_not_proven_is_urgent_for_a_day() -> None:

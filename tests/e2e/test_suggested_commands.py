@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import json
-import re
 import shutil
 from itertools import count
 from typing import TYPE_CHECKING
@@ -50,11 +48,7 @@ def check(broker: Broker, titles: set[str], cwd: Path, **variables: str) -> None
         return titles <= known.keys()
 
     until(problems, f"{titles}")
-    page = served(broker)
-    suggested = {
-        html.unescape(one)
-        for one in re.findall(r"<p><code>(.*?)</code></p>", page.good("/problems").text)
-    }
+    suggested = served(broker).good("/problems").suggested
     assert suggested
     run_as_pasted(suggested, cwd)
     run_as_pasted(known.values(), cwd, **variables)
@@ -108,14 +102,13 @@ def test_of_a_full_disk(
     broker = make_broker(f"{PAGE}processes = {processes}\n")
     broker.data_dir = small_disk / "data"
     broker.start()
-    filler = fill(small_disk)
+    fill(small_disk)
     clients = Clients("127.0.0.1", broker.port)
     with contextlib.suppress(ConnectionClosedError):
         for number in count():  # until the broker refuses them
             clients.connect(f"c{number}", clean=False)
     check(broker, {FULL, NOT_SERVED}, tmp_path)
-    filler.unlink()
-    broker.stop()
+    broker.kill_all()
 
 
 @pytest.fixture

@@ -58,6 +58,11 @@ class Got:
         parser.close()
         return parser.found
 
+    @property
+    def suggested(self) -> set[str]:
+        """The next commands of the problems."""
+        return {html.unescape(one) for one in re.findall(r"<p><code>(.*?)</code></p>", self.text)}
+
     def link(self, rel: str) -> str | None:
         """Where the link to another page leads."""
         found = re.search(rf'<a [^>]*rel="{rel}"[^>]*href="([^"]*)"', self.text)
