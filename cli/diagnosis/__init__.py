@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cli.diagnosis.doctor import find_problems, pids_of
     from cli.diagnosis.next_commands import NextCommands
     from cli.diagnosis.refusal_advice import advise_on_refusals
+    from cli.diagnosis.status import ask_statuses
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -22,7 +23,7 @@ else:
             "doctor": "doctor find_problems pids_of",
             "next_commands": "NextCommands",
             "refusal_advice": "advise_on_refusals",
-            "status": "status",
+            "status": "ask_statuses status",
         },
     )
 
@@ -34,6 +35,7 @@ __all__ = [
     "advise_on_certificates",
     "advise_on_disk",
     "advise_on_refusals",
+    "ask_statuses",
     "certificate_line",
     "doctor",
     "find_problems",

@@ -158,9 +158,9 @@ async def salvage(
 
     ``progress(what, done, total)`` counts bytes that were read, then written records. ``needs``
     returns a fold that begins with a record. Raises NoLog when there is no log, DataDirError when
-    ``target`` is not empty or ``source`` has several logs, DataDirBusy when a broker uses ``source``, DiskFull, CorruptLog when
-    not a single record is intact, and UnknownEvent or UnknownLogFormat for records of a later
-    foldmq. In these cases ``target`` is unchanged.
+    ``target`` is not empty or ``source`` has several logs, DataDirBusy when a broker uses
+    ``source``, DiskFull, CorruptLog when not a single record is intact, and UnknownEvent or
+    UnknownLogFormat for records of a later foldmq. In these cases ``target`` is unchanged.
     """
     damaged, new = DataDir(source), DataDir(target)
     if not damaged.jetstream.is_dir() or not any(_files(damaged.jetstream)):

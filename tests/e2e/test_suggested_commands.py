@@ -12,13 +12,12 @@ import pytest
 from harness import forkserver
 from harness.broker import environment, free_port
 from harness.certs import Authority
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import EXTERNAL, Clients, fill
 from harness.nats import PASSWORD, USER, Nats
 from harness.rawclient import ConnectionClosedError
 from harness.waiting import until
 
 from e2e.pasting import run_as_pasted
-from e2e.test_log_faults import fill
 from e2e.webclient import served
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from cli.diagnosis import Advice, NextCommands, find_problems, pids_of
-from cli.diagnosis.status import ask_statuses
+from cli.diagnosis import Advice, NextCommands, ask_statuses, find_problems, pids_of
 from cli.history import event_selection
 from cli.live import Refused
 from cli.web.history import day_charts
