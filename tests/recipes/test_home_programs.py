@@ -202,7 +202,7 @@ def test_home_assistant(tmp_path: Path, broker: RecipeBroker, house: RawClient) 
     (config / "configuration.yaml").write_text(AUTOMATION.replace("PORT", str(free_port())))
     stored = config / ".storage" / "core.config_entries"
     stored.write_text(json.dumps(entry(broker.port)))
-    house.publish("homeassistant/switch/lamp/config", json.dumps(DISCOVERY).encode(), 1, True)
+    house.publish("homeassistant/switch/lamp/config", json.dumps(DISCOVERY).encode(), 1, retain=True)
     house.publish("hall/lamp/availability", b"online", 1, retain=True)
     with running([command, "-c", str(config)], tmp_path / "hass.log", HOME=str(tmp_path)) as process:
         assert next_of(house, "homeassistant/status", process).payload == b"online"
