@@ -145,14 +145,14 @@ def test_node_red(tmp_path: Path, broker: RecipeBroker, house: RawClient) -> Non
     )
     with running([command, "-u", str(tmp_path)], tmp_path / "node-red.log") as process:
         assert next_of(house, "nodered/status", process).payload == b"online"
-        house.publish("hall/button", b"pressed", 1)
+        house.publish("hall/button", b"pressed", 0)
         assert next_of(house, "hall/lamp/set", process).payload == b"ON"
         broker.restart(kill=True)
         again = RawClient(broker.port)
         again.connect("again", username="homeassistant", password=PASSWORD.encode())
         again.subscribe(("hall/#", 1), ("nodered/status", 1))
         assert next_of(again, "nodered/status", process).payload in (b"online", b"offline")
-        again.publish("hall/button", b"pressed", 1)
+        again.publish("hall/button", b"pressed", 0)
         assert next_of(again, "hall/lamp/set", process).payload == b"ON"
         process.kill()
         while next_of(again, "nodered/status", process).payload != b"offline":
@@ -202,8 +202,8 @@ def test_home_assistant(tmp_path: Path, broker: RecipeBroker, house: RawClient) 
     (config / "configuration.yaml").write_text(AUTOMATION.replace("PORT", str(free_port())))
     stored = config / ".storage" / "core.config_entries"
     stored.write_text(json.dumps(entry(broker.port)))
-    house.publish("homeassistant/switch/lamp/config", json.dumps(DISCOVERY).encode(), 1, retain=True)
-    house.publish("hall/lamp/availability", b"online", 1, retain=True)
+    house.publish("homeassistant/switch/lamp/config", json.dumps(DISCOVERY).encode(), 0, retain=True)
+    house.publish("hall/lamp/availability", b"online", 0, retain=True)
     with running([command, "-c", str(config)], tmp_path / "hass.log", HOME=str(tmp_path)) as process:
         assert next_of(house, "homeassistant/status", process).payload == b"online"
         pressed(house)
@@ -221,7 +221,7 @@ def test_home_assistant(tmp_path: Path, broker: RecipeBroker, house: RawClient) 
 def pressed(client: RawClient) -> None:
     """Press the button until the automation is loaded."""
     for _ in range(60):
-        client.publish("hall/button", b"pressed", 1)
+        client.publish("hall/button", b"pressed", 0)
         for message in client.receive_all(1.0):
             if isinstance(message, Publish):
                 client.acknowledge(message)
