@@ -50,7 +50,7 @@ class RecipeBroker(Broker):
 
 
 def broker_of(
-    folder: Path, name: str, changes: Mapping[str, str], users: tuple[str, ...], **options: int
+    folder: Path, name: str, changes: Mapping[str, str], users: tuple[str, ...], port: int
 ) -> RecipeBroker:
     """A broker with the recipe's foldmq.toml, not started; /etc/foldmq is `folder`."""
     folder.mkdir(exist_ok=True)
@@ -61,7 +61,7 @@ def broker_of(
     (folder / "users").write_text("".join(lines))
     text = (RECIPES / name / "foldmq.toml").read_text("utf-8")
     config = adapted(text, {"/etc/foldmq": str(folder), **changes})
-    return RecipeBroker(folder, config=config, forked=True, **options)
+    return RecipeBroker(folder, config=config, forked=True, port=port)
 
 
 def home_broker(folder: Path, *recipes: str, users: tuple[str, ...]) -> RecipeBroker:

@@ -135,7 +135,9 @@ def test_zigbee2mqtt(tmp_path: Path, broker: RecipeBroker, house: RawClient) -> 
 def test_node_red(tmp_path: Path, broker: RecipeBroker, house: RawClient) -> None:
     command = program("node-red")
     text = (RECIPES / "node-red" / "flows.json").read_text("utf-8")
-    changes = {'"broker": "broker", "port": "1883"': f'"broker": "127.0.0.1", "port": "{broker.port}"'}
+    changes = {
+        '"broker": "broker", "port": "1883"': f'"broker": "127.0.0.1", "port": "{broker.port}"'
+    }
     (tmp_path / "flows.json").write_text(adapted(text, changes))
     credentials = {"broker": {"user": "nodered", "password": PASSWORD}}
     (tmp_path / "flows_cred.json").write_text(json.dumps(credentials))
@@ -202,9 +204,13 @@ def test_home_assistant(tmp_path: Path, broker: RecipeBroker, house: RawClient) 
     (config / "configuration.yaml").write_text(AUTOMATION.replace("PORT", str(free_port())))
     stored = config / ".storage" / "core.config_entries"
     stored.write_text(json.dumps(entry(broker.port)))
-    house.publish("homeassistant/switch/lamp/config", json.dumps(DISCOVERY).encode(), 0, retain=True)
+    house.publish(
+        "homeassistant/switch/lamp/config", json.dumps(DISCOVERY).encode(), 0, retain=True
+    )
     house.publish("hall/lamp/availability", b"online", 0, retain=True)
-    with running([command, "-c", str(config)], tmp_path / "hass.log", HOME=str(tmp_path)) as process:
+    with running(
+        [command, "-c", str(config)], tmp_path / "hass.log", HOME=str(tmp_path)
+    ) as process:
         assert next_of(house, "homeassistant/status", process).payload == b"online"
         pressed(house)
         broker.restart(kill=True)

@@ -107,7 +107,7 @@ def test_programs_and_devices_exchange_messages(broker: RecipeBroker) -> None:
         await loop.run_in_executor(None, device.publish, "sensors/a", b"21", 1)
         await loop.run_in_executor(None, device.publish, "private/a", b"secret", 1)
         await loop.run_in_executor(None, device.publish, "sensors/b", b"22", 1)
-        found = []
+        found: list[tuple[str, bytes]] = []
         while len(found) < 2:
             message = await reader.next_msg(30)
             found.append((message.subject, message.data))

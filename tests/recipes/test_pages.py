@@ -34,7 +34,7 @@ def files_of(name: str) -> set[Path]:
 
 def test_every_recipe_has_a_page() -> None:
     assert len(NAMES) == 11
-    assert NAMES == sorted(page.stem for page in PAGES.glob("*.md"))
+    assert sorted(page.stem for page in PAGES.glob("*.md")) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)

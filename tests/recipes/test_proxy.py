@@ -141,7 +141,7 @@ def exchange(
         client.ws_set_options("/mqtt", lambda given: {**given, **headers})
     if tls:
         client.tls_set_context(authority.client_context())
-    client.on_message = lambda _c, _u, message: received.put(message.payload)
+    client.on_message = lambda _c, _u, message: received.put(bytes(message.payload))
     client.on_subscribe = lambda _c, _u, _m, reasons, _p: granted.put(reasons[0].value)
     client.on_connect = lambda inner, *_: inner.subscribe(client_id, 1)
     client.connect("localhost", port, bind_address=CLIENT)

@@ -109,7 +109,7 @@ def test_an_edge_node_cannot_act_for_another(broker: RecipeBroker) -> None:
     edge.publish("spBv1.0/plant/NDATA/edge-2", b"forged", 1)
     edge.publish("spBv1.0/STATE/host-1", state(False), 1, retain=True)
     edge.publish("spBv1.0/plant/NDATA/edge-1", b"own", 1)
-    received = []
+    received: list[tuple[str, bytes]] = []
     while not received or received[-1][1] != b"own":
         message = primary.receive()
         if isinstance(message, Publish):
