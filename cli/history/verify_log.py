@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cli.common import progress, text
-from cli.logsource import LogFailures, SourceFlags, open_logs
+from cli.logsource import LogFailures, SourceFlags, jump_notes, open_logs
 from eventstore.format import sequence_of
 from eventstore.reading import LogSource
 from projections.audit import Violation
@@ -92,6 +92,7 @@ async def _verify(source: LogSource, log: str = "", *, as_json: bool) -> _Verifi
             "void_parts": verifier.void,
             "proven": proven,
             "not_proven": doubts,
+            "clock_jumps": [{"record": record, "ms": ms} for record, ms in verifier.jumps],
             **problems.fields(),
         }
         sys.stdout.write(text.json_line({**({"log": log} if log else {}), **found, **rest}) + "\n")
@@ -100,8 +101,8 @@ async def _verify(source: LogSource, log: str = "", *, as_json: bool) -> _Verifi
             sys.stdout.write(problems.prefix + source.beginning() + "\n")
         summary = verification_summary(verifier, problems.count, source.where)
         sys.stdout.write(f"{problems.prefix}{summary}\n")
-        for doubt in verifier.proof.doubts:
-            sys.stdout.write(f"{problems.prefix}{statement(doubt)}\n")
+        for note in (*map(statement, verifier.proof.doubts), *jump_notes(verifier.jumps)):
+            sys.stdout.write(f"{problems.prefix}{note}\n")
         if source.noted is None and source.unproven is None and source.last:
             sys.stdout.write(f"{problems.prefix}{NO_MARK}\n")
     return _Verified(verifier, not problems.count)
