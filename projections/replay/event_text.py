@@ -323,6 +323,8 @@ def _repeated(topics: Sequence[str], event: RetainedSnapshot | MessagesCarried) 
 
 
 def _clock_jumped(event: ClockJumped, _topics: Topics) -> str:
+    if event.seen == "confirmed":
+        return f"an operator confirmed the clock: {display.duration(event.ms)} off count"
     direction = "forward" if event.ms > 0 else "back"
     when = "while the broker ran" if event.seen == "running" else "before this start"
     size = display.duration(abs(event.ms))
