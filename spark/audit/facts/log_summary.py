@@ -231,7 +231,8 @@ def _doubts(notes: dict[str, list[LogNote]]) -> list[Doubt]:
     for note in sorted([*notes[DOUBT], *notes[STARTED]], key=_at):
         if note.about == DOUBT:
             if (ends := note.values.get("continued")) is not None:
-                proof.continued(*ends, sequence_of(note.at), note.values["clock_ms"])
+                end, salvaged = ends
+                proof.continued(end, salvaged, sequence_of(note.at), note.values["clock_ms"])
             proof.doubts += doubts_of(note.values["doubts"])
         else:
             proof.started(sequence_of(note.at), note.values["clock_ms"])
