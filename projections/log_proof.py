@@ -79,7 +79,7 @@ class LogProof:
         """Fold a LogSalvaged, LogEndUnproven or BrokerStarted; others say nothing about it."""
         if isinstance(event, LogEndUnproven):
             if event.salvaged:
-                self.continued(event.end, sequence, time_ms)
+                self.continued(event.end, event.salvaged, sequence, time_ms)
             self.doubts.append(unproven_end(event, sequence, time_ms))
         elif isinstance(event, LogSalvaged):
             after, times = event.first - 1, (event.begins_ms, event.ends_ms)
@@ -104,10 +104,13 @@ class LogProof:
             if not doubt.seen_ms and sequence > doubt.behind:
                 self.doubts[number] = doubt._replace(to_ms=doubt.to_ms or time_ms, seen_ms=time_ms)
 
-    def continued(self, end: int, sequence: int, time_ms: int) -> None:
-        """Fold a start on a log that ended at ``end``, before the last record of a salvage."""
+    def continued(self, end: int, salvaged: int, sequence: int, time_ms: int) -> None:
+        """Fold a start on a log that ended at ``end``, before ``salvaged``: the end of a salvage.
+
+        The hole of a later salvage, which ended behind that, was not there yet.
+        """
         for number, doubt in enumerate(self.doubts):
-            if doubt.behind > end:
+            if end < doubt.behind <= salvaged:
                 self.doubts[number] = doubt._replace(behind=end, seen_ms=0)
         self.started(sequence, time_ms)
 

@@ -3,7 +3,7 @@
 from actors.session.authorization import Authorizer
 from actors.session.delivery import Delivery
 from actors.session.interfaces import ClientConnection, MessageExchange
-from actors.session.node_context import NEVER_EXPIRES, NodeContext
+from actors.session.node_context import NEVER_EXPIRES, HeldTime, NodeContext
 from actors.session.publisher import Publisher
 from actors.session.session import Session
 from actors.session.session_messages import (
@@ -44,6 +44,7 @@ __all__ = [
     "ContinueSending",
     "Delivery",
     "Expire",
+    "HeldTime",
     "Kick",
     "Loaded",
     "MessageExchange",

@@ -23,7 +23,7 @@ from actors.session import ConnectionAttached, Packets, Session, Subscription
 from actors.tracing import trace_lines as tracelines
 from actors.tracing.trace import AT_ONCE, End, Trace, add_lines
 from actors.tracing.tracing_observer import TracingObserver
-from eventstore.format import MessagePublished, SessionSnapshot
+from eventstore.format import MessagePublished, SessionSnapshot, on_clock
 from protocol.mqtt import count_server_packets, read_server_packets
 from protocol.mqtt5 import read_server_packets_v5
 
@@ -293,7 +293,7 @@ class TraceRecorder:
         self, event: Event, at: Position, payloads: Sequence[bytes] = ()
     ) -> dict[str, Any]:
         """Return the fields of a line about an event."""
-        found, cut = tracelines.event_object(event)
+        found, cut = tracelines.event_object(on_clock(event, self._node.clock.jumped_ms))
         about: dict[str, Any] = {"position": at, "event": found}
         if cut:
             about["cut"] = cut

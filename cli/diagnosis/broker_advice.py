@@ -158,8 +158,9 @@ def _clock_advice(jump: Mapping[str, Any]) -> Advice:
     else:
         cause = (
             "at the start the last record of the log was older than max_clock_gap: the broker was "
-            "off for that long, or the clock is wrong; foldmq sessions purge removes sessions that "
-            "should have expired, and with max_clock_gap = 0 any time counts at later starts"
+            "off for that long, or the clock is wrong; if it is right, foldmq confirm-clock "
+            "removes the sessions that should have expired, and with max_clock_gap = 0 any time "
+            "counts at later starts"
         )
     return Advice(
         "warning",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cli.common import progress, text
-from cli.logsource import LogFailures, SourceFlags, open_logs
+from cli.logsource import LogFailures, SourceFlags, jump_notes, open_logs
 from eventstore.format import sequence_of
 from eventstore.reading import LogSource
 from projections.audit import Violation
@@ -83,16 +83,20 @@ async def _verify(source: LogSource, log: str = "", *, as_json: bool) -> _Verifi
         }
         found = {"records": verifier.records, "entries": verifier.entries, **times}
         found["first_record"] = source.begin
-        proof = proof_object(_verified_spans(verifier), verifier.proof.doubts)
-        rest = {"void_parts": verifier.void, **proof, **problems.fields()}
+        rest = {
+            "void_parts": verifier.void,
+            **proof_object(_verified_spans(verifier), verifier.proof.doubts),
+            "clock_jumps": [{"record": record, "ms": ms} for record, ms in verifier.jumps],
+            **problems.fields(),
+        }
         sys.stdout.write(text.json_line({**({"log": log} if log else {}), **found, **rest}) + "\n")
     else:
         if source.cut is not None:
             sys.stdout.write(problems.prefix + source.beginning() + "\n")
         summary = verification_summary(verifier, problems.count, source.where)
         sys.stdout.write(f"{problems.prefix}{summary}\n")
-        for doubt in verifier.proof.doubts:
-            sys.stdout.write(f"{problems.prefix}{statement(doubt)}\n")
+        for note in (*map(statement, verifier.proof.doubts), *jump_notes(verifier.jumps)):
+            sys.stdout.write(f"{problems.prefix}{note}\n")
         if source.without_mark:
             sys.stdout.write(f"{problems.prefix}{NO_MARK}\n")
     return _Verified(verifier, not problems.count)

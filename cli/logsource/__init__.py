@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         cut_off,
         end_at,
         is_between,
+        jump_notes,
         parse_point,
         point_at,
         start_at,
@@ -62,7 +63,7 @@ else:
             "node_logs": "check_one_log check_comparable flags_of_session open_logs open_node_logs",
             "several_logs": "log_names log_of_session",
             "point_resolution": (
-                "clock_notes cut_off end_at is_between parse_point point_at start_at "
+                "clock_notes cut_off end_at is_between jump_notes parse_point point_at start_at "
                 "write_clock_notes"
             ),
             "nats_access": "external_access",
@@ -99,6 +100,7 @@ __all__ = [
     "index_directory",
     "index_path",
     "is_between",
+    "jump_notes",
     "log_names",
     "log_of_session",
     "named_stream",

@@ -58,6 +58,7 @@ def register_operator_commands(app: Program) -> None:
     app.command("subscriptions")(_subscriptions)
     app.command("top")(_top)
     app.command("reload")(_reload)
+    app.command("confirm-clock")(_confirm_clock)
 
 
 # Other commands do not load the packages that query the broker.
@@ -467,6 +468,20 @@ def _reload(source: SourceFlags) -> None:
     from cli.operator import reload
 
     reload.reload_settings(source)
+
+
+@with_broker_flags
+def _confirm_clock(source: SourceFlags) -> None:
+    """Say that the clock is right: the time off before the last start counts.
+
+    A start more than max_clock_gap after the last record of the log does not count that time, as
+    the clock may be wrong. Confirming removes the sessions that were offline before the start and
+    have expired by the clock. The others keep the time that they had left. Exits with 1 if all
+    time counts already.
+    """
+    from cli.operator import confirm_clock
+
+    confirm_clock.confirm_clock(source)
 
 
 @with_broker_flags

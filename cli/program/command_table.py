@@ -62,6 +62,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "cli.operator.operator_commands",
                 "Make a running broker read its settings again.",
             ),
+            CommandEntry(
+                "confirm-clock",
+                "cli.operator.operator_commands",
+                "Say that the clock is right: the time off before the last start counts.",
+            ),
             CommandEntry("top", "cli.operator.operator_commands", "Monitor a running broker."),
             CommandEntry(
                 "sessions",

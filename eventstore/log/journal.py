@@ -351,12 +351,13 @@ class Journal:
     def jump(self, ms: int, seen: str) -> ClockJumped:
         """Begin a record whose time follows a jump of the clock; return the event to append to it.
 
-        Call it between turns.
+        The time does not change if an operator confirmed the clock. Call it between turns.
         """
         if self._events:
             self._finish_record(last=True)
         event = ClockJumped(ms, seen, self._jumps.record)
-        self._jumps = ClockJumps(self._jumps.total_ms + ms, self._next)
+        jump_ms = 0 if seen == "confirmed" else ms
+        self._jumps = ClockJumps(self._jumps.total_ms + jump_ms, self._next)
         return event
 
     def send_when_durable(self, sink: OutputSink, data: bytes) -> None:

@@ -61,6 +61,9 @@ class LogVerifier:
         """What a salvage gave up: in place of these records are others without content."""
         self.first_ms: int | None = None
         self.last_ms: int | None = None
+        self.jumps: list[tuple[int, int]] = []
+        """The records at which the clock jumped, each with the milliseconds; negative: back."""
+        self._jumped_ms = 0
         self._report = report
         self._noted = noted
         self._chain: ChainChecker | None = ChainChecker() if begin == 1 else None
@@ -92,8 +95,12 @@ class LogVerifier:
         self._check_part(record)
         self._check_events(record)
         self.records += 1
+        jumped_ms = record.jumps.total_ms
         if self.first_ms is None:
             self.first_ms = record.time_ms
+        elif jumped_ms != self._jumped_ms:
+            self.jumps.append((sequence, jumped_ms - self._jumped_ms))
+        self._jumped_ms = jumped_ms
         self.last_ms = record.time_ms
 
     def end(self, last: int) -> None:

@@ -51,6 +51,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
     _put_values(found, BROKER_VALUES, sources)
     put_counters(found, counters)
     found["clock"]["last"] = _last_jump(node)
+    found["clock"]["held_ms"] = max(0, node.held.ms) if node.held is not None else 0
     found["connections"]["most"] = counters.most_connections
     found["actors"]["total"] = len(node.kernel)
     put_counters(found, TlsStats() if tls is None else tls.stats)

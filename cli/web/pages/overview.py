@@ -14,7 +14,7 @@ from cli.web.live import EVERY, highest
 from cli.web.pages.log import find_in_logs
 from cli.web.pages.middleware import viewer
 from cli.web.pages.responses import Site, asked, choice, chosen_log, is_fragment, number
-from cli.web.pages.time_axis_values import check_times
+from cli.web.pages.time_axis_values import check_times, notes_on_clocks
 from eventstore.errors import CorruptLog, UsageError
 from projections.replay import EVENT_TYPES
 
@@ -197,6 +197,7 @@ class Pages:
                     backwards=order == "newest",
                     payload=query["payload"] is not None,
                 )
+                found.notes.extend(await notes_on_clocks(sources, wanted.start, wanted.end))
         except UsageError as error:
             problem = str(error)
         query["log"] = log or None
