@@ -1,4 +1,4 @@
-"""The commands for a running broker: nodes, actors, sessions, retained, subscriptions, top."""
+"""The commands for a running broker: nodes, actors, sessions, retained, topics, top."""
 
 from typing import Annotated
 
@@ -56,6 +56,7 @@ def register_operator_commands(app: Program) -> None:
     app.add_typer(retained_app, name="retained", help="List, print and remove retained messages.")
     app.add_typer(nodes_app, name="nodes")
     app.command("subscriptions")(_subscriptions)
+    app.command("topics")(_topics)
     app.command("top")(_top)
     app.command("reload")(_reload)
     app.command("confirm-clock")(_confirm_clock)
@@ -294,8 +295,8 @@ def _sessions_ls(
     """List the sessions.
 
     Drops, reconnects and takeovers are counted across restarts; foldmq sessions show says since
-    when. Sort keys: queued, queued_bytes, inflight, subscriptions, dropped, connects, takeovers,
-    offline, client.
+    when. Sort keys: queued, bytes (of the queue), inflight, subscriptions, dropped, connects,
+    takeovers, rate (messages in and out per second), rate_in, rate_out, offline, client.
     """
     from cli.inspection import session_list
 
@@ -455,6 +456,31 @@ def _subscriptions(
     from cli.inspection import receivers
 
     receivers.run_receivers(source, topic, qos, size, as_json=as_json)
+
+
+@with_broker_flags
+def _topics(
+    source: SourceFlags,
+    unheard: Annotated[
+        bool, typer.Option("--unheard", help="Only topics that no subscription matches.")
+    ] = False,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--seconds", metavar="SECONDS", min=0.5, max=60, help="How long to count messages."
+        ),
+    ] = 5.0,
+    limit: _Limit = None,
+    as_json: _JsonLines = False,
+) -> None:
+    """List the topics that messages are published on.
+
+    Counts the messages of all QoS for some seconds, of large batches a sample. For the past there
+    is 'foldmq log usage --unheard'.
+    """
+    from cli.inspection import topic_list
+
+    topic_list.run_topics(source, seconds, limit, unheard=unheard, as_json=as_json)
 
 
 @with_broker_flags

@@ -79,6 +79,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "Show how a message on a topic would be delivered.",
             ),
             CommandEntry(
+                "topics",
+                "cli.operator.operator_commands",
+                "List the topics that messages are published on.",
+            ),
+            CommandEntry(
                 "retained",
                 "cli.operator.operator_commands",
                 "List, print and remove retained messages.",

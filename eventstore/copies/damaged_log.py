@@ -252,6 +252,9 @@ def _copy(damaged: DataDir, copy: DataDir, progress: Callable[[str, int, int], N
         progress("copying", done, total)
 
 
+_LATER = "record {} of the log has format {}: use the foldmq that wrote it, or a later one"
+
+
 class _Link(NamedTuple):
     """A message of the store: an intact record, or damage."""
 
@@ -280,6 +283,9 @@ class StoredLog:
                 if isinstance(checked, (UnknownLogFormat, UnknownEvent)):
                     later = checked
                     checked = _Link(sequence, data, "is of a later version")
+                elif data[: len(MAGIC)] != MAGIC and checked.problem is None:
+                    # Whole but for its version: damage if a record of this version follows.
+                    later = UnknownLogFormat(_LATER.format(sequence, data[3]))
                 elif checked.problem is None:
                     later = None  # versions only grow: it is damage
                 link = link_of(checked.data) if checked.problem is None else b""
@@ -294,9 +300,7 @@ def _checked(sequence: int, data: bytes, link: bytes) -> _Link | UnknownLogForma
     if data[: len(MAGIC)] != MAGIC and is_intact(data):
         # The checksum does not cover the version: only its place shows that it is damaged.
         if data[:3] == MAGIC[:3] and not (link and previous_of(data) == link):
-            return UnknownLogFormat(
-                f"record {sequence} of the log has format {data[3]}: use a later foldmq"
-            )
+            return UnknownLogFormat(_LATER.format(sequence, data[3]))
         data = MAGIC + data[len(MAGIC) :]
     try:
         for _ in decode_record(sequence, data).events():

@@ -53,6 +53,7 @@ LIVE = (
     "retained get a",
     "retained rm a --yes",
     "subscriptions --topic a",
+    "topics --seconds 0.5",
     "top --once",
     "status",
     "doctor",
