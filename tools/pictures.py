@@ -97,9 +97,7 @@ class House:
 
     def client(self, name: str, **options: Any) -> paho.Client:
         """Connect a client whose session the broker keeps."""
-        client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2, name, clean_session=False, **options
-        )
+        client = paho.Client(paho.CallbackAPIVersion.VERSION2, name, clean_session=False, **options)
         client.will_set(f"house/status/{name}", "offline", 1, retain=True)
         connected = threading.Event()
         client.on_connect = lambda *_: connected.set()

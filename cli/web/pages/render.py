@@ -84,7 +84,9 @@ def labelled(table: str) -> Markup:
     In a narrow window each row is a block of such labelled values.
     """
     head, end, body = str.partition(str.__str__(table), "</thead>")
-    titles = [re.sub("<[^>]*>", "", cell[3]).strip() for cell in _CELL.finditer(head)]
+    titles = [
+        re.sub("<small>.*?</small>|<[^>]*>", "", cell[3]).strip() for cell in _CELL.finditer(head)
+    ]
 
     def label_row(row: re.Match[str]) -> str:
         rest = iter(titles)
