@@ -1,14 +1,15 @@
 """Makes the pictures of the docs from a running broker: ``make pictures``.
 
-It starts a broker with the clients of a house: sensors, displays, a client that does not acknowledge,
+It starts a broker with the clients of a house: sensors, displays, one that does not acknowledge,
 one that is offline, one without permission. ``docs/pictures`` gets the web page in a wide and in a
-narrow window as PNG, and ``foldmq top``, ``why`` and ``doctor`` as SVG. The page needs Chromium.
+narrow window as PNG, and ``foldmq top``, ``why`` and ``doctor`` as SVG. It needs Chromium.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import pty
 import random
@@ -193,7 +194,7 @@ def take_command(name: str, directory: Path, *words: str) -> None:
     os.close(ours)
     process.wait()
     shown = output.decode().replace("\r\n", "\n").replace(str(directory), "")
-    console = Console(width=COLUMNS, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console = Console(width=COLUMNS, record=True, file=io.StringIO())
     console.print(Text.from_ansi(f"$ foldmq {' '.join(words)}\n{shown}"), soft_wrap=False)
     console.save_svg(str(PICTURES / f"{name}.svg"), title="", code_format=SVG)
 

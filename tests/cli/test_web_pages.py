@@ -216,16 +216,14 @@ def test_a_hostile_value_in_a_template_is_text(hostile: str) -> None:
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_a_cell_has_the_title_of_its_column_and_its_text(hostile: str) -> None:
-    head = "<thead><tr><th>Client</th><th><a>Queued</a> <small>&darr;</small></th><th>User</th></tr></thead>"
-    row = (
-        '<tr><th scope="row">{}</th><td class="n">{}</td><td><span class="muted">-</span></td></tr>'
-    )
+    head = "<thead><tr><th>Client</th><th><a>Queued &darr;</a> <small>bytes</small></th>"
+    head += "<th>User</th></tr></thead>"
+    nothing = '<td><span class="muted">-</span></td></tr>'
+    row = '<tr><th scope="row">{}</th><td class="n">{}</td>' + nothing
     made = str(labelled(Markup(head + row).format(hostile, hostile)))
     text = str(escape(hostile))
-    assert made == head + (
-        f'<tr><th scope="row">{text}</th><td class="n" data-label="Queued">{text}</td>'
-        '<td><span class="muted">-</span></td></tr>'
-    )
+    cells = f'<tr><th scope="row">{text}</th><td class="n" data-label="Queued">{text}</td>'
+    assert made == head + cells + nothing
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ class Pages:
         )
 
     async def _day(self) -> dict[str, Any]:
-        """Return charts of the last day and changes of the last hour, as far as the log was read."""
+        """Return charts of the last day, and changes of the last hour, as far as known."""
         reader = await self._activities.of()
         try:
             await reader.wait_first_time(_DAY_TIMEOUT)

@@ -23,11 +23,12 @@ from projections.replay import options_text
 
 _TITLE = 2000
 """Maximum length of a name in a tooltip."""
-_SEPARATOR = re.compile(r"(?<=[/_.:-])(?=[^/_.:-])")
+_SEPARATOR = re.compile(r"(?<=[/_.:-])(?=[^/_.:#+-])")
 """Where a long name may be broken into lines."""
 _BREAK = Markup("<wbr>")
 _ROW = re.compile(r"<tr.*?</tr>", re.DOTALL)
 _CELL = re.compile(r"<(t[dh])\b([^>]*)>(.*?)</\1>", re.DOTALL)
+_MARKUP = re.compile(r"<small>.*?</small>|<[^>]*>|&[ud]arr;")
 _NOTHING = '<span class="muted">-</span>'
 
 
@@ -84,9 +85,7 @@ def labelled(table: str) -> Markup:
     In a narrow window each row is a block of such labelled values.
     """
     head, end, body = str.partition(str.__str__(table), "</thead>")
-    titles = [
-        re.sub("<small>.*?</small>|<[^>]*>", "", cell[3]).strip() for cell in _CELL.finditer(head)
-    ]
+    titles = [_MARKUP.sub("", cell[3]).strip() for cell in _CELL.finditer(head)]
 
     def label_row(row: re.Match[str]) -> str:
         rest = iter(titles)
