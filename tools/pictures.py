@@ -48,6 +48,7 @@ KINDS = ("temperature", "humidity", "motion", "power")
 LOAD_SECONDS = 75
 """So that rates are known, and unacknowledged messages are a problem."""
 START_SECONDS = 60
+READING_MS = 120_000
 COLUMNS, LINES = 100, 32
 # Pictures load nothing from other hosts.
 SVG = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
@@ -164,13 +165,14 @@ def take_pages(web: int, token: str) -> None:
         for suffix, (width, height) in WINDOWS.items():
             page = browser.new_page(viewport={"width": width, "height": height})
             page.goto(f"http://127.0.0.1:{web}/?token={token}")
+            page.get_by_text("Reading the log").wait_for(state="hidden", timeout=READING_MS)
             for name, path in PAGES.items():
                 page.goto(f"http://127.0.0.1:{web}{path}")
                 page.wait_for_timeout(3000)  # for live figures and the time axis
                 file = PICTURES / f"{name}{suffix}.png"
                 page.screenshot(path=file)
-                # 64 colours are a third of the bytes.
-                Image.open(file).convert("RGB").quantize(64).save(file, optimize=True)
+                # 128 colours are a third of the bytes.
+                Image.open(file).convert("RGB").quantize(128).save(file, optimize=True)
         browser.close()
 
 
@@ -193,15 +195,15 @@ def take_command(name: str, directory: Path, *words: str) -> None:
             output += read
     os.close(ours)
     process.wait()
-    shown = output.decode().replace("\r\n", "\n").replace(str(directory), "")
+    shown = output.decode().replace("\r\n", "\n").replace(f"{directory}/", "")
     console = Console(width=COLUMNS, record=True, file=io.StringIO())
     console.print(Text.from_ansi(f"$ foldmq {' '.join(words)}\n{shown}"), soft_wrap=False)
     console.save_svg(str(PICTURES / f"{name}.svg"), title="", code_format=SVG)
 
 
-async def take_top(directory: Path) -> None:
-    """Take a picture of ``foldmq top``."""
-    flags = SourceFlags({"data_dir": str(directory / "data")})
+async def take_top() -> None:
+    """Take a picture of ``foldmq top`` for the broker of the current directory."""
+    flags = SourceFlags({"data_dir": "data"})
     link = ReconnectingClient(lambda: open_brokers(flags))
     app = Top(link, 1.0, "recent")
     async with app.run_test(size=(COLUMNS, LINES)) as pilot:
@@ -210,12 +212,16 @@ async def take_top(directory: Path) -> None:
         app.exit()
     await link.close()
     drawn = re.sub(r"@font-face \{.*?\}\n", "", drawn, flags=re.DOTALL)
+    here = f"{Path.cwd()}/"
+    drawn = drawn.replace(here, "&#160;" * len(here))  # blanks keep the columns
     (PICTURES / "top.svg").write_text(drawn)
 
 
 def main() -> None:
     """Make all pictures."""
     PICTURES.mkdir(exist_ok=True)
+    # So that commands are shown without the folder of this environment.
+    os.environ["PATH"] = f"{Path(FOLDMQ).parent}:{os.environ['PATH']}"
     with tempfile.TemporaryDirectory(prefix="foldmq-") as name:
         directory = Path(name)
         with running_broker(directory) as (port, web):
@@ -223,7 +229,8 @@ def main() -> None:
             try:
                 time.sleep(LOAD_SECONDS)
                 take_pages(web, (directory / "data" / "web.token").read_text().strip())
-                asyncio.run(take_top(directory))
+                with contextlib.chdir(directory):
+                    asyncio.run(take_top())
                 take_command("doctor", directory, "doctor")
                 topic = "house/hall/temperature"
                 take_command("why", directory, "why", "--topic", topic, "--client", "wall-display")
