@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 from PIL import Image
 from playwright.sync_api import sync_playwright
 from rich._export_format import CONSOLE_SVG_FORMAT
@@ -99,7 +100,7 @@ class House:
 
     def client(self, name: str, **options: Any) -> paho.Client:
         """Connect a client whose session the broker keeps."""
-        client = paho.Client(paho.CallbackAPIVersion.VERSION2, name, clean_session=False, **options)
+        client = paho.Client(CallbackAPIVersion.VERSION2, name, clean_session=False, **options)
         client.will_set(f"house/status/{name}", "offline", 1, retain=True)
         connected = threading.Event()
         client.on_connect = lambda *_: connected.set()
