@@ -126,7 +126,7 @@ class Pages:
             return read
         now_ms = round(time.time() * 1000)
         begins = [now_ms - hours * _HOUR_MS for hours in (2, 1)]
-        complete = read["reading"] is None
+        complete = reading is None
         since_ms = begins[1] if complete else max(begins[1], reader.since_ms)
         earlier, later = (
             reader.activity.totals(TimeWindow(begin, end))
