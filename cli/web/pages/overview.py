@@ -117,11 +117,8 @@ class Pages:
             await reader.wait_first_time(_DAY_TIMEOUT)
         except CorruptLog as error:
             return {"day": [], "changes": [], "reading": str(error)}
-        read: dict[str, Any] = {
-            "day": [],
-            "changes": [],
-            "reading": reader.problem or reader.reading(),
-        }
+        reading = reader.problem or reader.reading()
+        read: dict[str, Any] = {"day": [], "changes": [], "reading": reading}
         if reader.since_ms is None:
             return read
         now_ms = round(time.time() * 1000)
