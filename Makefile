@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Compiled by mypyc where there is a C compiler; FOLDMQ_COMPILE=0 leaves them plain Python.
 COMPILED_SOURCES := $(shell sed -n '/^compiled = \[/,/^\]/s/^ *"\(.*\)",/\1/p' pyproject.toml)
 
-.PHONY: help install spark run cluster check test lint pages types pytest plain drills bench abuse fuzz release deb clean java
+.PHONY: help install spark run cluster check test lint pages types pytest plain drills bench abuse fuzz release deb pictures clean java
 
 help:
 	@echo "make run     install the broker into $(VENV) and serve on 127.0.0.1:1883"
@@ -30,6 +30,7 @@ help:
 	@echo "make fuzz    test all parsers with random input (SECONDS=600 TARGETS='decoder tls')"
 	@echo "make release build the source distribution and the wheels into dist, and try each in a fresh environment"
 	@echo "make deb     build the Debian package into dist"
+	@echo "make pictures take the pictures of docs/pictures from a running broker (needs Chromium)"
 	@echo "make clean   remove generated files and .venv; foldmq-data is kept"
 
 # Stamps: pip runs again only when pyproject.toml changes.
@@ -150,6 +151,10 @@ release: $(VENV)/installed-test
 
 deb:
 	sh deploy/debian/build.sh
+
+# Pictures of the page, top, why and doctor; they change with each run.
+pictures: $(VENV)/installed-test
+	$(BIN)/python tools/pictures.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

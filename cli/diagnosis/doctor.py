@@ -62,7 +62,9 @@ async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
     advice = [one._replace(next=commands.complete(one.next)) for one in advice]
     if as_json:
         for one in advice:
-            sys.stdout.write(text.json_line(dict(zip(_CODES, one, strict=True))) + "\n")
+            sys.stdout.write(
+                text.json_line(dict(zip(_CODES, one[: len(_CODES)], strict=True))) + "\n"
+            )
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
         where = brokers.title if about is None else text.name(about)

@@ -36,7 +36,9 @@ class Got:
     @property
     def shown(self) -> str:
         """What a person reads: no tags, blanks in a row as one."""
-        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", self.text)).split())
+        return " ".join(
+            html.unescape(re.sub(r"<[^>]*>", " ", self.text.replace("<wbr>", ""))).split()
+        )
 
     def columns(self, *numbers: int) -> list[tuple[str, ...]]:
         """The text of some columns of all tables' bodies."""
