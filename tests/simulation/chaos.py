@@ -96,6 +96,7 @@ class Chaos:
         self.archivist = random.Random(f"archivist {seed}")
         self.archiving = self.archivist.choice([0.0, 0.0, 0.02, 0.2])
         guarded = self.archivist.random() < 0.3
+        waits = random.Random(f"delays {seed}")
         window = chance.choice([1, 2, 3, 8, 16, 1024])
         self.expiry = chance.choice([0.0, 0.0, 0.0, 60.0])
         self.world = make_world(
@@ -112,6 +113,8 @@ class Chaos:
             keep=0.0,
             keep_bytes=chance.choice([0, 40_000]),
             keep_until_archived=guarded,
+            ack_delay=waits.choice([0.01, 0.2, 1.0]),
+            commit_delay=waits.choice([0.0, 0.003, 0.01, 0.05]),
             takeover_delay=0.01,
             **make_world.more_options(seed),
         )

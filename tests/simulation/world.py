@@ -135,7 +135,8 @@ class World:
     """A broker, its log and its clients.
 
     ``write_high`` is the number of unread bytes from which a client counts as slow (None: the
-    broker's own choice).
+    broker's own choice). Acknowledgements are on disk soon, unless there is an ``ack_delay``: most
+    tests compare the state with the log.
     """
 
     broker: Broker
@@ -176,7 +177,7 @@ class World:
         self.problems: list[AssertionError] = []
         """What clients found wrong."""
         self.transcripts: list[list[tuple[float, bytes]]] = []
-        self.options = BrokerOptions(node="sim", **options)
+        self.options = BrokerOptions(node="sim", **{"ack_delay": 0.01} | options)
         self.permissions: Permissions | None = None
         self.bridge: BridgeOptions | None = None
         self.write_high = write_high
@@ -320,6 +321,7 @@ class World:
         """End what the dead would still do."""
         for broker in self._corpses:
             broker.node.timers._heap.clear()
+            broker.kernel._gathered.clear()
             for task in tasks_of(broker):
                 task.cancel()
 
