@@ -281,6 +281,14 @@ class World:
         assert self.server.strays, failure
         self.server.strays = 0
 
+    def steady(self) -> float:
+        """Return seconds of the log's steady time, by which sessions expire.
+
+        A clock that is set forward and a crash before the log says so are an absence to the next
+        broker, unless it is longer than ``max_clock_gap``.
+        """
+        return self.broker.node.clock.steady_ms() / 1000
+
     def step(self, what: str) -> None:
         """Take note that the process does something that others see; the fuse may end it here."""
         if self.fuse is not None:
