@@ -68,6 +68,15 @@ class Outcome:
     """SHA-256 of all that clients received, and when."""
 
 
+def delays_of(seed: int) -> dict[str, float]:
+    """Return options: for how long acknowledgements and reads may wait in a run."""
+    chance = random.Random(f"delays {seed}")
+    return {
+        "ack_delay": chance.choice([0.01, 0.2, 1.0]),
+        "commit_delay": chance.choice([0.0, 0.003, 0.01, 0.05]),
+    }
+
+
 class Chaos:
     """One random run."""
 
@@ -99,7 +108,6 @@ class Chaos:
         self.archivist = random.Random(f"archivist {seed}")
         self.archiving = self.archivist.choice([0.0, 0.0, 0.02, 0.2])
         guarded = self.archivist.random() < 0.3
-        waits = random.Random(f"delays {seed}")
         self.set_at = -math.inf
         """When the clock was last set."""
         window = chance.choice([1, 2, 3, 8, 16, 1024])
@@ -118,9 +126,8 @@ class Chaos:
             keep=0.0,
             keep_bytes=chance.choice([0, 40_000]),
             keep_until_archived=guarded,
-            ack_delay=waits.choice([0.01, 0.2, 1.0]),
-            commit_delay=waits.choice([0.0, 0.003, 0.01, 0.05]),
             takeover_delay=0.01,
+            **delays_of(seed),
             **make_world.more_options(seed),
         )
         # Every second run cuts turns and works in the smallest parts there are.
