@@ -89,6 +89,7 @@ def test_only_what_was_acknowledged_in_the_last_second_comes_again(rest: float) 
     simulate(scenario)
 
 
+@pytest.mark.plain
 def test_acknowledgements_that_are_never_recorded_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
