@@ -68,7 +68,7 @@ class Outcome:
     """SHA-256 of all that clients received, and when."""
 
 
-def delays_of(seed: int) -> dict[str, float]:
+def delays_of(seed: int) -> dict[str, Any]:
     """Return options: for how long acknowledgements and reads may wait in a run."""
     chance = random.Random(f"delays {seed}")
     return {
