@@ -29,7 +29,8 @@ PAIRS = next(load for load in LOADS if load.name == "pairs")
 FAN_IN = next(load for load in LOADS if load.name == "fanin10k")
 ISSUED = [
     *("pairs", "pairs2000", "pairs2", "pairs-retain", "pairs0"),
-    *("fanin", "fanin10k", "pub", "cmd", "varied"),
+    *("fanin", "fanin10k", "rate50", "rate200", "rate200-sd", "rate1000", "rate3000"),
+    *("pub", "cmd", "varied"),
     "window10",
     *("conn", "retain", "offline", "16k", "1m", "one"),
 ]

@@ -179,6 +179,23 @@ class Settings(
         description="Maximum size of the index of the event log. With it, why, log, replay and the "
         "web page read only the records that an answer needs. 0: no index.",
     )
+    commit_delay: Seconds = Field(
+        default=_OPTIONS.commit_delay,
+        ge=0,
+        le=0.05,
+        description="How long messages of QoS 1 and 2 may wait for others, to share a record of "
+        "the event log with them. They wait only while others are expected in this time, and "
+        "clients do not wait for answers to send more. A longer time saves processor time and "
+        "writes, for example 10ms with an SD card. 0: they do not wait.",
+    )
+    ack_delay: Seconds = Field(
+        default=_OPTIONS.ack_delay,
+        ge=0.01,
+        le=60,
+        description="How long acknowledgements that clients send (PUBACK, PUBCOMP) may wait for a "
+        "record of the event log that something else needs, before they get one of their own. "
+        "After a crash, deliveries acknowledged in this time are sent again.",
+    )
     commit_timeout: Seconds = Field(
         default=_OPTIONS.commit_timeout,
         gt=0,
@@ -316,8 +333,10 @@ RELOADABLE = frozenset(
     {
         *LimitFields.model_fields,
         *AccessFields.model_fields,
+        "ack_delay",
         "ack_wait",
         "allow_anonymous",
+        "commit_delay",
         "commit_timeout",
         "downgrade_qos2_subscribe",
         "failover_grace",

@@ -234,6 +234,30 @@ def test_a_store_that_is_gone_is_reported_once() -> None:
     assert (one.severity, one.title, one.evidence) == ("problem", "lost files of the log", gone)
 
 
+@pytest.mark.parametrize(
+    ("counts", "delay", "slow"),
+    [
+        ([100, 300, 700, 0], 0.003, True),
+        ([100, 600, 500, 0], 0.003, False),
+        ([10, 30, 70, 0], 0.003, False),
+        ([100, 300, 700, 0], 0.01, False),
+    ],
+)
+def test_a_slow_disk_is_a_reason_for_a_longer_commit_delay(
+    counts: list[int], delay: float, *, slow: bool
+) -> None:
+    status: dict[str, Any] = {
+        "trouble": [], "time_ms": 200_000, "started_ms": 0,
+        "log": {"disk_free": None, "commit_delay": delay},
+        "commit": {"bounds": [0.001, 0.006, 0.1], "counts": counts, "count": sum(counts)},
+    }  # fmt: skip
+    found = [*advise_on_broker(status, [])]
+    assert len(found) == slow
+    for one in found:
+        assert one.severity == "notice"
+        assert "commit_delay = 10ms" in one.cause
+
+
 def test_a_failed_reload_is_a_problem_until_one_succeeds() -> None:
     failed = {"time_ms": 140_000, "error": "perm.toml: not TOML\x1b", "restart": []}
     status: dict[str, Any] = {

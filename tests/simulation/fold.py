@@ -8,9 +8,18 @@ from typing import Any
 
 from actors.maintenance import FollowedState
 from actors.routing import Subscriber, is_shared, routed
-from eventstore.format import MessageDropped, Record, decode_record, from_runs
+from eventstore.format import (
+    Acked,
+    Delivered,
+    MessageDropped,
+    Record,
+    Refused,
+    decode_record,
+    from_runs,
+)
 from eventstore.log import messages_of
 from projections.state import NodeState, OutstandingTotals, SessionState, SubscriptionState
+from protocol.mqtt import ReasonCode
 from simulation.world import Disk, World
 
 
@@ -125,6 +134,7 @@ def dropped(disk: Disk) -> dict[str, set[bytes]]:
     """Return the payloads that the log says were dropped, by client identifier."""
     payloads: dict[int, bytes] = {}
     refs: dict[str, list[int]] = defaultdict(list)
+    delivered: dict[tuple[str, int], int] = {}
     for sequence, data in disk.stream.history.items():
         record = decode_record(sequence, data)
         for stored in messages_of(record):
@@ -132,4 +142,12 @@ def dropped(disk: Disk) -> dict[str, set[bytes]]:
         for _, event in record.events():
             if isinstance(event, MessageDropped) and event.reason.startswith(_REASONS):
                 refs[event.session] += from_runs(event.refs)
+            elif isinstance(event, Delivered):
+                for pid, ref in zip(from_runs(event.pids), from_runs(event.refs), strict=True):
+                    delivered[event.session, pid] = ref
+            elif isinstance(event, Acked | Refused) and event.reasons:
+                # A delivery that is not sent again, because the permission was lost.
+                for pid, code in zip(from_runs(event.pids), from_runs(event.reasons), strict=True):
+                    if code == ReasonCode.ADMINISTRATIVE_ACTION:
+                        refs[event.session].append(delivered[event.session, pid])
     return {name: {payloads[ref] for ref in positions} for name, positions in refs.items()}

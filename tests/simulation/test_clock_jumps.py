@@ -132,6 +132,25 @@ def test_the_time_off_counts_as_configured(gap: int) -> None:
     simulate(scenario)
 
 
+@pytest.mark.parametrize(("lived", "expires"), [(0.2, True), (2.0, False)])
+def test_a_clock_set_in_the_last_second_before_a_kill_is_time_off(
+    lived: float, *, expires: bool
+) -> None:
+    async def scenario() -> None:
+        world = await filled()
+        world.clock.set_ms += 2 * HOUR * 1000
+        await world.go(lived)
+        assert not ends(world)
+        await world.crash()
+        await world.start()
+        await world.go(10)
+        assert ends(world) == (ALL if expires else Counter())
+        check(world)
+        await world.crash()
+
+    simulate(scenario)
+
+
 @pytest.mark.parametrize("jump", [3 * DAY, -3 * DAY])
 def test_ages_and_doubts_in_the_status_do_not_jump(jump: int) -> None:
     async def scenario() -> None:

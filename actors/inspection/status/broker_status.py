@@ -63,6 +63,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
         found["log"] |= {
             "trouble": node.writer.outage,
             "store_damage": node.writer.damage,
+            "commit_delay": node.options.commit_delay,
             "projected": sources.projector.marked,
             "not_proven": [doubt_object(one) for one in doubts[-_MAX_DOUBTS:]],
         }
