@@ -50,10 +50,16 @@ class Standard:
 
 
 MQTT_3_1_1 = Standard(
-    "MQTT 3.1.1", "mqtt", "normative_statements.toml", ROOT / "docs" / "contribute" / "conformance.md"
+    "MQTT 3.1.1",
+    "mqtt",
+    "normative_statements.toml",
+    ROOT / "docs" / "contribute" / "conformance.md",
 )
 MQTT_5 = Standard(
-    "MQTT 5.0", "mqtt5", "normative_statements_mqtt5.toml", ROOT / "docs" / "contribute" / "conformance-5.md"
+    "MQTT 5.0",
+    "mqtt5",
+    "normative_statements_mqtt5.toml",
+    ROOT / "docs" / "contribute" / "conformance-5.md",
 )
 STANDARDS = (MQTT_3_1_1, MQTT_5)
 
@@ -148,7 +154,9 @@ def main(arguments: list[str]) -> int:
             standard.page.parent.mkdir(exist_ok=True)
             standard.page.write_text(text, "utf-8")
         elif not standard.page.exists() or standard.page.read_text("utf-8") != text:
-            sys.stderr.write(f"docs/contribute/{standard.page.name}: run python tools/conformance_table.py\n")
+            sys.stderr.write(
+                f"docs/contribute/{standard.page.name}: run python tools/conformance_table.py\n"
+            )
             stale = True
     return int(stale)
 
