@@ -1,6 +1,6 @@
 """Every kind of damage to every event type and field of a sound log, and the audit's findings.
 
-python tests/spark/mutants.py          prints the table of docs/spark.md
+python tests/spark/mutants.py          prints the table of docs/contribute/audit-detection.md
 python tests/spark/mutants.py --write  writes it there
 """
 
@@ -27,7 +27,7 @@ from spark.storage import CheckedRecord  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PAGE: Final = ROOT / "docs" / "spark.md"
+PAGE: Final = ROOT / "docs" / "contribute" / "audit-detection.md"
 BEGIN: Final = "<!-- tests/spark/mutants.py -->"
 END: Final = "<!-- end of the table -->"
 HARMS: Final = ("lost", "twice", "moved", "again")
@@ -288,7 +288,7 @@ def forged_outcome() -> list[Tried]:
 
 
 def table(found: dict[str, dict[str, bool]], forged: list[Tried]) -> str:
-    """Return what stands in docs/spark.md."""
+    """Return what stands in docs/contribute/audit-detection.md."""
     lines = [
         "| event | lost | twice | moved | again at the end | forged | a field changed |",
         "|---|---|---|---|---|---|---|",
