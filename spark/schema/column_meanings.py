@@ -60,7 +60,10 @@ ENTRY_MEANINGS: Final[Mapping[str, str]] = {
     "ref": "position of the message that the entry is about: joins with `position`",
     "size": "payload bytes of the message",
     "payload": "the payload",
-    "block": "all properties of MQTT 5 as stored in the log: [events.md](contribute/events.md#properties)",
+    "block": (
+        "all properties of MQTT 5 as stored in the log: "
+        "[events.md](contribute/events.md#properties)"
+    ),
     "expires_at": "Unix time in seconds (as steady_ms) at which the message expires",
     "content_type": "property Content Type",
     "response_topic": "property Response Topic",
