@@ -66,15 +66,16 @@ OUTLOOK = """\
   `tls_client_certs = "required"` or `allow_anonymous = true`; `nats_*` settings without `nats_url`;
   `sync` together with `nats_url`; `nats_listen` together with `nats_url` or `bridge_url`;
   `keep_until_archived` without `keep` and `keep_bytes`. `foldmq config check` shows them.
-- **The bridge** connects to the NATS server of `bridge_url`; without it, to that of `nats_url`; with
-  neither, to the one that `nats_listen` starts. With none of the three there is no bridge.
+- **The bridge** connects to the NATS server of `bridge_url`; without it, to that of `nats_url`;
+  with neither, to the one that `nats_listen` starts. With none of the three there is no bridge.
   `nats_ca`, `nats_cert` and `nats_key` apply to `bridge_url` too.
-- **`keep_bytes`** is by default a quarter of the space that is free at the start, what the logs have
-  included, or a third more than the log has, if that is more. With `keep = 0`, or on an external
-  NATS server, there is no default. [What happens near the limit](operations.md#a-full-log)
+- **`keep_bytes`** is by default a quarter of the space that is free at the start, what the logs
+  have included, or a third more than the log has, if that is more. With `keep = 0`, or on an
+  external NATS server, there is no default. [What happens near the
+  limit](operations.md#a-full-log)
 - **`keep_until_archived`**: only archived records are cut. So `keep = "1h"` is enough if
-  `foldmq spark archive` runs every hour. If archiving stops, the log grows beyond its limits, with a
-  warning every hour. See [archive.md](archive.md).
+  `foldmq spark archive` runs every hour. If archiving stops, the log grows beyond its limits, with
+  a warning every hour. See [archive.md](archive.md).
 - **`sync`**: [durability.md](durability.md) describes its guarantees.
 
 ## Old names
