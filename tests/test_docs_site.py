@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -44,7 +45,7 @@ def test_lists_and_tables_begin_behind_a_blank_line(page: Path) -> None:
     begun = re.compile(r"(?:[-*] |\d+\. |\|)")
     wrong = [
         line
-        for before, line in zip(lines, lines[1:], strict=False)
+        for before, line in itertools.pairwise(lines)
         if begun.match(line)
         and before.strip()
         and not begun.match(before)

@@ -141,8 +141,13 @@ def readme(old: str, text: str) -> str:
     head = ["load", *(f"{name}, {where}" for name, where, _ in BROKERS[:count])]
     lines = [f"| {' | '.join(head)} |", f"|---{'|---:' * count}|"]
     lines += [f"| {' | '.join([meaning, *cells])} |" for meaning, cells in rows]
-    content = "\n".join([f"![{chart_text(text)}](docs/benchmarks.svg)", "", *lines])
-    begin, end = "<!-- tools/benchmark_chart.py -->", "<!-- end of the chart -->"
+    image = f"![{chart_text(text)}](docs/benchmarks.svg)"
+    return _with(_with(old, "chart", image), "figures", "\n".join(lines))
+
+
+def _with(old: str, part: str, content: str) -> str:
+    """Return the README with other content between the marks of a part."""
+    begin, end = f"<!-- tools/benchmark_chart.py: {part} -->", f"<!-- end of the {part} -->"
     marked = re.compile(f"({re.escape(begin)}\n).*?({re.escape(end)})", re.DOTALL)
     if len(marked.findall(old)) != 1:
         raise ValueError(f"{README.name} must have exactly one part between {begin} and {end}")
