@@ -72,7 +72,7 @@ cluster: install
 # A broken link, anchor or navigation fails the build.
 docs: $(VENV)/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "build/site/index.html"
+	@echo "build/site/index.html; with its search: $(BIN)/mkdocs serve"
 
 # Types, and then the plain modules, are tested beside the tests that wait for processes and leave
 # a processor idle. What fails ends none of the others.

@@ -1,7 +1,8 @@
 """What MkDocs needs to make a site of ``docs/``: a hook that ``mkdocs.yml`` names.
 
 It fills patterns in the navigation, adds the pages that lie in the root of the repository, and
-turns links to files that the site does not have (source code, tests) into plain text.
+turns links to files that the site does not have (source code, tests) into plain text. The search
+prefers pages for users.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:  # noqa: ARG001
-    """Make links to root pages work, and leave only the text of links to other files."""
+    """Make links to root pages work, and keep only the text of links to other files."""
     folder = PurePosixPath(page.file.src_uri).parent
+    if "contribute" in folder.parts:
+        page.meta.setdefault("search", {"boost": 0.2})
 
     def link(match: re.Match[str]) -> str:
         title, target, anchor = match[1], match[2], match[3] or ""
