@@ -1,9 +1,10 @@
-"""Every ``foldmq`` command in the pages for users exists, and has the options that they name."""
+"""The commands and settings in the pages exist, with the options and values that they name."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import typer
 
 from cli.main import app
+from cli.settings.settings import load_settings
 from protocol.errors import FoldmqError
 
 ROOT = Path(__file__).parent.parent
@@ -98,12 +100,12 @@ def inline_problem(span: str) -> str | None:
     for word in re.split(r"[\s,]+", span):
         if not hasattr(command, "get_command") or word.startswith("-"):
             break
-        found = command.get_command(
+        subcommand = command.get_command(
             command.make_context("foldmq", [], resilient_parsing=True), word
         )
-        if found is None:
+        if subcommand is None:
             return f"no command {word}" if re.fullmatch(r"[a-z][a-z-]+", word) else None
-        command = found
+        command = subcommand
     flags = flags_of(command)
     unknown = [flag for flag in _FLAG.findall(re.sub(r"'[^']*'", "", span)) if flag not in flags]
     return f"no option {', '.join(unknown)}" if unknown else None
@@ -130,3 +132,23 @@ def test_wrong_commands_are_noticed() -> None:
     assert inline_problem("sessions ls --matsch x") == "no option --matsch"
     assert inline_problem("sessions list") == "no command list"
     assert inline_problem("sessions ls --match") is None
+
+
+_TOML = re.compile(r"(?ms)^```toml\n(.*?)^```")
+SETTINGS = [
+    (page, text)
+    for page in PAGES
+    for text in _TOML.findall(page.read_text("utf-8"))
+    if page.name != "permissions.md"  # tests/access/test_rulesfile.py
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "text"), SETTINGS, ids=[f"{page.stem}-{n}" for n, (page, _) in enumerate(SETTINGS)]
+)
+def test_settings_of_a_page_are_accepted(page: Path, text: str, tmp_path: Path) -> None:
+    """Together, as a file; files that they name need not exist."""
+    config = tmp_path / "foldmq.toml"
+    config.write_text(text, "utf-8")
+    named = set(tomllib.loads(text))
+    assert load_settings({}, {}, config).model_fields_set >= named, page
