@@ -69,7 +69,7 @@ run: install
 cluster: install
 	@$(BIN)/python tools/run_cluster.py
 
-# A broken link, anchor or navigation fails the build.
+# Pictures are made by tools/pictures.py. A broken link, anchor or navigation fails the build.
 docs: $(VENV)/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "build/site/index.html; with its search: $(BIN)/mkdocs serve"
