@@ -71,7 +71,7 @@ cluster: install
 
 # Pictures are made by tools/pictures.py. A broken link, anchor or navigation fails the build.
 docs: $(VENV)/installed-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "build/site/index.html; with its search: $(BIN)/mkdocs serve"
 
 # Types, and then the plain modules, are tested beside the tests that wait for processes and leave

@@ -61,7 +61,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """All pages are in the navigation, and no link or anchor is wrong."""
     pytest.importorskip("material", reason="needs the packages of foldmq[docs]")
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,

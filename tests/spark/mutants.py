@@ -208,7 +208,7 @@ WHY: Final = {
     "g": "nothing else in the log depends on it",
     "h": "acknowledgements to publishers are not recorded: another client may have published it",
     "i": "`foldmq log verify` finds it, which checks the order of leaders",
-    "j": "it concerns another log: it is found if [all logs](#several-logs) are audited",
+    "j": "it concerns another log: it is found if [all logs](../spark.md#several-logs) are audited",
     "k": "the log has only a digest of the permissions",
     "l": "QoS 0 messages and refused publications are in the log only as a number",
 }
