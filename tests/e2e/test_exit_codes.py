@@ -1,4 +1,4 @@
-"""Exit codes: the same for the same error in every command, as in docs/contribute/architecture.md."""
+"""Exit codes: the same for the same error in every command, as in the page of the architecture."""
 
 from __future__ import annotations
 
