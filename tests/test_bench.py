@@ -348,7 +348,7 @@ def test_a_page_gets_other_tables_between_its_marks() -> None:
 
 
 def test_the_page_of_benchmarks_has_all_marks_devices_first() -> None:
-    text = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
+    text = (ROOT / "bench" / "results.md").read_text("utf-8")
     for group in tables.GROUPS:
         text = tables.replaced(text, group, "new")
     places = [text.index(f"<!-- make bench: {group} -->") for group in tables.GROUPS]

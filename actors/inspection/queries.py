@@ -1,6 +1,6 @@
 """The queries of the inspector and their answers.
 
-Requests and answers are described in ``docs/inspector.md``; rows in ``actors.inspection.views``.
+Requests and answers are described in ``docs/nats-api.md``; rows in ``actors.inspection.views``.
 """
 
 from __future__ import annotations

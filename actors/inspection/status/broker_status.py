@@ -27,7 +27,7 @@ _MAX_DOUBTS = 16
 
 
 def status(sources: StatusSources) -> dict[str, Any]:
-    """Return the status, without iterating over sessions; see ``docs/inspector.md``.
+    """Return the status, without iterating over sessions; see ``docs/nats-api.md``.
 
     Times are Unix milliseconds, sizes bytes.
     """
