@@ -3,7 +3,7 @@
 MQTT without I/O: decoding and encoding of packets, and matching of topics.
 
 One ``Decoder`` belongs to one connection, ``PublishEncoder`` encodes a batch once for all its
-receivers. ``docs/architecture.md`` and the module ``decoder`` describe how.
+receivers. ``docs/contribute/architecture.md`` and the module ``decoder`` describe how.
 
 MQTT 5 without I/O: its additions to MQTT 3.1 and 3.1.1.
 
