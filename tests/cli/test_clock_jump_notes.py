@@ -47,7 +47,7 @@ class Source(SimpleNamespace):
     def __init__(self, log: LogBuilder) -> None:
         super().__init__(
             begin=1, first=1, last=log.last, noted=None, cut=None, unproven=None, live=False,
-            where="here", log=log,
+            without_mark=True, where="here", log=log,
         )  # fmt: skip
 
     async def some(self, sequences: Sequence[int]) -> list[Record]:
