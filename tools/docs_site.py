@@ -1,8 +1,8 @@
 """What MkDocs needs to make a site of ``docs/``: a hook that ``mkdocs.yml`` names.
 
 It fills patterns in the navigation, adds the pages that lie in the root of the repository and the
-DESIGN.md of each package, and turns links to files that the site does not have (source code, tests) into plain text. The search
-prefers pages for users.
+DESIGN.md of each package, and turns links to files that the site does not have (source code, tests)
+into plain text. The search prefers pages for users.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exit codes: the same for the same error in every command, as in the table of the commands' DESIGN.md."""
+"""Exit codes: the same for the same error in every command, as ``cli/DESIGN.md`` lists them."""
 
 from __future__ import annotations
 
