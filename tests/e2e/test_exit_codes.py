@@ -57,6 +57,7 @@ LIVE = (
     "top --once",
     "status",
     "doctor",
+    "confirm-clock",
 )
 OTHERS = {
     # these neither read a log nor ask a broker
