@@ -20,7 +20,7 @@ DOCS = ROOT / "docs"
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
-    *sorted(page for page in DOCS.rglob("*.md") if "decisions" not in page.parts),
+    *sorted(DOCS.rglob("*.md")),
 ]
 COMMAND: Any = typer.main.get_command(app)
 

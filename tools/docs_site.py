@@ -1,8 +1,8 @@
 """What MkDocs needs to make a site of ``docs/``: a hook that ``mkdocs.yml`` names.
 
-It fills patterns in the navigation, adds the pages that lie in the root of the repository, and
-turns links to files that the site does not have (source code, tests) into plain text. The search
-prefers pages for users.
+It fills patterns in the navigation, adds the pages that lie in the root of the repository and the
+DESIGN.md of each package, and turns links to files that the site does not have (source code, tests)
+into plain text. The search prefers pages for users.
 """
 
 from __future__ import annotations
@@ -15,7 +15,17 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
-FROM_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md")
+PACKAGES = ("protocol", "eventstore", "projections", "actors", "cluster", "spark", "cli")
+FROM_ROOT = (
+    *("CHANGELOG.md", "CONTRIBUTING.md"),
+    *(
+        page.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for page in sorted((ROOT / package).rglob("DESIGN.md"))
+    ),
+)
+"""The pages outside docs/, by their path in the repository."""
+_DOCS = re.compile(r"\]\(((?:\.\./)*)docs/")
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 
 
@@ -38,17 +48,17 @@ def _filled(nav: list[Any], docs: Path) -> list[Any]:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages in the root of the repository."""
+    """Add the pages outside docs/."""
     for name in FROM_ROOT:
-        text = (ROOT / name).read_text("utf-8").replace("](docs/", "](")
+        text = _DOCS.sub(r"](\1", (ROOT / name).read_text("utf-8"))
         files.append(File.generated(config, name, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:  # noqa: ARG001
-    """Make links to root pages work, and keep only the text of links to other files."""
+    """Make links to pages outside docs/ work; keep only the text of links to other files."""
     folder = PurePosixPath(page.file.src_uri).parent
-    if "contribute" in folder.parts:
+    if "contribute" in folder.parts or page.file.src_uri.endswith("DESIGN.md"):
         page.meta.setdefault("search", {"boost": 0.2})
 
     def link(match: re.Match[str]) -> str:

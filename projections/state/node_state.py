@@ -354,7 +354,7 @@ class NodeState:
         followed: Iterable[tuple[str, Position, str]] = (),
         doubts: Iterable[Sequence[Any]] = (),
     ) -> None:
-        """Adopt the state in the projections' mark: see ``storage.format.ProjectionMark``."""
+        """Adopt the state in the projections' mark: see ``projections.state.format``."""
         self.bridged = bridged
         self.epoch = epoch
         self.followed = {name: FollowedLog(through, link) for name, through, link in followed}

@@ -1,4 +1,4 @@
-"""Exit codes: the same for the same error in every command, as in the page of the architecture."""
+"""Exit codes: the same for the same error in every command, as ``cli/DESIGN.md`` lists them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "contribute" / "architecture.md"
+PAGE = Path(__file__).resolve().parents[2] / "cli" / "DESIGN.md"
 READERS = (
     "log",
     "log verify",
@@ -57,6 +57,7 @@ LIVE = (
     "top --once",
     "status",
     "doctor",
+    "confirm-clock",
 )
 OTHERS = {
     # these neither read a log nor ask a broker
