@@ -8,18 +8,121 @@ import structlog
 
 from actors.limits.address_networks import network_of
 from actors.limits.connection_quota import ConnectionQuotas
-from actors.limits.flapping import Flapping
 from actors.limits.overload import Overload
 from actors.limits.publish_rates import PublishRates, RateLimiter
 from actors.limits.rejection_log import RejectionLog
 from actors.limits.slow_readers import Reader, SlowReader, SlowReaders
-from actors.limits.topic_limits import TopicLimits
+from actors.limits.token_bucket import Buckets
 from actors.limits.unauthenticated import Unauthenticated
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping
 
     from actors.limits.limit_options import LimitOptions, Quota
+
+
+class TopicLimits:
+    """Limits on a single client's additions to the subscription index; 0 disables one."""
+
+    __slots__ = (
+        "_levels",
+        "_subscriptions",
+        "_wildcards",
+        "patterns",
+        "patterns_in_all",
+        "subscriptions_in_all",
+    )
+
+    def __init__(
+        self,
+        subscriptions: int,
+        levels: int,
+        wildcards: int,
+        patterns: int = 0,
+        patterns_in_all: int = 0,
+        subscriptions_in_all: int = 0,
+    ) -> None:
+        self.patterns = patterns
+        """Wildcard patterns of one session, see ``actors.routing.wildcard_patterns``."""
+        self.patterns_in_all = patterns_in_all
+        """Wildcard patterns of all sessions."""
+        self.subscriptions_in_all = subscriptions_in_all
+        """Subscriptions of all sessions."""
+        self._subscriptions = subscriptions
+        self._levels = levels
+        self._wildcards = wildcards
+
+    def refuses_filter(self, topic_filter: str, held: int, *, new: bool) -> str | None:
+        """Return why a session with ``held`` subscriptions may not have this one, or None.
+
+        ``new``: the session does not have this subscription yet.
+        """
+        if self._levels and topic_filter.count("/") >= self._levels:
+            return "topic_levels"
+        # A wildcard is a whole level, so each of these characters is one [MQTT-4.7.1-2/3].
+        if self._wildcards and topic_filter.count("+") + topic_filter.count("#") > self._wildcards:
+            return "wildcards"
+        if new and self._subscriptions and held >= self._subscriptions:
+            return "subscriptions"
+        return None
+
+
+# Each connect and each end of a connection is an event on disk, so a client that does nothing else
+# costs more than one that publishes.
+
+
+class Flapping:
+    """Counts connects by key, such as user and client identifier.
+
+    ``connects`` within ``window`` seconds are allowed; with one more, the key is refused for
+    ``backoff`` seconds. Connects during that time do not extend it, so a client that keeps trying
+    is accepted afterwards. At most ``most`` keys are remembered.
+    """
+
+    __slots__ = ("_backoff", "_most", "_refused_until", "_seen")
+
+    def __init__(self, connects: int, window: float, backoff: float, most: int = 10_000) -> None:
+        self._seen = Buckets(connects / window, float(connects), most) if connects else None
+        self._backoff = backoff
+        self._most = most
+        self._refused_until: dict[Hashable, float] = {}
+        """End of each refusal, in order, since all refusals have the same duration."""
+
+    def __len__(self) -> int:
+        """Return the number of refused keys."""
+        return len(self._refused_until)
+
+    def refuses(self, key: Hashable, now: float) -> bool:
+        """Return whether a key is refused, without counting anything."""
+        return self._refused_until.get(key, now) > now
+
+    def connects(self, key: Hashable, now: float) -> float:
+        """Count a connect; return for how many seconds the key is refused, 0 if it is not."""
+        if self._seen is None:
+            return 0.0
+        until = self._refused_until.get(key)
+        if until is not None:
+            if until > now:
+                return until - now
+            del self._refused_until[key]
+        if self._seen.allows(key, now):
+            self._seen.take(key, 1, now)
+            return 0.0
+        if len(self._refused_until) >= self._most:
+            del self._refused_until[next(iter(self._refused_until))]
+        self._refused_until[key] = now + self._backoff
+        return self._backoff
+
+    def sweep(self, now: float) -> None:
+        """Remove keys whose refusal ended or whose connects are old; to be called once a second."""
+        if self._seen is not None:
+            self._seen.forget_full(now)
+        while self._refused_until:
+            first = next(iter(self._refused_until))
+            if self._refused_until[first] > now:
+                break
+            del self._refused_until[first]
+
 
 _log = structlog.get_logger("foldmq")
 

@@ -193,7 +193,7 @@ def _setting_parameter(name: str) -> inspect.Parameter:
         kind = bool | None
     elif _is_list(field):
         kind = list[str] | None
-    return _parameter(name, kind, _help(field), _metavar(name, field))
+    return _parameter(name, kind, _help(field), metavar_of(name, field))
 
 
 def _parameter(name: str, kind: object, text: str, metavar: str | None = None) -> inspect.Parameter:
@@ -212,7 +212,8 @@ def _parameter(name: str, kind: object, text: str, metavar: str | None = None) -
     )
 
 
-def _metavar(name: str, field: FieldInfo) -> str | None:
+def metavar_of(name: str, field: FieldInfo) -> str | None:
+    """Return the metavariable of a setting's flag; None: the flag has no value."""
     if _is_read_by(size, field):
         return "SIZE"
     if _is_read_by(seconds, field):

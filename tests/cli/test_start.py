@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from cli.logs import source_flags
 from cli.main import app
 from cli.program.command_table import GROUPS, HIDDEN
 from cli.program.help_pages import PageCommand
@@ -51,10 +50,21 @@ def loaded(arguments: str, modules: tuple[str, ...]) -> list[str]:
     [
         "--help",
         "--version",
-        "complete -- sessions ls --so",
+        "complete -- completion b",
         "completion bash",
         "pub --help",
         "sub --help",
+    ],
+)
+def test_help_loads_nothing_of_what_the_commands_do(arguments: str) -> None:
+    assert loaded(arguments, NOTHING) == []
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "complete -- sessions ls --so",
         "sessions ls --help",
         "subscriptions --help",
         "top --help",
@@ -63,8 +73,8 @@ def loaded(arguments: str, modules: tuple[str, ...]) -> list[str]:
         "spark audit --help",
     ],
 )
-def test_help_loads_nothing_of_what_the_commands_do(arguments: str) -> None:
-    assert loaded(arguments, NOTHING) == []
+def test_help_of_commands_on_a_log_loads_the_fields_of_its_location(arguments: str) -> None:
+    assert loaded(arguments, tuple(name for name in NOTHING if name != "pydantic")) == []
 
 
 @pytest.mark.system
@@ -113,11 +123,6 @@ def test_the_table_of_commands_agrees_with_the_commands() -> None:
 def test_every_setting_has_a_topic() -> None:
     assert sorted(SETTING_NAMES) == sorted(Settings.model_fields)
     assert len(set(SETTING_NAMES)) == len(SETTING_NAMES)
-
-
-def test_flags_of_the_log_agree_with_the_settings() -> None:
-    for name, text in source_flags._NATS_HELP.items():
-        assert text == Settings.model_fields[name].description
 
 
 def test_commands_have_pages_with_sections() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventstore.copies.block_files import framed
-from eventstore.copies.damaged_log import Plan, Rescue, StoredLog
+from eventstore.copies.damaged_log import Plan, Rescue, StoredLog, framed
 from eventstore.format.records import decode_record
 from projections.past.salvage_needs import SalvageNeeds
 

@@ -11,7 +11,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from eventstore.copies.block_files import framed
+from eventstore.copies.damaged_log import framed
 from eventstore.datadir import DataDir
 from eventstore.format.records import decode_record
 from eventstore.log.watermark import Watermark
