@@ -1,7 +1,7 @@
 """Copies what can be proven of a damaged log into a new data directory.
 
 The damaged store is never modified: the records are read from its files as they are
-(``eventstore.copies.damaged_log``). Records whose checksum is right and that continue each other
+(``eventstore.reading.damaged_log``). Records whose checksum is right and that continue each other
 are *runs*; all runs that fit together by their sequences are kept, byte by byte and under the same
 sequences. Every other record is given up. Between two runs, records stand in for those that were
 given up: the last of them has a LogSalvaged, which says what is missing, and which joins the chain
@@ -20,16 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from eventstore.copies.fresh_log import (
-    begin_log,
-    finish_directory,
-    fresh_store,
-    log_names,
-    new_directory,
-    opened_store,
-    require_room,
-    work_directory,
-)
 from eventstore.datadir import DataDir, take_lock
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, NoLog, UnknownLogFormat
 from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent, entries
@@ -58,13 +48,23 @@ from eventstore.log.record_reader import read_stored
 from eventstore.log.watermark import Watermark
 from eventstore.nats.jetstream import read_bounds
 from eventstore.nats.log_stream import ensure_stream
+from eventstore.reading.fresh_log import (
+    begin_log,
+    finish_directory,
+    fresh_store,
+    log_names,
+    new_directory,
+    opened_store,
+    require_room,
+    work_directory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from eventstore.copies.fresh_log import FreshLog
     from eventstore.format.event_parsing import Event
+    from eventstore.reading.fresh_log import FreshLog
 
 # A server that finds damage may cut off the rest of a file, or refuse it. Each message is stored
 # as, with integers little-endian: length of the whole (4 bytes, the highest bit set if there are
