@@ -5,24 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from cli.settings.log_settings import LogSettings
 from cli.settings.setting_sources import PREFIX
 
 if TYPE_CHECKING:
     from cli.settings.settings import Settings
     from eventstore.datadir import DataDir
 
-_FOR_NATS = (
-    "nats_url",
-    "nats_user",
-    "nats_password",
-    "nats_password_file",
-    "nats_creds",
-    "nats_nkey",
-    "nats_ca",
-    "nats_cert",
-    "nats_key",
-    "nats_domain",
-    "cluster",
+_FOR_NATS = tuple(
+    name for name in LogSettings.model_fields if name.startswith("nats_") or name == "cluster"
 )
 _FOR_LOGS = (
     "partitions",
