@@ -9,7 +9,7 @@ import typer
 
 from cli.common.colour import painted
 from cli.program import argv_secrets
-from cli.program.command_group import CommandGroup
+from cli.program.command_table import CommandGroup
 from cli.program.deferred_import import defer
 from cli.program.help_pages import Program
 from cli.program.process_end import end_process

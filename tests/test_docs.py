@@ -179,7 +179,7 @@ def test_the_pages_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "tool", ["benchmark_chart", "events_table", "flag_table", "settings_table", "columns_table"]
+    "tool", ["benchmark_chart", "events_table", "settings_table", "columns_table"]
 )
 def test_generated_page_is_up_to_date(tool: str) -> None:
     module = _tool(tool)

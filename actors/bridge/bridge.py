@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from eventstore.log.message_store import StoredMessages
     from eventstore.log.pending_record import GatedOutput
     from eventstore.nats.batch_client import BatchClient
-    from eventstore.nats.batch_parser import NatsMessage
+    from eventstore.nats.batch_transport import NatsMessage
     from protocol.mqtt.packets import Publishes
 
 _log = structlog.get_logger("foldmq")

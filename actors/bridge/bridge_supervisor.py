@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from actors.limits.bridge_options import BridgeOptions
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import Publication
-    from eventstore.nats.batch_parser import NatsMessage
+    from eventstore.nats.batch_transport import NatsMessage
     from eventstore.nats.connection import ConnectionOptions
 
 _log = structlog.get_logger("foldmq")

@@ -25,7 +25,7 @@ from protocol.nats.headers import encode_value
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from eventstore.nats.batch_parser import NatsMessage
+    from eventstore.nats.batch_transport import NatsMessage
 
 _MAX = 10_000
 """Maximum number of owed copies; the oldest are cleared first."""

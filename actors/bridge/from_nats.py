@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from eventstore.format.positions import Position
     from eventstore.log.pending_record import OutputSink
-    from eventstore.nats.batch_parser import NatsMessage
+    from eventstore.nats.batch_transport import NatsMessage
     from protocol.nats.headers import Headers
     from protocol.nats.property_headers import ReadProperties
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import uvloop
 
 from eventstore.nats.batch_client import BatchClient, encode_pub
-from eventstore.nats.batch_parser import NatsMessage
+from eventstore.nats.batch_transport import NatsMessage
 from eventstore.nats.connection import ConnectionOptions
 
 TIMEOUT = 5.0

@@ -13,9 +13,9 @@ from cli.common.package_version import version
 from cli.common.progress_bar import progress
 from cli.logs.node_logs import open_logs
 from cli.logs.source_flags import SourceFlags
-from eventstore.copies.backup_files import Manifest
-from eventstore.copies.log_backup import BackupResult, back_up, restore
 from eventstore.errors import UsageError
+from eventstore.reading.backup_files import Manifest
+from eventstore.reading.log_backup import BackupResult, back_up, restore
 
 STREAM = "-"
 """The place that stands for the standard input or output."""

@@ -11,7 +11,7 @@ import typer
 
 from cli.common import text
 from cli.common.package_version import version
-from eventstore.copies.damaged_log import SalvageResult, salvage
+from eventstore.reading.damaged_log import SalvageResult, salvage
 from projections.past.salvage_needs import SalvageNeeds
 
 _UPDATE_SECONDS = 0.2

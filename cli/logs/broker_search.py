@@ -23,7 +23,7 @@ from cli.logs.log_brokers import LogBrokers
 from cli.logs.nats_access import external_access
 from cli.logs.several_logs import log_names
 from cli.logs.source_flags import SourceFlags
-from cli.settings.log_settings import LogLocationSettings, load_log_settings
+from cli.settings.log_settings import LogSettings, load_log_settings
 from eventstore.datadir import DataDir
 from eventstore.display import name
 from eventstore.errors import UsageError
@@ -88,7 +88,7 @@ async def open_brokers(flags: SourceFlags) -> AsyncIterator[LogBrokers]:
 
 
 async def _in_directory(
-    stack: contextlib.AsyncExitStack, settings: LogLocationSettings, node: str | None
+    stack: contextlib.AsyncExitStack, settings: LogSettings, node: str | None
 ) -> _Place:
     datadir = DataDir(settings.data_dir)
     try:
@@ -183,7 +183,7 @@ def _in_use(datadir: DataDir) -> bool:
 
 
 async def _on_external(
-    stack: contextlib.AsyncExitStack, settings: LogLocationSettings, node: str | None
+    stack: contextlib.AsyncExitStack, settings: LogSettings, node: str | None
 ) -> _Place:
     access = external_access(settings)
     where = f"NATS at {access.where}"

@@ -11,10 +11,10 @@ from eventstore.nats.server_urls import split_urls
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cli.settings.log_settings import LogLocationSettings
+    from cli.settings.log_settings import LogSettings
 
 
-def external_access(settings: LogLocationSettings) -> ConnectionOptions:
+def external_access(settings: LogSettings) -> ConnectionOptions:
     """Return the options of a connection to the external NATS server with the log.
 
     Raises ConfigError if the password file cannot be read.

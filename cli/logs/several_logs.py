@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from cli.settings.log_settings import LogLocationSettings
+from cli.settings.log_settings import LogSettings
 from eventstore.datadir import DataDir
 from eventstore.display import name
 from eventstore.errors import UsageError
@@ -10,7 +10,7 @@ from eventstore.partitions import partition_names, partition_of
 from protocol.mqtt.shared_filters import SHARE
 
 
-def log_names(settings: LogLocationSettings) -> list[str]:
+def log_names(settings: LogSettings) -> list[str]:
     """Return the names of the logs of a cluster, or of the processes of a data directory.
 
     None are returned if there is one log.

@@ -9,7 +9,7 @@ from pathlib import Path
 from cli.logs.nats_access import external_access
 from cli.logs.several_logs import log_names
 from cli.logs.source_flags import SourceFlags
-from cli.settings.log_settings import LogLocationSettings, load_log_settings
+from cli.settings.log_settings import LogSettings, load_log_settings
 from eventstore.errors import UsageError
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.partitions import directory_name
@@ -69,7 +69,7 @@ def write_notice(line: str) -> None:
 
 
 async def find_location(
-    stack: contextlib.AsyncExitStack, settings: LogLocationSettings, flags: SourceFlags
+    stack: contextlib.AsyncExitStack, settings: LogSettings, flags: SourceFlags
 ) -> LogLocation:
     """Return the NATS server with the log; ``stack`` stops a server that was started for it.
 

@@ -10,35 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from cli.program.help_pages import HELP_ALL, help_all_parameter
+from cli.settings.log_settings import LogSettings
+from cli.settings.setting_flags import metavar_of
 from cli.settings.setting_sources import flag_of
 
-_FROM_SETTINGS = {
-    "data_dir": "DIR",
-    "nats_url": "URL",
-    "nats_user": "TEXT",
-    "nats_password": "TEXT",
-    "nats_password_file": "FILE",
-    "nats_creds": "FILE",
-    "nats_nkey": "FILE",
-    "nats_ca": "FILE",
-    "nats_cert": "FILE",
-    "nats_key": "FILE",
-    "nats_domain": "NAME",
-}
-_NATS_HELP = {
-    "nats_user": "User name for --nats-url.",
-    "nats_password": "Password for --nats-url; --nats-password-file is safer.",
-    "nats_password_file": "File whose first line is the password for --nats-url.",
-    "nats_creds": "Credentials file (JWT and seed) for --nats-url.",
-    "nats_nkey": "File with an nkey seed for --nats-url.",
-    "nats_ca": "CA certificates that the NATS server's certificate is verified against.",
-    "nats_cert": "Client certificate for the NATS server.",
-    "nats_key": "Private key of --nats-cert.",
-    "nats_domain": "JetStream domain of the log, for a NATS server that is a leaf node. Default: "
-    "the domain of --nats-url.",
-}
+_FROM_SETTINGS = [
+    name for name in LogSettings.model_fields if name == "data_dir" or name.startswith("nats_")
+]
 _HELP = {
-    **_NATS_HELP,
     "data_dir": "Data directory of the broker, running or not. [default: foldmq-data]",
     "nats_url": "NATS server with the log. Default: the embedded server of --data-dir.",
 }
@@ -52,7 +31,6 @@ _OTHERS = (
 )
 _VERBOSE = "Print where the log is read."
 _LIVE = {
-    **_NATS_HELP,
     "data_dir": "Data directory of the broker. [default: foldmq-data]",
     "nats_url": "NATS server of the broker. Default: the embedded server of --data-dir.",
     "node": "Node or log of the broker, if there are several.",
@@ -123,10 +101,12 @@ def _with_flags(
 
     own = list(inspect.signature(command).parameters.values())[1:]
     parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
-    for key, metavar in _FROM_SETTINGS.items():
-        parameters.append(
-            _parameter(key, str | None, (flag_of(key),), metavar, helps[key], section)
-        )
+    for key in _FROM_SETTINGS:
+        field = LogSettings.model_fields[key]
+        # The other addresses of a cluster's servers need not be known here.
+        metavar = "URL" if key == "nats_url" else metavar_of(key, field)
+        text = helps.get(key, field.description or "")
+        parameters.append(_parameter(key, str | None, (flag_of(key),), metavar, text, section))
     parameters += [_parameter(*other, section) for other in others]
     verbose = _parameter("verbose", bool, ("-v", "--verbose"), None, verbose_help, section)
     parameters.append(verbose.replace(default=False))
@@ -148,7 +128,7 @@ def _parameter(
         show_default=False,
         metavar=metavar,
         rich_help_panel=section,
-        hidden=key in _NATS_HELP,
+        hidden=key in _FROM_SETTINGS and key not in _HELP,
     )
     return inspect.Parameter(
         key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]

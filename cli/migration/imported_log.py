@@ -31,7 +31,6 @@ from cli.migration.mosquitto_database import (
     MosquittoDatabase,
     StoredMessage,
 )
-from eventstore.copies import fresh_log
 from eventstore.datadir import new_node_id
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import LOG_SESSION, NATS_SESSION
@@ -45,6 +44,7 @@ from eventstore.format.positions import MAX_INDEX, Position, position
 from eventstore.format.records import encode_record, link_of
 from eventstore.log.message_store import Message
 from eventstore.log.watermark import Watermark
+from eventstore.reading import fresh_log
 from projections.state.filter_links import linked
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage

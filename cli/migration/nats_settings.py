@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from cli.common import text
 from cli.settings.setting_sources import ConfigError
-from eventstore.server import config_parser, user_blocks
+from eventstore.server import config_parser, users_file
 from protocol.mqtt.topics import TopicError, validate_topic_filter
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _add_users(
     lines: list[str] = []
     if isinstance(users.get("users", config_parser.Value("", 0)).what, list):
         users["users"] = config_parser.Value(list(_mqtt_users(users["users"])), users["users"].line)
-        for user, number in user_blocks.listed_users(users, str(path)):
+        for user, number in users_file.listed_users(users, str(path)):
             if user.nkey:
                 result.unmatch(f"{path}:{number}", "an nkey: MQTT clients cannot use it")
                 continue

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cli.program.help_pages import Program
-from cli.program.setting_flags import with_settings_flags
+from cli.settings.setting_flags import with_settings_flags
 
 _app = Program(help="Check the configuration.", no_args_is_help=True)
 

@@ -39,7 +39,12 @@ from cli.serve.certificates import read_certificates, with_files
 from cli.serve.cluster_member import ClusterMember, SteppedDown
 from cli.serve.edge_factory import PeerSockets
 from cli.serve.http_monitor import HttpMonitor
-from cli.serve.limits_factory import affordable_connections, limit_options
+from cli.serve.limits_factory import (
+    affordable_connections,
+    limit_options,
+    make_bridge,
+    make_options,
+)
 from cli.serve.listener_factory import Listeners
 from cli.serve.log_bound import log_bound
 from cli.serve.log_store import (
@@ -51,7 +56,6 @@ from cli.serve.log_store import (
     open_store,
 )
 from cli.serve.microservice import serve_inspector
-from cli.serve.options_factory import make_bridge, make_options
 from cli.serve.supervisor import check_process_count
 from cli.serve.systemd_notify import Notifier
 from cli.serve.web_process import WebProcess

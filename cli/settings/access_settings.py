@@ -4,11 +4,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
-from pydantic_settings import NoDecode
+from pydantic import BeforeValidator, Field
 
-from actors.access.scram import SCRAM_SHA_256
-from cli.settings.setting_types import ExpandedPath, Seconds, several
+from cli.settings.setting_types import ExpandedPath, Seconds, SettingsGroup, several
 
 if TYPE_CHECKING:
     from cli.settings.settings import Settings
@@ -16,10 +14,10 @@ if TYPE_CHECKING:
 
 _SUBJECT = re.compile(r"foldmq(\.[A-Za-z0-9_-]+)+")
 
-TextList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(several)]
+TextList = Annotated[tuple[str, ...], BeforeValidator(several)]
 
 
-class AccessFields(BaseModel):
+class AccessFields(SettingsGroup):
     """Settings of users, tokens, the auth callout and permissions."""
 
     password_file: ExpandedPath | None = Field(
@@ -125,10 +123,10 @@ def access_contradictions(settings: "Settings") -> Iterator[str]:
         )
     if settings.auth_method is not None and settings.auth_subject is None:
         yield "auth_method also needs auth_subject, the subject of the auth callout"
-    if settings.auth_method == SCRAM_SHA_256 and settings.password_file is not None:
+    if settings.auth_method == "SCRAM-SHA-256" and settings.password_file is not None:
         yield (
-            f"auth_method = {SCRAM_SHA_256} cannot be combined with password_file, whose users "
-            "log in by that method: choose another name"
+            f"auth_method = {settings.auth_method} cannot be combined with password_file, whose "
+            "users log in by that method: choose another name"
         )
     if settings.bridge_user_map and not settings.authenticates and settings.tls_identity == "none":
         yield (

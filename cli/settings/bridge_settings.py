@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
-from pydantic_settings import NoDecode
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from cli.settings.setting_types import ExpandedPath, OptionalAddress, Size, several
+from cli.settings.setting_types import ExpandedPath, OptionalAddress, SettingsGroup, Size, several
 from eventstore.display import escaped
-from protocol.nats.mapping import Mapping, parse_users
-from protocol.nats.property_headers import allowed_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,34 +18,45 @@ if TYPE_CHECKING:
 Texts = tuple[str, ...]
 
 
+# The validators load what they need: the help page of ``serve`` has the fields, but no values.
+
+
 def _filters(filters: Texts) -> Texts:
+    from protocol.nats.mapping import Mapping
+
     Mapping(filters=filters)
     return filters
 
 
 def _rules(rules: Texts) -> Texts:
+    from protocol.nats.mapping import Mapping
+
     Mapping.parse(rules)
     return rules
 
 
 def _user_rules(rules: Texts) -> Texts:
+    from protocol.nats.mapping import parse_users
+
     parse_users(rules)
     return rules
 
 
 def _header_names(names: Texts) -> Texts:
+    from protocol.nats.property_headers import allowed_names
+
     allowed_names(names)
     return names
 
 
 # The errors of protocol.nats.mapping are ValueErrors too.
 TopicFilters = Annotated[
-    Texts, NoDecode, BeforeValidator(several), Field(min_length=1), AfterValidator(_filters)
+    Texts, BeforeValidator(several), Field(min_length=1), AfterValidator(_filters)
 ]
-MoreFilters = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_filters)]
-SubjectRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_rules)]
-UserRules = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_user_rules)]
-HeaderNames = Annotated[Texts, NoDecode, BeforeValidator(several), AfterValidator(_header_names)]
+MoreFilters = Annotated[Texts, BeforeValidator(several), AfterValidator(_filters)]
+SubjectRules = Annotated[Texts, BeforeValidator(several), AfterValidator(_rules)]
+UserRules = Annotated[Texts, BeforeValidator(several), AfterValidator(_user_rules)]
+HeaderNames = Annotated[Texts, BeforeValidator(several), AfterValidator(_header_names)]
 
 # Settings that authenticate MQTT clients.
 _AUTHENTICATING = ("password_file", "jwt_keys", "auth_subject")
@@ -61,7 +69,7 @@ _GIB = 2**30
 _IDENTITY = ("bridge_user", "bridge_password", "bridge_password_file", "bridge_creds")
 
 
-class BridgeFields(BaseModel):
+class BridgeFields(SettingsGroup):
     """Settings of the NATS server for clients and of the bridge."""
 
     nats_listen: OptionalAddress = Field(
@@ -141,10 +149,6 @@ class BridgeFields(BaseModel):
         default=(),
         description="Header, such as Nats-Rollup, that MQTT clients may set with a user property "
         "although NATS servers act on it. May be repeated.",
-    )
-    bridge_url: str | None = Field(
-        default=None,
-        description="NATS server to exchange messages with. Default: --nats-url.",
     )
     bridge_user: str | None = Field(default=None, description="User name for --bridge-url.")
     bridge_password: str | None = Field(

@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from actors.access.login_backoff import BackoffOptions
 from actors.limits.broker_options import BrokerOptions
-from cli.settings.setting_types import Seconds, Size
+from cli.settings.setting_types import Seconds, SettingsGroup, Size
 
 _OPTIONS = BrokerOptions(node="")
 _DEFAULTS = _OPTIONS.bounds
@@ -18,7 +18,7 @@ _GIB = 2**30
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class LimitFields(BaseModel):
+class LimitFields(SettingsGroup):
     """Limits on connections, rates, memory, sessions and topics."""
 
     max_connections: int = Field(

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
-from pydantic_settings import NoDecode
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from cli.common.endpoints import Endpoint, endpoint
 from cli.common.units import Address
-from cli.settings.setting_types import ExpandedPath, several
+from cli.settings.setting_types import ExpandedPath, SettingsGroup, several
 from eventstore.display import escaped
 
 if TYPE_CHECKING:
@@ -98,20 +97,18 @@ def _origin(value: object) -> str:
 
 
 Listens = Annotated[
-    tuple[Annotated[Listen, BeforeValidator(listen)], ...], NoDecode, BeforeValidator(several)
+    tuple[Annotated[Listen, BeforeValidator(listen)], ...], BeforeValidator(several)
 ]
 WebSocketPaths = Annotated[
-    tuple[Annotated[str, BeforeValidator(_path)], ...], NoDecode, BeforeValidator(several)
+    tuple[Annotated[str, BeforeValidator(_path)], ...], BeforeValidator(several)
 ]
 Networks = Annotated[
-    tuple[Annotated[Network, BeforeValidator(_network)], ...], NoDecode, BeforeValidator(several)
+    tuple[Annotated[Network, BeforeValidator(_network)], ...], BeforeValidator(several)
 ]
-Origins = Annotated[
-    tuple[Annotated[str, BeforeValidator(_origin)], ...], NoDecode, BeforeValidator(several)
-]
+Origins = Annotated[tuple[Annotated[str, BeforeValidator(_origin)], ...], BeforeValidator(several)]
 
 
-class ListenerFields(BaseModel):
+class ListenerFields(SettingsGroup):
     """Settings of the listeners."""
 
     listen: Listens = Field(

@@ -1,27 +1,16 @@
-"""The settings of the log's location, for commands that need no others.
+"""The settings of the log's location; commands that need no others read only these."""
 
-They are those of ``cli.settings.settings``, read and checked in the same way, but without pydantic
-and without the values of other settings.
-"""
-
-import dataclasses
-import json
 import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
-from cli.settings.setting_sources import (
-    ConfigError,
-    Layer,
-    UnknownSettingError,
-    merge_layers,
-    read_layers,
-)
-from cli.settings.setting_topics import SETTING_NAMES
+from pydantic import Field
+
+from cli.settings.setting_flags import SETTING_NAMES
+from cli.settings.setting_sources import ConfigError, UnknownSettingError, read_layers
+from cli.settings.setting_types import ExpandedPath, SettingsGroup, read_settings
 from eventstore.display import escaped
-from eventstore.home_paths import NoHome, expand_home
 from eventstore.nats.server_urls import url_problem
 
 MAX_PARTITIONS: Final = 32
@@ -29,96 +18,71 @@ _DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
-class LogLocationSettings(Protocol):
-    """The location of the log: these settings, or all of them."""
+class LogSettings(SettingsGroup):
+    """The settings of the log's location: the data directory, or the NATS server that stores it."""
 
-    @property
-    def data_dir(self) -> Path:
-        """The data directory."""
+    data_dir: ExpandedPath = Field(
+        default=Path("foldmq-data"),
+        description="Directory of the event log; only one broker may use it at a time.",
+    )
 
-    @property
-    def nats_url(self) -> str | None:
-        """The external NATS server with the log; None: the embedded one of ``data_dir``."""
-
-    @property
-    def nats_user(self) -> str | None:
-        """The user there."""
-
-    @property
-    def nats_password(self) -> str | None:
-        """The password of that user."""
-
-    @property
-    def nats_password_file(self) -> Path | None:
-        """The file with that password."""
-
-    @property
-    def nats_creds(self) -> Path | None:
-        """The file with a JWT and a seed."""
-
-    @property
-    def nats_nkey(self) -> Path | None:
-        """The file with a seed."""
-
-    @property
-    def nats_ca(self) -> Path | None:
-        """The CA certificates of that server."""
-
-    @property
-    def nats_cert(self) -> Path | None:
-        """The client certificate."""
-
-    @property
-    def nats_key(self) -> Path | None:
-        """The private key of the client certificate."""
-
-    @property
-    def nats_domain(self) -> str | None:
-        """The JetStream domain of the log."""
-
-    @property
-    def cluster(self) -> str | None:
-        """The cluster that shares the log."""
-
-    @property
-    def partitions(self) -> int:
-        """The number of its logs."""
-
-    @property
-    def bridge_url(self) -> str | None:
-        """The NATS server of the bridge, which has the same certificates."""
-
-    @property
-    def model_fields_set(self) -> Collection[str]:
-        """The names of the settings that the operator set."""
+    nats_url: str | None = Field(
+        default=None,
+        description="NATS server that stores the log, or several of its cluster, separated by "
+        "commas. Default: an embedded server.",
+    )
+    nats_user: str | None = Field(default=None, description="User name for --nats-url.")
+    nats_password: str | None = Field(
+        default=None,
+        repr=False,
+        description="Password for --nats-url; --nats-password-file is safer.",
+    )
+    nats_password_file: ExpandedPath | None = Field(
+        default=None, description="File whose first line is the password for --nats-url."
+    )
+    nats_creds: ExpandedPath | None = Field(
+        default=None, description="Credentials file (JWT and seed) for --nats-url."
+    )
+    nats_nkey: ExpandedPath | None = Field(
+        default=None, description="File with an nkey seed for --nats-url."
+    )
+    nats_ca: ExpandedPath | None = Field(
+        default=None,
+        description="CA certificates that the NATS server's certificate is verified against.",
+    )
+    nats_cert: ExpandedPath | None = Field(
+        default=None, description="Client certificate for the NATS server."
+    )
+    nats_key: ExpandedPath | None = Field(default=None, description="Private key of --nats-cert.")
+    nats_domain: str | None = Field(
+        default=None,
+        description="JetStream domain of the log, for a NATS server that is a leaf node. Default: "
+        "the domain of --nats-url.",
+    )
+    cluster: str | None = Field(
+        default=None,
+        description="Name of the cluster that this node belongs to. Its nodes share one log at "
+        "--nats-url: one of them leads and serves clients, the others follow it and take over. "
+        "Default: no cluster.",
+    )
+    partitions: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_PARTITIONS,
+        description="Number of logs of the cluster. Each has a leader of its own and the sessions "
+        "of some clients, by a hash of the client identifier. All nodes need the same number, and "
+        "it cannot change later.",
+    )
+    bridge_url: str | None = Field(
+        default=None,
+        description="NATS server to exchange messages with. Default: --nats-url.",
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class LogSettings:
-    """The settings of the log's location."""
-
-    data_dir: Path = Path("foldmq-data")
-    nats_url: str | None = None
-    nats_user: str | None = None
-    nats_password: str | None = dataclasses.field(default=None, repr=False)
-    nats_password_file: Path | None = None
-    nats_creds: Path | None = None
-    nats_nkey: Path | None = None
-    nats_ca: Path | None = None
-    nats_cert: Path | None = None
-    nats_key: Path | None = None
-    nats_domain: str | None = None
-    cluster: str | None = None
-    partitions: int = 1
-    bridge_url: str | None = None
-    model_fields_set: frozenset[str] = frozenset()
-
-
-_NAMES: Final = tuple(one.name for one in dataclasses.fields(LogSettings))[:-1]
-NATS_SETTINGS: Final = tuple(name for name in _NAMES if name.startswith("nats_"))
+NATS_SETTINGS: Final = tuple(name for name in LogSettings.model_fields if name.startswith("nats_"))
 """The settings of the external NATS server with the log."""
 PATH_SETTINGS: Final = frozenset(
-    one.name for one in dataclasses.fields(LogSettings) if "Path" in str(one.type)
+    name for name, field in LogSettings.model_fields.items() if "Path" in str(field.annotation)
 )
 """Those that are paths."""
 
@@ -126,7 +90,10 @@ PATH_SETTINGS: Final = frozenset(
 def load_log_settings(
     flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None
 ) -> LogSettings:
-    """Load the settings of the log's location; raises ConfigError as ``load_settings`` does."""
+    """Load the settings of the log's location; raises ConfigError as ``load_settings`` does.
+
+    The values of other settings are not validated.
+    """
     try:
         layers = read_layers(flags, environment, config, SETTING_NAMES)
     except UnknownSettingError:
@@ -134,47 +101,13 @@ def load_log_settings(
         from cli.settings.settings import Settings
 
         layers = read_layers(flags, environment, config, Settings.model_fields)
-    values = merge_layers(layers)
-    given = {name: _value(name, values[name], layers) for name in _NAMES if name in values}
-    settings = LogSettings(**given, model_fields_set=frozenset(values))
+    settings = read_settings(LogSettings, layers)
     for contradiction in log_contradictions(settings):
         raise ConfigError(contradiction)
     return settings
 
 
-def _value(name: str, value: object, layers: list[Layer]) -> Any:
-    problem = ""
-    if isinstance(value, bool):
-        problem = "must not be true or false"
-    elif name == "partitions":
-        try:
-            number = int(value) if isinstance(value, int | str) else None
-        except ValueError:
-            number = None
-        if number is None:
-            problem = "must be a whole number"
-        elif not 1 <= number <= MAX_PARTITIONS:
-            problem = f"must be at {f'most {MAX_PARTITIONS}' if number > 0 else 'least 1'}"
-        else:
-            return number
-    elif not isinstance(value, str | Path):
-        problem = "must be text"
-    elif "\0" in str(value):
-        # No file has such a name, and C libraries would cut the text there.
-        problem = "must not contain a NUL character"
-    elif name in PATH_SETTINGS:
-        try:
-            return expand_home(value)
-        except NoHome:
-            problem = "this home directory does not exist"
-    if problem:
-        layer = next(layer for layer in layers if name in layer.values)
-        shown = "" if name == "nats_password" else " = " + json.dumps(value, default=str)
-        raise ConfigError(f"{layer.shown(name)}{shown}: {problem}")
-    return value
-
-
-def log_contradictions(settings: LogLocationSettings) -> Iterator[str]:
+def log_contradictions(settings: LogSettings) -> Iterator[str]:
     """Yield a message for each contradiction of these settings, with the remedy."""
     if settings.nats_url is None:
         needing = ["nats_user", "nats_password", "nats_password_file", "nats_creds", "nats_nkey"]
@@ -206,6 +139,6 @@ def log_contradictions(settings: LogLocationSettings) -> Iterator[str]:
         yield "nats_password and nats_password_file cannot be combined: set one of them"
 
 
-def _needs(settings: LogLocationSettings, name: str, other: str) -> Iterator[str]:
+def _needs(settings: LogSettings, name: str, other: str) -> Iterator[str]:
     if getattr(settings, name) is not None and getattr(settings, other) is None:
         yield f"{name} also needs {other}"

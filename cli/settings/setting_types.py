@@ -1,15 +1,30 @@
-"""The types of settings: each parses a text and describes the valid values."""
+"""The types and groups of settings, how they are read, and what is said of a wrong value."""
 
+import json
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic_settings import NoDecode
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from cli.common.units import Address, address, seconds, size
+from cli.settings.setting_sources import ConfigError, Layer, merge_layers
 from eventstore.home_paths import NoHome, expand_home
 
+# Settings whose values no message shows.
+_SECRETS = ("nats_password", "bridge_password")
 # Disables a listener.
 OFF = "off"
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
@@ -47,10 +62,114 @@ OptionalSize = Annotated[int | None, BeforeValidator(size)]
 Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False)]
 SyncOrSeconds = BeforeValidator(_sync)
 Addresses = Annotated[
-    tuple[Annotated[Address, BeforeValidator(address)], ...], NoDecode, BeforeValidator(several)
+    tuple[Annotated[Address, BeforeValidator(address)], ...], BeforeValidator(several)
 ]
-OptionalAddress = Annotated[Address | None, NoDecode, BeforeValidator(_address_or_off)]
-HostNames = Annotated[
-    tuple[Annotated[str, BeforeValidator(_host)], ...], NoDecode, BeforeValidator(several)
-]
+OptionalAddress = Annotated[Address | None, BeforeValidator(_address_or_off)]
+HostNames = Annotated[tuple[Annotated[str, BeforeValidator(_host)], ...], BeforeValidator(several)]
 ExpandedPath = Annotated[Path, AfterValidator(_expanded)]
+
+
+Group = TypeVar("Group", bound="SettingsGroup")
+
+
+class SettingsGroup(BaseModel):
+    """Settings that belong together. Help pages need no validators: the first use builds them."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_kinds(cls, value: object, info: ValidationInfo) -> object:
+        return checked_kind(cls.model_fields[info.field_name or ""], value)
+
+
+def read_settings(group: type[Group], layers: list[Layer], problems: Iterable[str] = ()) -> Group:
+    """Return the settings of a group from all sources.
+
+    Raises ConfigError with a line for each problem, behind those found before.
+    """
+    values = merge_layers(layers)
+    try:
+        return group(**{name: values[name] for name in group.model_fields if name in values})
+    except ValidationError as error:
+        invalid = {str(one["loc"][0]): one for one in reversed(error.errors())}
+    raise ConfigError(*problems, *(_sentence(*item, layers) for item in invalid.items()))
+
+
+def _sentence(name: str, error: ErrorDetails, layers: Iterable[Layer]) -> str:
+    layer = next(layer for layer in layers if name in layer.values)
+    value = "" if name in _SECRETS else " = " + json.dumps(layer.values[name], default=str)
+    return f"{layer.shown(name)}{value}: {allowed(name, error)}"
+
+
+def checked_kind(field: FieldInfo, value: object) -> object:
+    """Return a value, unless no setting of this kind can have it: then raise ValueError."""
+    if isinstance(value, bool) and field.annotation not in (bool, bool | None):
+        raise ValueError("must not be true or false")
+    if _holds_nul(value):
+        # No file has such a name, and C libraries would cut the text there.
+        raise ValueError("must not contain a NUL character")
+    return value
+
+
+def _holds_nul(value: object) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, Mapping):
+        return any(map(_holds_nul, value.values()))
+    return isinstance(value, list | tuple) and any(map(_holds_nul, value))
+
+
+# Elements of the settings that are lists.
+_LISTED = {
+    "jwt_audience": "name",
+    "listen": "host:port",
+    "metrics_hosts": "host name",
+    "proxy_from": "network",
+    "ws_origins": "origin",
+    "ws_path": "path",
+    "bridge_always": "topic filter",
+    "bridge_client_headers": "header name",
+    "bridge_filters": "topic filter",
+    "bridge_map": "TOPIC=SUBJECT",
+    "bridge_user_map": "USER=SUBJECT",
+}
+
+
+def allowed(name: str, error: ErrorDetails) -> str:
+    """Return the valid values, from pydantic's error."""
+    limits: dict[str, Any] = error.get("ctx", {})
+    match error["type"]:
+        case "int_parsing" | "int_from_float" | "int_type":
+            return "must be a whole number"
+        case "float_parsing" | "float_type" | "finite_number":
+            return "must be a number"
+        case "bool_parsing" | "bool_type":
+            return "must be true or false"
+        case "greater_than_equal":
+            return f"must be at least {_plain_number(limits['ge'])}"
+        case "greater_than":
+            return f"must be more than {_plain_number(limits['gt'])}"
+        case "less_than_equal":
+            return f"must be at most {_plain_number(limits['le'])}"
+        case "literal_error":
+            return f"must be {limits['expected']}"
+        case "string_type" | "path_type":
+            return "must be text"
+        case "string_too_short":
+            return "must not be empty"
+        case "too_short":
+            return f"must be a list with at least one {_LISTED[name]}"
+        case "tuple_type":
+            listed = _LISTED[name]
+            return f"must be a list of {listed}{'' if {':', '='} & {*listed} else 's'}"
+        case "value_error":
+            return str(limits["error"])
+    return "is not valid"
+
+
+def _plain_number(number: float) -> float:
+    """Return an integer for a whole number."""
+    return int(number) if number == int(number) else number

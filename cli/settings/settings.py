@@ -16,14 +16,6 @@ from pydantic import (
     PrivateAttr,
     TypeAdapter,
     ValidationError,
-    ValidationInfo,
-    field_validator,
-)
-from pydantic_core import ErrorDetails
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
 )
 
 from actors.limits.broker_options import BrokerOptions
@@ -32,25 +24,23 @@ from cli.settings.access_settings import AccessFields, access_contradictions
 from cli.settings.bridge_settings import BridgeFields, bridge_contradictions
 from cli.settings.limit_settings import LimitFields
 from cli.settings.listener_settings import Listen, ListenerFields, listed_twice, problem
-from cli.settings.log_settings import log_contradictions
-from cli.settings.setting_sources import (
-    PREFIX,
-    ConfigError,
-    Layer,
-    UnknownSettingError,
-    merge_layers,
-    read_layers,
+from cli.settings.log_settings import LogSettings, log_contradictions
+from cli.settings.setting_sources import ConfigError, UnknownSettingError, read_layers
+from cli.settings.setting_types import (
+    HostNames,
+    OptionalAddress,
+    OptionalSize,
+    Seconds,
+    Size,
+    checked_kind,
+    read_settings,
 )
-from cli.settings.setting_types import HostNames, OptionalAddress, OptionalSize, Seconds, Size
 from cli.settings.storage_settings import (
     ClusterFields,
     StorageFields,
     cluster_contradictions,
     storage_contradictions,
 )
-
-# Settings whose values no message shows.
-_SECRETS = ("nats_password", "bridge_password")
 
 _MIB = 2**20
 MIN_KEPT = 16 * _MIB
@@ -61,20 +51,16 @@ _OPTIONS = BrokerOptions(node="")
 class Settings(
     BridgeFields,
     StorageFields,
+    LogSettings,
     ClusterFields,
     LimitFields,
     AccessFields,
     ListenerFields,
-    BaseSettings,
 ):
     """All settings of ``foldmq serve``. Sizes are in bytes and times in seconds.
 
     Both may be written with a unit: ``"16 MiB"``, ``"30s"``.
     """
-
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True
-    )
 
     ack_wait: Seconds = Field(
         default=_OPTIONS.ack_wait,
@@ -249,23 +235,6 @@ class Settings(
         """Set the result of :attr:`old_names`."""
         self._old_names = tuple(lines)
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        *_: object,
-        **__: object,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Use the arguments only: ``load_settings`` merges the sources, for its messages."""
-        del settings_cls
-        return (init_settings,)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _plain_values(cls, value: object, info: ValidationInfo) -> object:
-        return _plain(info.field_name or "", value)
-
     @property
     def anonymous(self) -> bool:
         """Return whether clients without a user name may connect to all listeners."""
@@ -296,34 +265,18 @@ class Settings(
         return merge_layers
 
 
-def _plain(name: str, value: object) -> object:
-    annotation = Settings.model_fields[name].annotation
-    if isinstance(value, bool) and annotation not in (bool, bool | None):
-        raise ValueError("must not be true or false")
-    if _holds_nul(value):
-        # No file has such a name, and C libraries would cut the text there.
-        raise ValueError("must not contain a NUL character")
-    return value
-
-
-def _holds_nul(value: object) -> bool:
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, Mapping):
-        return any(map(_holds_nul, value.values()))
-    return isinstance(value, list | tuple) and any(map(_holds_nul, value))
-
-
 def _for_listener(settings: Settings, one: Listen) -> Settings:
     changed: dict[str, object] = {}
     for name, value in one.own:
         field = Settings.model_fields[name]
-        kind: Any = Annotated[field.annotation, field, BeforeValidator(partial(_plain, name))]
+        kind: Any = Annotated[
+            field.annotation, field, BeforeValidator(partial(checked_kind, field))
+        ]
         try:
             changed[name] = TypeAdapter(kind).validate_python(value)
         except ValidationError as error:
             shown = json.dumps(value, default=str)
-            wrong = _allowed(name, error.errors()[0])
+            wrong = allowed(name, error.errors()[0])
             raise ConfigError(f"listen = {one}: {name} = {shown}: {wrong}") from None
     return settings.model_copy(update={**changed, "listen": (one,)})
 
@@ -377,10 +330,7 @@ def load_settings(
     """
     problems: list[str] = []
     layers = read_layers(flags, environment, config, Settings.model_fields, problems)
-    try:
-        settings = Settings(**merge_layers(layers))
-    except ValidationError as error:
-        raise ConfigError(*problems, *_sentences(error, layers)) from None
+    settings = read_settings(Settings, layers, problems)
     if problems:
         raise UnknownSettingError(*problems)
     check_settings(settings)
@@ -390,71 +340,6 @@ def load_settings(
         for new in layer.old
     )
     return settings
-
-
-def _sentences(error: ValidationError, layers: Iterable[Layer]) -> Iterator[str]:
-    """Yield a line for each setting that is invalid."""
-    for name, details in {str(one["loc"][0]): one for one in reversed(error.errors())}.items():
-        yield _sentence(name, details, layers)
-
-
-def _sentence(name: str, error: ErrorDetails, layers: Iterable[Layer]) -> str:
-    layer = next(layer for layer in layers if name in layer.values)
-    value = "" if name in _SECRETS else " = " + json.dumps(layer.values[name], default=str)
-    return f"{layer.shown(name)}{value}: {_allowed(name, error)}"
-
-
-# Elements of the settings that are lists.
-_LISTED = {
-    "jwt_audience": "name",
-    "listen": "host:port",
-    "metrics_hosts": "host name",
-    "proxy_from": "network",
-    "ws_origins": "origin",
-    "ws_path": "path",
-    "bridge_always": "topic filter",
-    "bridge_client_headers": "header name",
-    "bridge_filters": "topic filter",
-    "bridge_map": "TOPIC=SUBJECT",
-    "bridge_user_map": "USER=SUBJECT",
-}
-
-
-def _allowed(name: str, error: ErrorDetails) -> str:
-    """Return the valid values, from pydantic's error."""
-    limits: dict[str, Any] = error.get("ctx", {})
-    match error["type"]:
-        case "int_parsing" | "int_from_float" | "int_type":
-            return "must be a whole number"
-        case "float_parsing" | "float_type" | "finite_number":
-            return "must be a number"
-        case "bool_parsing" | "bool_type":
-            return "must be true or false"
-        case "greater_than_equal":
-            return f"must be at least {_plain_number(limits['ge'])}"
-        case "greater_than":
-            return f"must be more than {_plain_number(limits['gt'])}"
-        case "less_than_equal":
-            return f"must be at most {_plain_number(limits['le'])}"
-        case "literal_error":
-            return f"must be {limits['expected']}"
-        case "string_type" | "path_type":
-            return "must be text"
-        case "string_too_short":
-            return "must not be empty"
-        case "too_short":
-            return f"must be a list with at least one {_LISTED[name]}"
-        case "tuple_type":
-            listed = _LISTED[name]
-            return f"must be a list of {listed}{'' if {':', '='} & {*listed} else 's'}"
-        case "value_error":
-            return str(limits["error"])
-    return "is not valid"
-
-
-def _plain_number(number: float) -> float:
-    """Return an integer for a whole number."""
-    return int(number) if number == int(number) else number
 
 
 def check_settings(settings: Settings) -> None:

@@ -1,13 +1,17 @@
 """The settings of where the log is stored and which nodes share it, and their contradictions."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from cli.settings.log_settings import MAX_PARTITIONS
-from cli.settings.setting_types import ExpandedPath, OptionalAddress, Seconds, SyncOrSeconds
+from cli.settings.setting_types import (
+    ExpandedPath,
+    OptionalAddress,
+    Seconds,
+    SettingsGroup,
+    SyncOrSeconds,
+)
 
 if TYPE_CHECKING:
     from cli.settings.settings import Settings
@@ -19,47 +23,9 @@ _LONGEST_CLUSTER = 28
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with
 
 
-class StorageFields(BaseModel):
+class StorageFields(SettingsGroup):
     """Settings of the event log: the data directory, or the NATS server that stores it."""
 
-    data_dir: ExpandedPath = Field(
-        default=Path("foldmq-data"),
-        description="Directory of the event log; only one broker may use it at a time.",
-    )
-
-    nats_url: str | None = Field(
-        default=None,
-        description="NATS server that stores the log, or several of its cluster, separated by "
-        "commas. Default: an embedded server.",
-    )
-    nats_user: str | None = Field(default=None, description="User name for --nats-url.")
-    nats_password: str | None = Field(
-        default=None,
-        repr=False,
-        description="Password for --nats-url; --nats-password-file is safer.",
-    )
-    nats_password_file: ExpandedPath | None = Field(
-        default=None, description="File whose first line is the password for --nats-url."
-    )
-    nats_creds: ExpandedPath | None = Field(
-        default=None, description="Credentials file (JWT and seed) for --nats-url."
-    )
-    nats_nkey: ExpandedPath | None = Field(
-        default=None, description="File with an nkey seed for --nats-url."
-    )
-    nats_ca: ExpandedPath | None = Field(
-        default=None,
-        description="CA certificates that the NATS server's certificate is verified against.",
-    )
-    nats_cert: ExpandedPath | None = Field(
-        default=None, description="Client certificate for the NATS server."
-    )
-    nats_key: ExpandedPath | None = Field(default=None, description="Private key of --nats-cert.")
-    nats_domain: str | None = Field(
-        default=None,
-        description="JetStream domain of the log, for a NATS server that is a leaf node. Default: "
-        "the domain of --nats-url.",
-    )
     nats_replicas: int | None = Field(
         default=None,
         ge=1,
@@ -87,7 +53,7 @@ def storage_contradictions(settings: "Settings") -> Iterator[str]:
         )
 
 
-class ClusterFields(BaseModel):
+class ClusterFields(SettingsGroup):
     """Settings of a cluster, and of several processes on one machine."""
 
     processes: int = Field(
@@ -99,20 +65,6 @@ class ClusterFields(BaseModel):
         "clients connect to the same address. The number cannot change later.",
     )
 
-    cluster: str | None = Field(
-        default=None,
-        description="Name of the cluster that this node belongs to. Its nodes share one log at "
-        "--nats-url: one of them leads and serves clients, the others follow it and take over. "
-        "Default: no cluster.",
-    )
-    partitions: int = Field(
-        default=1,
-        ge=1,
-        le=MAX_PARTITIONS,
-        description="Number of logs of the cluster. Each has a leader of its own and the sessions "
-        "of some clients, by a hash of the client identifier. All nodes need the same number, and "
-        "it cannot change later.",
-    )
     cluster_key_file: ExpandedPath | None = Field(
         default=None,
         description="File whose first line is the key of the cluster, at least 16 characters. "

@@ -11,7 +11,7 @@ from nats.aio.client import Client
 from cli.common import text
 from cli.logs.point_resolution import cut_off, point_at
 from cli.logs.source import find_location, named_stream, write_notice
-from cli.settings.log_settings import LogLocationSettings, load_log_settings
+from cli.settings.log_settings import LogSettings, load_log_settings
 from cli.spark.spark_flags import MASTER, SparkFlags
 from eventstore.errors import CutOff, UsageError
 from eventstore.home_paths import expand_home
@@ -150,7 +150,7 @@ async def _logs(location: LogLocation, client: Client) -> list[LogSource]:
     return logs
 
 
-def _require_reachable(settings: LogLocationSettings, flags: SparkFlags) -> None:
+def _require_reachable(settings: LogSettings, flags: SparkFlags) -> None:
     """Raise UsageError if executors on other machines cannot reach the log."""
     elsewhere = is_submitted() or not is_local(flags.master or MASTER)
     if elsewhere and settings.nats_url is None:

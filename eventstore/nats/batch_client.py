@@ -21,16 +21,13 @@ from nats.aio.client import Client
 
 from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, NatsUnavailable
-from eventstore.nats.batch_parser import NatsMessage
-from eventstore.nats.batch_transport import BatchConnection, BatchTransport
+from eventstore.nats.batch_transport import BatchConnection, BatchTransport, NatsMessage
 from eventstore.nats.connection import check_server_version, dial, disconnect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from eventstore.nats.connection import ConnectionOptions, Notice
-
-__all__ = ["BatchClient", "NatsMessage", "encode_hpub", "encode_pub"]
 
 _REPLAYED: Final = 10_000
 _PROBLEMS: Final = 100

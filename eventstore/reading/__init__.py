@@ -1,4 +1,4 @@
-"""A log without its broker: where it is, its records, points in it, its index.
+"""A log without its broker: where it is, its records, points in it, its index; copies of it.
 
 ::
 

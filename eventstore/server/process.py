@@ -20,7 +20,9 @@ import ipaddress
 import json
 import os
 import re
+import secrets
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
@@ -34,11 +36,133 @@ from eventstore.errors import (
     NatsUnavailable,
 )
 from eventstore.server.binary import check_binary, find_binary
-from eventstore.server.orphans import end_orphan, processes_with
-from eventstore.server.ports import configured_port, free_port, is_listening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+_PORTS: Final = range(20000, 32000)
+"""Ports below the ephemeral ports of all systems: a client that keeps dialing an ephemeral port
+while the server is down sometimes connects to itself, and then occupies the port."""
+_TRIES: Final = 20
+
+
+def configured_port(config: Path) -> int | None:
+    """Return the port of the previous server, None when unknown."""
+    try:
+        port = json.loads(config.read_text(encoding="utf-8"))["port"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return port if isinstance(port, int) and port in _PORTS else None
+
+
+def free_port(host: str, preferred: int | None) -> int | None:
+    """Return a free port, ``preferred`` if it is free; None: none found."""
+    wanted = [] if preferred is None else [preferred]
+    wanted += [_PORTS[secrets.randbelow(len(_PORTS))] for _ in range(_TRIES)]
+    for port in wanted:
+        with contextlib.suppress(OSError):
+            family, kind, number, _, place = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            )[0]
+            with socket.socket(family, kind, number) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(place)
+                return port
+    return None
+
+
+async def is_listening(host: str, port: int, server_name: str) -> bool:
+    """Return whether the server of this name sends its greeting on the port."""
+    try:
+        reader, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    try:
+        async with asyncio.timeout(2):
+            greeting = await reader.readline()
+        return bool(json.loads(greeting.removeprefix(b"INFO "))["server_name"] == server_name)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+_TIMEOUT_SECONDS: Final = 5.0
+
+
+def processes_with(arguments: list[str]) -> list[int]:
+    """Return the processes with exactly these arguments."""
+    if not Path("/proc/self/cmdline").exists():
+        return listed_processes_with(arguments)
+    return [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdecimal() and _has_arguments(int(entry.name), arguments)
+    ]
+
+
+def _has_arguments(pid: int, arguments: list[str]) -> bool:
+    if not Path("/proc/self/cmdline").exists():
+        return pid in listed_processes_with(arguments)
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return words[1:-1] == [os.fsencode(argument) for argument in arguments]
+
+
+def listed_processes_with(arguments: list[str]) -> list[int]:
+    """Return the same on systems without /proc, from the output of ``ps``."""
+    with os.popen("ps -axww -o pid= -o args=") as listing:  # noqa: S605,S607 - a constant command
+        lines = listing.read().splitlines()
+    tail = " " + " ".join(arguments)
+    found = []
+    for line in lines:
+        pid, _, command = line.strip().partition(" ")
+        program = command.strip().removesuffix(tail)
+        if program != command.strip() and Path(program).name.startswith("nats-server"):
+            found.append(int(pid))
+    return found
+
+
+async def end_orphan(pid: int, arguments: list[str], path: Path) -> None:
+    """End a server with exactly these arguments: SIGTERM, then SIGKILL after 5 s.
+
+    Raises DataDirBusy when it does not end, or belongs to another user.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if not _signal(pid, number, arguments, path):
+            return
+        for _ in range(round(_TIMEOUT_SECONDS / 0.02)):
+            if not _has_arguments(pid, arguments):
+                return
+            await asyncio.sleep(0.02)
+    raise DataDirBusy(path, pid, "a NATS server that does not end")
+
+
+def _signal(pid: int, number: signal.Signals, arguments: list[str], path: Path) -> bool:
+    """Send a signal if the process still has these arguments; return whether it was sent."""
+    handle: int | None = None
+    try:
+        if sys.platform == "linux":  # a pidfd always refers to the same process, a pid may not
+            handle = os.pidfd_open(pid)
+        if not _has_arguments(pid, arguments):
+            return False
+        if sys.platform == "linux" and handle is not None:
+            signal.pidfd_send_signal(handle, number)
+        else:
+            os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        raise DataDirBusy(path, pid, "a NATS server of another user") from None
+    finally:
+        if handle is not None:
+            os.close(handle)
+    return True
+
 
 Sync: TypeAlias = Literal["always"] | float
 """The sync policy: each message before its acknowledgement, or an interval in seconds."""

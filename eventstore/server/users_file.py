@@ -10,18 +10,31 @@
 A password is in clear text or hashed by bcrypt. An entry that begins with U is the public half of
 an nkey: the user proves possession of the other half, and the file contains no secret.
 
-A file in the form of nats-server's configuration also contains the permissions of each user:
-:mod:`eventstore.server.user_blocks`.
+A file in the form of nats-server's configuration also contains the permissions of each user::
+
+    users = [
+      { user: plant, password: "...", permissions: {
+          publish: { allow: ["plant.>"], deny: "plant.secret" }
+          subscribe: ["hall.>", "_INBOX.>"]
+      } }
+      { nkey: UDXU4R... }
+    ]
+    default_permissions = { subscribe: ["hall.>", "_INBOX.>"] }
+
+The same may be in ``authorization { ... }``. All names that nats-server has for these are known
+here; any other is rejected, since ignoring it could grant a user more than intended.
 """
 
 from __future__ import annotations
 
+import re
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from eventstore.display import escaped
+from eventstore.server import config_parser
 from eventstore.server.user import (
-    OWN_USER,
+    EVERYTHING,
     NatsPermissions,
     NatsUser,
     NatsUsersError,
@@ -29,21 +42,199 @@ from eventstore.server.user import (
     name_problem,
     nkey_problem,
 )
-from eventstore.server.user_blocks import is_block, read_block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = [
-    "OWN_USER",
-    "NatsPermissions",
-    "NatsUser",
-    "NatsUsersError",
-    "SubjectRules",
-    "read_users",
-    "readable_by_others",
-]
+    from eventstore.server.config_parser import Value
+
+_BEGINS = re.compile(
+    r"(?:\s|#[^\n]*+|//[^\n]*+)*+"
+    r"(?:\{|(?:authorization|users|default_permissions)\s*[:=]?\s*[{\[])"
+)
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|ms|s|m|h))+")
+
+_TOP: Final = {"users": "users", "default_permissions": "default_permissions"}
+_USER: Final = {
+    "user": "user",
+    "username": "user",
+    "pass": "password",
+    "password": "password",
+    "nkey": "nkey",
+    "permission": "permissions",
+    "permissions": "permissions",
+    "authorization": "permissions",
+}
+_PERMISSIONS: Final = {
+    "pub": "publish",
+    "publish": "publish",
+    "import": "publish",
+    "sub": "subscribe",
+    "subscribe": "subscribe",
+    "export": "subscribe",
+    "allow_responses": "allow_responses",
+    "publish_allow_responses": "allow_responses",
+}
+_SUBJECTS: Final = {"allow": "allow", "deny": "deny"}
+_RESPONSES: Final = {
+    "max": "max",
+    "max_msgs": "max",
+    "max_messages": "max",
+    "max_responses": "max",
+    "expires": "expires",
+    "expiration": "expires",
+    "ttl": "expires",
+}
+"""Names of nats-server -> their meaning here."""
+
+
+def listed_users(block: Mapping[str, Value], path: str) -> Iterator[tuple[NatsUser, int]]:
+    """Yield the users of a parsed block of a file, each with its line; raises NatsUsersError."""
+    return _Block(path).listed(block)
+
+
+class _Block:
+    """Reads one file, whose name its errors contain."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def users(self, text: str) -> Iterator[tuple[NatsUser, int]]:
+        try:
+            top = config_parser.parse(text)
+        except config_parser.NatsConfError as error:
+            self._refuse(error.line, str(error))
+        if "authorization" in top:
+            whole = self._map(top.pop("authorization"), "authorization")
+            for value in top.values():
+                self._refuse(value.line, "this file may contain nothing but authorization")
+            top = whole
+        yield from self.listed(top)
+
+    def listed(self, top: Mapping[str, Value]) -> Iterator[tuple[NatsUser, int]]:
+        known = self._known(top, _TOP)
+        given = known.get("default_permissions")
+        default = EVERYTHING if given is None else self._permissions(given)
+        for one in self._list(known["users"], "users") if "users" in known else ():
+            yield self._user(self._map(one, "a user"), one.line, default), one.line
+
+    def _user(self, given: dict[str, Value], line: int, default: NatsPermissions) -> NatsUser:
+        known = self._known(given, _USER)
+        allowed = known.get("permissions")
+        permissions = default if allowed is None else self._permissions(allowed)
+        texts = {
+            name: self._text(known[name], name)
+            for name in ("user", "password", "nkey")
+            if name in known
+        }
+        nkey = texts.get("nkey")
+        if nkey is not None:
+            if len(texts) > 1:
+                self._refuse(line, "a user has an nkey, or user and password")
+            problem = nkey_problem(nkey)
+        else:
+            problem = name_problem(texts.get("user", ""), texts.get("password", ""))
+        if problem:
+            self._refuse(line, problem)
+        return NatsUser(
+            texts.get("user", ""), texts.get("password", ""), nkey or "", permissions=permissions
+        )
+
+    def _permissions(self, given: Value) -> NatsPermissions:
+        known = self._known(self._map(given, "permissions"), _PERMISSIONS)
+        publish, subscribe = known.get("publish"), known.get("subscribe")
+        responses = known.get("allow_responses")
+        return NatsPermissions(
+            publish=SubjectRules() if publish is None else self._subjects(publish, queues=False),
+            subscribe=SubjectRules()
+            if subscribe is None
+            else self._subjects(subscribe, queues=True),
+            responses=False if responses is None else self._responses(responses),
+        )
+
+    def _subjects(self, given: Value, *, queues: bool) -> SubjectRules:
+        if not isinstance(given.what, dict):
+            return SubjectRules(allow=self._names(given, queues=queues))
+        known = self._known(given.what, _SUBJECTS)
+        found = {name: self._names(value, queues=queues) for name, value in known.items()}
+        return SubjectRules(found.get("allow", ()), found.get("deny", ()))
+
+    def _names(self, given: Value, *, queues: bool) -> tuple[str, ...]:
+        """Return subjects: one, or a list of them."""
+        listed = given.what if isinstance(given.what, list) else [given]
+        if not listed:
+            self._refuse(
+                given.line,
+                "to a NATS server an empty list of subjects means all of them: leave it out, or "
+                'deny ">"',
+            )
+        names = tuple(self._text(one, "a subject") for one in listed)
+        for name, one in zip(names, listed, strict=True):
+            if not _is_permission(name, queues=queues):
+                self._refuse(one.line, f'"{escaped(name)}" is not a subject')
+        return names
+
+    def _responses(self, given: Value) -> bool | dict[str, object]:
+        if isinstance(given.what, bool):
+            return given.what
+        known = self._known(
+            self._map(given, "allow_responses, unless it is true or false,"), _RESPONSES
+        )
+        found: dict[str, object] = {}
+        for name, value in known.items():
+            good = (
+                isinstance(value.what, int) and not isinstance(value.what, bool)
+                if name == "max"
+                else isinstance(value.what, str) and _DURATION.fullmatch(value.what)
+            )
+            if not good:
+                kind = "a whole number" if name == "max" else 'a time such as "1m"'
+                self._refuse(value.line, f"{name} of allow_responses must be {kind}")
+            found[name] = value.what
+        return found or True
+
+    def _known(self, given: Mapping[str, Value], names: Mapping[str, str]) -> dict[str, Value]:
+        """Return a map by the meaning of its names; reject unknown names."""
+        found: dict[str, Value] = {}
+        for name, value in given.items():
+            meaning = names.get(name.lower())
+            if meaning is None:
+                expected = ", ".join(dict.fromkeys(names.values()))
+                self._refuse(value.line, f"{escaped(name)} is not known, expected {expected}")
+            if meaning in found:
+                self._refuse(value.line, f"{meaning} occurs twice in a map")
+            found[meaning] = value
+        return found
+
+    def _map(self, given: Value, what: str) -> dict[str, Value]:
+        if not isinstance(given.what, dict):
+            self._refuse(given.line, f"{what} must be a map in braces {{ }}")
+        return given.what
+
+    def _list(self, given: Value, what: str) -> list[Value]:
+        if not isinstance(given.what, list):
+            self._refuse(given.line, f"{what} must be a list in brackets [ ]")
+        return given.what
+
+    def _text(self, given: Value, what: str) -> str:
+        if not isinstance(given.what, str):
+            self._refuse(given.line, f"{what} must be text: put it in quotes")
+        return given.what
+
+    def _refuse(self, line: int, what: str) -> NoReturn:
+        raise NatsUsersError(f"{self._path}:{line}: {what}")
+
+
+def _is_permission(text: str, *, queues: bool) -> bool:
+    """Return whether a text is a subject, wildcards included; a queue group may follow it."""
+    subject, *queue = text.split(" ") if queues else [text]
+    if len(queue) > 1 or not all(queue) or not text.isprintable():
+        return False
+    tokens = subject.split(".")
+    if not all(tokens) or any(letter.isspace() for letter in subject):
+        return False
+    return ">" not in tokens[:-1]
 
 
 def read_users(path: Path) -> tuple[NatsUser, ...]:
@@ -60,8 +251,10 @@ def read_users(path: Path) -> tuple[NatsUser, ...]:
         at = error.object.count(b"\n", 0, error.start) + 1
         raise NatsUsersError(f"{path}:{at}: not UTF-8 text") from None
     users: dict[str, NatsUser] = {}
-    found = read_block(text, str(path)) if is_block(text) else _lines(text, path)
-    for user, line in found:
+    users_with_lines = (
+        _Block(str(path)).users(text) if _BEGINS.match(text) is not None else _lines(text, path)
+    )
+    for user, line in users_with_lines:
         if user.identity in users:
             raise NatsUsersError(f"{path}:{line}: user {escaped(user.identity)} appears twice")
         users[user.identity] = user

@@ -1,4 +1,4 @@
-"""Finds what the sessions of a damaged log have lost, for ``eventstore.copies.damaged_log``."""
+"""Finds what the sessions of a damaged log have lost, for ``eventstore.reading.damaged_log``."""
 
 from __future__ import annotations
 

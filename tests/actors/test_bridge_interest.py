@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from actors.bridge.duplicates import DuplicateFilter
 from actors.bridge.interest import Interest
 from actors.limits.bridge_options import BridgeOptions
-from eventstore.nats.batch_parser import NatsMessage
+from eventstore.nats.batch_transport import NatsMessage
 from protocol.nats.mapping import Mapping
 
 if TYPE_CHECKING:

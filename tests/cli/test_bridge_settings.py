@@ -11,9 +11,9 @@ from harness.certs import Authority
 
 from cli.common.units import Address
 from cli.logs.cluster_keys import check_cluster_key
-from cli.program.setting_flags import with_settings_flags
 from cli.serve.banner import Facts, announce
 from cli.serve.log_store import bridge_access, check_files, nats_tls, nats_users
+from cli.settings.setting_flags import with_settings_flags
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import RELOADABLE, Settings, load_settings
 from eventstore.nats.connection import ConnectionOptions

@@ -23,8 +23,8 @@ from cli.clients import client_session, connection, message_text
 from cli.common import interpreter
 from cli.common.package_version import version
 from cli.common.units import Address
+from cli.settings.setting_flags import SETTING_NAMES, USUAL_SETTINGS
 from cli.settings.setting_sources import flag_of
-from cli.settings.setting_topics import SETTING_NAMES, USUAL_SETTINGS
 
 pytestmark = pytest.mark.system
 

@@ -12,7 +12,7 @@ from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import load_settings
 
 SEVERAL = "cluster = 'c1'\nnats_url = 'nats://a'\ncluster_listen = '127.0.0.1:1'\n"
-FIELDS = tuple(LogSettings.__dataclass_fields__)[:-1]
+FIELDS = tuple(LogSettings.model_fields)
 
 
 def outcome(read: Any, flags: dict[str, object], env: dict[str, str], config: Path | None) -> Any:

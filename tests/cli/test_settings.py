@@ -11,13 +11,13 @@ from actors.access.login_backoff import BackoffOptions
 from actors.limits.broker_options import BrokerOptions
 from actors.limits.limit_options import LimitOptions, Quota
 from cli.common.units import Address, size_shown, time_shown
-from cli.program.setting_flags import with_settings_flags
 from cli.serve import limits_factory
 from cli.serve.auth_factory import backoff_options
 from cli.serve.banner import admitted
 from cli.serve.broker_process import MemberFacts, member_settings
 from cli.serve.limits_factory import limit_options
 from cli.settings.listener_settings import PER_LISTENER
+from cli.settings.setting_flags import with_settings_flags
 from cli.settings.setting_sources import OTHER_VARIABLES, RENAMED, ConfigError
 from cli.settings.settings import RELOADABLE, Settings, check_settings, load_settings
 from eventstore.server.binary import BINARY_VARIABLE

@@ -9,17 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from cli.logs import source_flags
 from cli.main import app
 from cli.program.command_table import GROUPS, HIDDEN
 from cli.program.help_pages import PageCommand
-from cli.settings.setting_topics import SETTING_NAMES
+from cli.settings.setting_flags import SETTING_NAMES
 from cli.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
 NUMBERS = ("numpy", "pandas", "pyarrow", "pyspark", "matplotlib")
-BROKER = ("actors", "cli.settings.settings", "pydantic_settings", "pykka", "uvloop", "spark")
+BROKER = ("actors", "cli.settings.settings", "pykka", "uvloop", "spark")
 PAGES = ("aiohttp.client", "jinja2", "textual", "prometheus_client", "structlog")
 NATS = ("asyncio", "nats", "ssl")
 PACKETS = ("nats.js.client", "protocol.mqtt.field_reader", "protocol.mqtt.packets")
@@ -51,22 +50,39 @@ def loaded(arguments: str, modules: tuple[str, ...]) -> list[str]:
     [
         "--help",
         "--version",
-        "complete -- sessions ls --so",
+        "complete -- completion b",
         "completion bash",
         "pub --help",
         "sub --help",
+    ],
+)
+def test_help_loads_nothing_of_what_the_commands_do(arguments: str) -> None:
+    assert loaded(arguments, NOTHING) == []
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "complete -- sessions ls --so",
         "sessions ls --help",
         "subscriptions --help",
         "top --help",
         "log --help",
         "why --help",
         "spark audit --help",
-        "serve --help",
-        "config check --help",
     ],
 )
-def test_help_loads_nothing_of_what_the_commands_do(arguments: str) -> None:
-    assert loaded(arguments, NOTHING) == []
+def test_help_of_commands_on_a_log_loads_the_fields_of_its_location(arguments: str) -> None:
+    assert loaded(arguments, tuple(name for name in NOTHING if name != "pydantic")) == []
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("arguments", ["serve --help", "config check --help"])
+def test_help_of_the_settings_loads_their_fields_only(arguments: str) -> None:
+    modules = (*NUMBERS, *PAGES, *NATS, "paho", "projections", "rich")
+    broker = ("protocol.mqtt", "protocol.nats", "actors.broker", "pykka", "uvloop", "spark")
+    assert loaded(arguments, (*modules, *broker)) == []
 
 
 @pytest.mark.system
@@ -76,11 +92,11 @@ def test_help_loads_nothing_of_what_the_commands_do(arguments: str) -> None:
         # without a broker, so that each ends with an error after its imports
         ("pub -p 1 -t a -m b", (*NUMBERS, *BROKER, *PAGES, *CLIENT)),
         ("sub -p 1 -t a -W 0", (*NUMBERS, *BROKER, *PAGES, "asyncio", "nats", "projections")),
-        ("sessions ls --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "pydantic", "paho")),
-        ("retained ls --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "pydantic", "paho")),
+        ("sessions ls --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "paho")),
+        ("retained ls --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "paho")),
         ("subscriptions --topic a --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "paho")),
-        ("status --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "pydantic", "paho")),
-        ("doctor --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "pydantic", "paho")),
+        ("status --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "paho")),
+        ("doctor --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "paho")),
         ("log --data-dir none", (*NUMBERS, *BROKER, *PAGES, "paho")),
         ("why --topic a --client b --data-dir none", (*NUMBERS, *BROKER, *PAGES, "paho")),
         ("replay --data-dir none", (*NUMBERS, *BROKER, *PAGES, "paho")),
@@ -107,11 +123,6 @@ def test_the_table_of_commands_agrees_with_the_commands() -> None:
 def test_every_setting_has_a_topic() -> None:
     assert sorted(SETTING_NAMES) == sorted(Settings.model_fields)
     assert len(set(SETTING_NAMES)) == len(SETTING_NAMES)
-
-
-def test_flags_of_the_log_agree_with_the_settings() -> None:
-    for name, text in source_flags._NATS_HELP.items():
-        assert text == Settings.model_fields[name].description
 
 
 def test_commands_have_pages_with_sections() -> None:

@@ -23,8 +23,13 @@ from storedlogs import (
     write,
 )
 
-from eventstore.copies.backup_files import MANIFEST, BadBackup
-from eventstore.copies.log_backup import (
+from eventstore.datadir import DataDir
+from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, NoLog, UsageError
+from eventstore.format.event_parsing import Event
+from eventstore.format.node_events import LogCut
+from eventstore.format.records import encode_record, link_of
+from eventstore.reading.backup_files import MANIFEST, BadBackup
+from eventstore.reading.log_backup import (
     RESTORED,
     BackupResult,
     NoContinuation,
@@ -32,11 +37,6 @@ from eventstore.copies.log_backup import (
     back_up,
     restore,
 )
-from eventstore.datadir import DataDir
-from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, NoLog, UsageError
-from eventstore.format.event_parsing import Event
-from eventstore.format.node_events import LogCut
-from eventstore.format.records import encode_record, link_of
 from eventstore.reading.log_source import LogSource, open_log
 from eventstore.reading.progress import silent
 
@@ -243,7 +243,7 @@ def test_an_interrupted_backup_leaves_the_one_before(
         raise InterruptedError
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"eventstore.copies.backup_files.BackupDirectory.{name}", fails)
+        patch.setattr(f"eventstore.reading.backup_files.BackupDirectory.{name}", fails)
         with pytest.raises(InterruptedError):
             backed_up(node, place)
     assert restored(place, new).records == 5
@@ -253,10 +253,10 @@ def test_an_interrupted_backup_leaves_the_one_before(
 @pytest.mark.parametrize(
     ("where", "name", "calls"),
     [
-        ("eventstore.copies.fresh_log", "work_directory", 1),
-        ("eventstore.copies.fresh_log", "FreshLog.append", 5),
-        ("eventstore.copies.fresh_log", "_sync", 1),
-        ("eventstore.copies.log_backup", "finish_directory", 1),
+        ("eventstore.reading.fresh_log", "work_directory", 1),
+        ("eventstore.reading.fresh_log", "FreshLog.append", 5),
+        ("eventstore.reading.fresh_log", "_sync", 1),
+        ("eventstore.reading.log_backup", "finish_directory", 1),
     ],
 )
 def test_a_restore_that_is_killed(
@@ -308,7 +308,7 @@ def test_a_backup_that_is_killed(node: Path, place: Path, new: Path, name: str) 
     backed_up(node, place)
     write(node, records[5:])
     words = ["backup", str(place), "--data-dir", str(node)]
-    killed_at("eventstore.copies.backup_files", f"BackupDirectory.{name}", 1, *words)
+    killed_at("eventstore.reading.backup_files", f"BackupDirectory.{name}", 1, *words)
     (place / "n1.1-9.records").write_bytes(b"the first bytes of a segment")
     assert restored(place, new).records == 5
     assert backed_up(node, place).added == COUNT - 5

@@ -24,8 +24,6 @@ from storedlogs import (
 )
 
 from cli.commands.salvage import ProgressLine, report
-from eventstore.copies import damaged_log, fresh_log
-from eventstore.copies.damaged_log import Hole, SalvageResult, salvage
 from eventstore.datadir import DataDir, take_lock
 from eventstore.errors import (
     CorruptLog,
@@ -41,6 +39,8 @@ from eventstore.format.node_events import LogCut, LogSalvaged
 from eventstore.format.records import GENESIS, ChainChecker, Record, encode_record, link_of
 from eventstore.log.record_reader import read_records
 from eventstore.log.watermark import Watermark
+from eventstore.reading import damaged_log, fresh_log
+from eventstore.reading.damaged_log import Hole, SalvageResult, salvage
 from projections.past.salvage_needs import SalvageNeeds
 from projections.state.node_state import NodeState
 
@@ -363,9 +363,9 @@ def test_a_failure_leaves_no_files(old: Path, new: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("where", "name", "calls"),
     [
-        ("eventstore.copies.damaged_log", "Plan", 1),
-        ("eventstore.copies.fresh_log", "FreshLog.append", 5),
-        ("eventstore.copies.damaged_log", "finish_directory", 1),
+        ("eventstore.reading.damaged_log", "Plan", 1),
+        ("eventstore.reading.fresh_log", "FreshLog.append", 5),
+        ("eventstore.reading.damaged_log", "finish_directory", 1),
     ],
 )
 def test_a_salvage_that_is_killed(old: Path, new: Path, where: str, name: str, calls: int) -> None:

@@ -32,7 +32,7 @@ SHUTDOWN = 20.0
 
 _PORTS = range(12_000, 20_000)
 """Below those that the system gives to outgoing connections, and that brokers choose for their
-NATS servers (`eventstore.server.ports`): no program has one by chance."""
+NATS servers (`eventstore.server.process`): no program has one by chance."""
 _next_port = itertools.count(os.getpid() * 7919)
 _reserved: deque[socket.socket] = deque(maxlen=400)
 """Sockets that are bound to the ports given last, and do not listen. A server with SO_REUSEADDR

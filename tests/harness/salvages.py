@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventstore.copies.block_files import framed
-from eventstore.copies.damaged_log import Plan, Rescue, StoredLog
 from eventstore.format.records import decode_record
+from eventstore.reading.damaged_log import Plan, Rescue, StoredLog, framed
 from projections.past.salvage_needs import SalvageNeeds
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eventstore.nats.batch_parser import NatsMessage
+from eventstore.nats.batch_transport import NatsMessage
 
 if TYPE_CHECKING:
     import random

@@ -11,10 +11,10 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from eventstore.copies.block_files import framed
 from eventstore.datadir import DataDir
 from eventstore.format.records import decode_record
 from eventstore.log.watermark import Watermark
+from eventstore.reading.damaged_log import framed
 from eventstore.server.disk_recovery import DiskRecovery
 from simulation.compacted_stream import MemoryKeyedStore
 from simulation.jetstream import SimServer, SimStream

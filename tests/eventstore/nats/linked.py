@@ -14,7 +14,7 @@ from harness.broker import free_port, nats_server
 from harness.waiting import happens
 
 from eventstore.nats.batch_client import BatchClient, encode_pub
-from eventstore.nats.batch_parser import NatsMessage
+from eventstore.nats.batch_transport import NatsMessage
 from eventstore.nats.connection import ConnectionOptions
 
 TIMEOUT = 30

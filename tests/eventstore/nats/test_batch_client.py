@@ -17,8 +17,7 @@ from nats.aio.transport import Transport
 
 from eventstore.errors import BadNatsOptions, NatsUnavailable
 from eventstore.nats.batch_client import BatchClient, encode_pub
-from eventstore.nats.batch_parser import NatsMessage
-from eventstore.nats.batch_transport import BatchTransport
+from eventstore.nats.batch_transport import BatchTransport, NatsMessage
 from eventstore.nats.connection import ConnectionOptions
 
 pytestmark = pytest.mark.system

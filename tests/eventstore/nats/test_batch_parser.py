@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.protocol.parser import Parser as LibraryParser
 
-from eventstore.nats.batch_parser import (
+from eventstore.nats.batch_transport import (
     LINE_BYTES,
     MESSAGE_BYTES,
     BatchParser,

@@ -28,7 +28,7 @@ from eventstore.nats.connection import ConnectionOptions, connect
 from eventstore.nats.log_stream import ensure_stream
 from eventstore.server.binary import check_binary, find_binary
 from eventstore.server.embedded import EmbeddedServer
-from eventstore.server.orphans import listed_processes_with, processes_with
+from eventstore.server.process import listed_processes_with, processes_with
 
 pytestmark = pytest.mark.system
 

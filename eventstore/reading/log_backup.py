@@ -13,7 +13,14 @@ from typing import IO, TYPE_CHECKING, Final
 
 import orjson
 
-from eventstore.copies.backup_files import (
+from eventstore.datadir import DataDir, new_node_id
+from eventstore.errors import CorruptLog, EventStoreError, UsageError
+from eventstore.format.node_events import Followed
+from eventstore.format.positions import sequence_of
+from eventstore.format.records import ChainChecker, Record, decode_record
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.partitions import directory_name, split_log_name
+from eventstore.reading.backup_files import (
     SEGMENT_BYTES,
     BackedUpLog,
     BackupDirectory,
@@ -25,20 +32,13 @@ from eventstore.copies.backup_files import (
     framed_record,
     segment_name,
 )
-from eventstore.copies.fresh_log import begin_log, finish_directory, fresh_store, new_directory
-from eventstore.datadir import DataDir, new_node_id
-from eventstore.errors import CorruptLog, EventStoreError, UsageError
-from eventstore.format.node_events import Followed
-from eventstore.format.positions import sequence_of
-from eventstore.format.records import ChainChecker, Record, decode_record
-from eventstore.nats.discovery import LOG_STREAM_PREFIX
-from eventstore.partitions import directory_name, split_log_name
+from eventstore.reading.fresh_log import begin_log, finish_directory, fresh_store, new_directory
 from eventstore.reading.gc_pause import few_collections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventstore.copies.fresh_log import FreshLog
+    from eventstore.reading.fresh_log import FreshLog
     from eventstore.reading.log_source import LogSource
     from eventstore.reading.progress import Progress
 

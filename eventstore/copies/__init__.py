@@ -1,1 +1,0 @@
-"""Copies of logs: what is left of a damaged one, and backups."""
