@@ -32,6 +32,7 @@ from cli.settings.setting_types import (
     OptionalSize,
     Seconds,
     Size,
+    allowed,
     checked_kind,
     read_settings,
 )
