@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from actors.session.node_context import NodeContext
+    from actors.sharing.member_choice import MemberChoice
     from actors.sharing.shared_members import SharedMembers
 
 _STEPS = 4
@@ -29,6 +30,7 @@ class DivisionPace:
     """Bounds the work of a step by the members and topics that have to be examined."""
 
     __slots__ = (
+        "_choice",
         "_compared_in",
         "_divided",
         "_divided_since",
@@ -37,8 +39,9 @@ class DivisionPace:
         "members_at_once",
     )
 
-    def __init__(self, node: NodeContext, members: SharedMembers) -> None:
+    def __init__(self, node: NodeContext, members: SharedMembers, choice: MemberChoice) -> None:
         self._node = node
+        self._choice = choice
         self._members = members
         self._compared_in = -1
         """Number of the last turn in which all of many members were examined."""
@@ -57,7 +60,7 @@ class DivisionPace:
             return count
         acls = {subscriber.acl for subscriber in online.values()}
         has_limit = self._members.have_packet_limit() or bool(group.refused)
-        if not self._members.by_topic and not has_limit and acls == {None}:
+        if not self._choice.examines_all and not has_limit and acls == {None}:
             return count
         self._compared_in = self._turn
         most = max(1, min(_CHECKED_AT_ONCE // len(acls), _COMPARED_AT_ONCE // len(online)))

@@ -19,12 +19,10 @@ from actors.session.session import Session
 from actors.session.session_messages import Batch, Outgoing
 from actors.sharing.assignment_recorder import AssignmentRecorder
 from actors.sharing.division_pace import DivisionPace
+from actors.sharing.member_choice import CHOICES, Assignment, Rows, first_ones, has_packet_limit
 from actors.sharing.shared_members import (
-    SharedMember,
     SharedMembers,
     capped_qos,
-    has_packet_limit,
-    room_pools,
 )
 from actors.sharing.undivided_messages import UndividedMessages
 from eventstore.format.events import Expired, MessageDropped
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from actors.routing.shared_groups import SharedGroup
     from actors.routing.subscriber import Subscriber
     from actors.session.node_context import NodeContext
+    from actors.sharing.member_choice import SharedMember
     from eventstore.format.positions import Position
     from eventstore.log.message_store import Message
     from projections.state.session import SubscriptionState
@@ -52,6 +51,7 @@ class SharedDelivery(Delivery):
     """Assigns the messages of one shared subscription to its members."""
 
     __slots__ = (
+        "_choice",
         "_home",
         "_members",
         "_pace",
@@ -64,8 +64,9 @@ class SharedDelivery(Delivery):
         exchange = node.exchange
         self._home = exchange.home_of(session.name) if exchange is not None else ""
         """The log that this part of a shared subscription belongs to; empty: this one."""
-        self._members = SharedMembers(node, session.name)
-        self._pace = DivisionPace(node, self._members)
+        self._choice = CHOICES[node.options.shared_strategy]
+        self._members = SharedMembers(node, session.name, self._choice)
+        self._pace = DivisionPace(node, self._members, self._choice)
         self._recorder = AssignmentRecorder(node, session, self._members, self._home)
         self._undivided = UndividedMessages()
         """QoS 0 messages that are not divided yet."""
@@ -145,7 +146,7 @@ class SharedDelivery(Delivery):
             if self._undivided:
                 self.send_queued_later()
 
-    def _divide(self, batch: Batch, *, queued: bool = False) -> tuple[sharing.Assignment, bool]:
+    def _divide(self, batch: Batch, *, queued: bool = False) -> tuple[Assignment, bool]:
         """Divide the messages of a batch among members; return the assignment.
 
         Also returns whether members that were not examined may have room for waiting messages.
@@ -158,7 +159,7 @@ class SharedDelivery(Delivery):
         members, more = self._members.find(batch, pace.piece_size, pace.members_at_once)
         assignment = self._assign(batch, members)
         if queued:
-            assignment = sharing.first_ones(assignment)
+            assignment = first_ones(assignment)
         pace.count(len(batch) - len(assignment.waiting))
         longest = max(map(len, assignment.pieces), default=0)
         for member, part in zip(members, assignment.pieces, strict=True):
@@ -172,7 +173,7 @@ class SharedDelivery(Delivery):
                 if len(part) == longest:
                     group.last_served = subscriber.session
         if batch.qos:
-            by_topic = self._keeps_topics(group, members)
+            by_topic = self._choice.keeps_topics(group, members)
             gone = self._recorder.record(
                 batch, members, assignment, queued=queued, by_topic=by_topic
             )
@@ -182,26 +183,15 @@ class SharedDelivery(Delivery):
                 self.release([batch.positions[number] for number in gone])
         return assignment, more
 
-    def _assign(self, batch: Batch, members: Sequence[SharedMember]) -> sharing.Assignment:
+    def _assign(self, batch: Batch, members: Sequence[SharedMember]) -> Assignment:
         barred = [member.barred for member in members]
         rooms = [member.room for member in members]
         alike = () if any(map(has_packet_limit, members)) or self._group.refused else batch.topics
-        pools = room_pools(members) if self._members.by_topic else ()
-        rows = sharing.Rows(rooms, barred if any(barred) else (), alike, pools)
+        pools = self._choice.pools(members)
+        rows = Rows(rooms, barred if any(barred) else (), alike, pools)
         if not members:
-            return sharing.Assignment([], range(len(batch)), ())
-        if self._members.by_topic:
-            return sharing.assign_by_topic(batch.topics, rows)
-        return sharing.assign(len(batch), rows)
-
-    def _keeps_topics(self, group: SharedGroup, members: Sequence[SharedMember]) -> bool:
-        """Return whether the member for a topic depends only on the set of connected members."""
-        return (
-            self._node.options.shared_strategy == "topic"
-            and not group.logs
-            and len(members) == len(group.online)
-            and not any(one.subscriber.acl is not None or has_packet_limit(one) for one in members)
-        )
+            return Assignment([], range(len(batch)), ())
+        return self._choice.assign(batch.topics, rows)
 
     def _enqueue(self, message: Outgoing, numbers: Sequence[int]) -> None:
         """Queue messages, up to the limits of the queue."""
