@@ -9,7 +9,6 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.limits.subscription_rates import SubscriptionRate
 from actors.routing.option_semantics import bridge_options, is_no_local, sends_retained
 from actors.routing.subscriber import is_shared
 from actors.session.authorization import owner_of
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from actors.session.session import Session
     from projections.state.retained import RetainedMessage
     from protocol.mqtt.packets import Subscribe, Unsubscribe
+
 
 _FILTERS_AT_ONCE: Final = 32
 """Number of topic filters of a SUBSCRIBE or UNSUBSCRIBE that are handled in one turn."""
@@ -474,3 +474,26 @@ def _handled_at_once(filters: Sequence[str]) -> int:
         if size > _FILTERS_TEXT:
             return count or 1
     return len(filters)
+
+
+class SubscriptionRate:
+    """Counts recent changes of a session's subscriptions; times are monotonic seconds."""
+
+    __slots__ = ("_at", "_level")
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._level = 0.0
+        """Changes beyond the rate."""
+
+    def add(self, count: int, now: float, rate: float, burst: int) -> float:
+        """Count changes; return for how many seconds the session must wait, usually 0.
+
+        ``rate`` is the average number per second (0: unlimited), ``burst`` the number allowed
+        without a pause.
+        """
+        if not rate:
+            return 0.0
+        self._level = max(0.0, self._level - (now - self._at) * rate) + count
+        self._at = now
+        return max(0.0, self._level - burst) / rate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.limits.flapping import Flapping
+from actors.limits.client_limits import Flapping
 
 
 def test_so_many_connects_are_not_too_many() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.limits.topic_limits import TopicLimits
+from actors.limits.client_limits import TopicLimits
 
 LIMITS = TopicLimits(subscriptions=3, levels=4, wildcards=2)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.limits.unauthenticated import Unauthenticated
+from actors.limits.client_limits import Unauthenticated
 
 
 def test_within_the_limits_no_connection_is_closed() -> None:
