@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     from actors.bridge.filter_reports import FilterReports
     from actors.bridge.interest import Interest
     from actors.limits.bridge_options import BridgeOptions
-    from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
-    from actors.session.session_messages import Batch, Publication
+    from actors.session.session_messages import Batch, ClientConnection, Publication
     from eventstore.format.positions import Position
     from eventstore.log.message_store import StoredMessages
     from eventstore.log.pending_record import GatedOutput

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from actors.routing.subscriber import Subscriber
+    from actors.session.core import SessionCore
     from actors.session.delivery_encoder import DeliveryEncoder
-    from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
-    from actors.session.session import Session
+    from actors.session.session_messages import ClientConnection
     from projections.state.session import SessionState, SubscriptionState
 
 
@@ -59,7 +59,7 @@ class Delivery:
         "sent_from_queue",
     )
 
-    def __init__(self, node: NodeContext, session: Session) -> None:
+    def __init__(self, node: NodeContext, session: SessionCore) -> None:
         self._node = node
         self._session = session
         self._buffer: MessageBuffer | None = None
@@ -211,6 +211,15 @@ class Delivery:
 
     def _backlog_of(self) -> tuple[int, int]:
         return self._session.state.queued, self.sent_from_queue
+
+    def subscriptions_changed(self, filters: Iterable[str]) -> None:
+        """Update the subscriptions with these filters in the encoder of an MQTT 5 client."""
+        if self.encoder is not None:
+            self.encoder.subscriptions_changed(filters)
+
+    def complete_encoder(self, most: int) -> bool:
+        """Index at most ``most`` filters in the encoder; return whether some are still missing."""
+        return self.encoder is not None and self.encoder.complete(most)
 
     @property
     def redelivery(self) -> Redelivery:

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from actors.limits.broker_options import BrokerOptions
+    from actors.session.core import SessionCore
     from actors.session.delivery import Delivery
-    from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
     from actors.session.publisher import Publisher
-    from actors.session.session import Session
+    from actors.session.session_messages import ClientConnection
     from actors.session.subscription_handler import SubscriptionHandler
     from eventstore.format.positions import Position
     from projections.state.session import SessionState
@@ -79,7 +79,7 @@ class SessionLifecycle:
     def __init__(
         self,
         node: NodeContext,
-        session: Session,
+        session: SessionCore,
         delivery: Delivery,
         publisher: Publisher,
         subscriptions: SubscriptionHandler,

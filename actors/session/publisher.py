@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from actors.routing.routes import Route
     from actors.routing.routing_plan import RoutingPlan, SomeMessages
     from actors.routing.subscriber import Subscriber
-    from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
+    from actors.session.session_messages import ClientConnection
     from eventstore.format.positions import Run
     from eventstore.log.message_store import Message
     from protocol.mqtt.packets import Publishes

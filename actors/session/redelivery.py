@@ -24,9 +24,9 @@ from protocol.mqtt.shared_filters import SHARE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from actors.session.delivery import Delivery
+    from actors.session.core import SessionCore
+    from actors.session.interfaces import DeliveryOutput
     from actors.session.node_context import NodeContext
-    from actors.session.session import Session
     from projections.state.session import InFlight, SessionState, SubscriptionState
 
 
@@ -47,7 +47,7 @@ class Redelivery:
 
     __slots__ = ("_ack_check_set", "_first", "_node", "_session", "_v5", "pending", "resumed")
 
-    def __init__(self, node: NodeContext, session: Session) -> None:
+    def __init__(self, node: NodeContext, session: SessionCore) -> None:
         self._node = node
         self._session = session
         self._ack_check_set = False
@@ -73,7 +73,7 @@ class Redelivery:
         if state.releasing:
             self._resend_pubrel(list(state.releasing), "resumed")
 
-    def send_more(self, delivery: Delivery) -> None:
+    def send_more(self, delivery: DeliveryOutput) -> None:
         """Continue redelivery after a reconnect, within the Receive Maximum of the client."""
         connection, state = self._session.connection, self._session.state
         steps = 0
@@ -99,7 +99,7 @@ class Redelivery:
                     break
 
     def _end_unsendable(
-        self, delivery: Delivery, unacked: Sequence[int], again: Callable[[], None]
+        self, delivery: DeliveryOutput, unacked: Sequence[int], again: Callable[[], None]
     ) -> bool:
         """End deliveries that the client may no longer receive.
 
@@ -159,7 +159,7 @@ class Redelivery:
 
     def _republish(
         self,
-        delivery: Delivery,
+        delivery: DeliveryOutput,
         unacked: Sequence[int],
         cause: str,
         again: Callable[[], None],
@@ -236,7 +236,7 @@ class Redelivery:
         if not self._session.stopped:
             self._session.kernel.tell(self._session, AckCheck())
 
-    def check_acks(self, delivery: Delivery) -> None:
+    def check_acks(self, delivery: DeliveryOutput) -> None:
         """Redeliver messages that were not acknowledged within ``ack_wait``."""
         connection, state = self._session.connection, self._session.state
         wait = self._node.options.ack_wait

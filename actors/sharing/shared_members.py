@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from actors.routing.remote_members import RemoteMembers
     from actors.routing.shared_groups import SharedGroup
     from actors.routing.subscriber import Subscriber
-    from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
-    from actors.session.session_messages import Batch
+    from actors.session.session_messages import Batch, ClientConnection
     from actors.sharing.member_choice import MemberChoice
 
 _OFFERED = 4096
@@ -81,7 +80,7 @@ class SharedMembers:
         barred_by: dict[TopicAcl | frozenset[bytes], set[int]],
     ) -> SharedMember | None:
         """Return a member of this log with its room; None if it counts as disconnected."""
-        session = self._node.directory.find_session(subscriber.session)
+        session: Session | None = self._node.directory.find_session(subscriber.session)
         if session is None or session.connection is None or subscriber.ended:
             return None
         if not subscriber.may_read:
@@ -100,7 +99,7 @@ class SharedMembers:
                 if subscriber.remote.left:
                     return True
                 continue
-            session = self._node.directory.find_session(subscriber.session)
+            session: Session | None = self._node.directory.find_session(subscriber.session)
             if session is not None and session.connection is not None and not subscriber.ended:
                 qos = min(1, subscriber.qos)
                 if self._room(session, session.connection, subscriber, qos, 1):
@@ -115,7 +114,7 @@ class SharedMembers:
         node = self._node
         window, online, room = node.delivery_limits.window, 0, -queued
         for subscriber in self.group.ordered():
-            session = node.directory.find_session(subscriber.session)
+            session: Session | None = node.directory.find_session(subscriber.session)
             if session is None or session.connection is None or not subscriber.may_read:
                 continue
             online += 1
