@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -282,16 +282,18 @@ def _reached(edges: Iterable[Edge]) -> dict[str, set[str]]:
     after = defaultdict(set)
     for name, target in edges:
         after[_package(name)].add(_package(target))
-    found = {}
-    for start in list(after):
-        seen: set[str] = set()
-        left = [start]
-        while left:
-            more = after.get(left.pop(), set()) - seen
-            seen |= more
-            left += more
-        found[start] = seen
-    return found
+    return {start: _following(after, start) for start in list(after)}
+
+
+def _following(after: Mapping[str, set[str]], start: str) -> set[str]:
+    """Return all that can be reached from a start."""
+    seen: set[str] = set()
+    left = [start]
+    while left:
+        more = after.get(left.pop(), set()) - seen
+        seen |= more
+        left += more
+    return seen
 
 
 def in_cycles(edges: Iterable[Edge]) -> list[Edge]:
@@ -365,6 +367,22 @@ def test_a_function_name_is_unique_in_its_package_and_the_packages_around_it(top
 
 def test_packages_form_no_cycle() -> None:
     assert in_cycles(_imports()) == []
+
+
+def in_module_cycles(package: str, source_of: Mapping[str, str]) -> list[Edge]:
+    """Return the imports of modules of a package that lead back to the importing module."""
+    inside = [name for name in source_of if name.startswith(f"{package}.")]
+    after = {name: _targets(source_of[name], inside) - {name} for name in inside}
+    reached = {name: _following(after, name) for name in inside}
+    return sorted(
+        (name, target) for name in inside for target in after[name] if name in reached[target]
+    )
+
+
+def test_the_modules_of_the_session_form_no_cycle() -> None:
+    """The parts of a session take its core: each can be read without the others."""
+    sources = {name: file.read_text("utf-8") for name, file in _files().items()}
+    assert in_module_cycles("actors.session", sources) == []
 
 
 def test_the_broker_is_imported_where_it_is_put_together() -> None:
@@ -519,3 +537,15 @@ def test_a_cycle_is_found() -> None:
     assert in_cycles(edges) == []
     back = ("cli.common.units", "cli.serve.banner")
     assert in_cycles([*edges, back]) == [back, edges[1]]
+
+
+def test_a_cycle_of_modules_is_found() -> None:
+    sources = {
+        "a.one": "from a.two import x",
+        "a.two": "if TYPE_CHECKING:\n    from a.three import y",
+        "a.three": "",
+        "b.four": "from a.one import z",
+    }
+    assert in_module_cycles("a", sources) == []
+    sources["a.three"] = "from a.two import Z"
+    assert in_module_cycles("a", sources) == [("a.three", "a.two"), ("a.two", "a.three")]

@@ -17,7 +17,6 @@ import structlog
 
 from actors.bridge.dropped_properties import PropertyLosses
 from actors.bridge.from_nats import FromNats
-from actors.bridge.nats_backpressure import NatsBackpressure
 from actors.bridge.outbox import Outbox
 from actors.bridge.property_reader import PropertyReader
 from actors.bridge.property_writer import PropertyWriter
@@ -42,13 +41,14 @@ if TYPE_CHECKING:
     from actors.bridge.interest import Interest
     from actors.limits.bridge_options import BridgeOptions
     from actors.session.node_context import NodeContext
-    from actors.session.session_messages import Batch, Publication
+    from actors.session.session_messages import Batch, ClientConnection, Publication
     from eventstore.format.positions import Position
     from eventstore.log.message_store import StoredMessages
     from eventstore.log.pending_record import GatedOutput
     from eventstore.nats.batch_client import BatchClient
     from eventstore.nats.batch_transport import NatsMessage
     from protocol.mqtt.packets import Publishes
+
 
 _log = structlog.get_logger("foldmq")
 
@@ -460,3 +460,47 @@ def _size(batch: Batch) -> int:
         return sum(map(len, batch.packets))
     size = batch.size or sum(map(len, batch.payloads))
     return size + sum(map(len, batch.blocks)) if batch.blocks else size
+
+
+_LOOK = 0.005
+"""Seconds between two checks whether there is room."""
+_LONGEST = 0.25
+"""Maximum seconds for which publishers wait for NATS."""
+
+
+class NatsBackpressure:
+    """Pauses publishers until there is room again, but only for a limited time.
+
+    After that their messages are dropped until there is room again. ``room`` returns whether there
+    is room, ``later`` calls a function after some seconds.
+    """
+
+    def __init__(
+        self, room: Callable[[], bool], later: Callable[[float, Callable[[], None]], object]
+    ) -> None:
+        self._room = room
+        self._later = later
+        self._held: dict[ClientConnection, None] = {}
+        self._gave_up = False
+        self._looks = 0
+
+    def hold(self, publisher: ClientConnection) -> None:
+        """Pause a client briefly."""
+        if self._gave_up or publisher.ended:
+            return
+        if not self._held:
+            self._looks = 0
+            self._later(_LOOK, self._look)
+        self._held[publisher] = None
+        publisher.pause(ReadPause.NATS)
+
+    def _look(self) -> None:
+        self._looks += 1
+        room = self._room()
+        if room or self._looks * _LOOK > _LONGEST:
+            self._gave_up = not room
+            held, self._held = self._held, {}
+            for publisher in held:
+                publisher.resume(ReadPause.NATS)
+        if not room:
+            self._later(_LOOK, self._look)

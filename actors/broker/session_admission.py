@@ -22,9 +22,9 @@ from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from actors.connection.admission import Admission
-    from actors.session.interfaces import ClientConnection
+    from actors.session.core import SessionCore
     from actors.session.node_context import NodeContext
-    from actors.session.session_messages import ConnectRequest
+    from actors.session.session_messages import ClientConnection, ConnectRequest
     from protocol.mqtt.packets import Connect
 
 _log = structlog.get_logger("foldmq")
@@ -83,7 +83,7 @@ class SessionAdmission:
             return
         if self._admission.refuses_other_user(connection, name):
             return
-        session = self._node.directory.find_session(name)
+        session: SessionCore | None = self._node.directory.find_session(name)
         old = session.connection if session is not None else None
         if old is not None and self._is_contested(name, connection, old):
             _log.info(

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from actors.limits.broker_options import BrokerOptions
     from actors.limits.limit_options import Quota
     from actors.limits.slow_readers import SlowReader
-    from actors.session.interfaces import ClientConnection
+    from actors.session.core import SessionCore
     from actors.session.node_context import NodeContext
+    from actors.session.session_messages import ClientConnection
     from protocol.mqtt.packets import Connect, Packet
 
 _log = structlog.get_logger("foldmq")
@@ -259,7 +260,7 @@ class Admission:
         if limits.has_debt(host, user, now):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "publish_rate")
             return False
-        session = self._node.directory.find_session(name)
+        session: SessionCore | None = self._node.directory.find_session(name)
         old = session.connection if session is not None else None
         if old is not None and user is not None and old.counted_user == user:
             old.counted_user = None  # the new connection takes it over

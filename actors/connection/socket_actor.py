@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from actors.connection.keep_alive import KeepAlive
     from actors.kernel.clock import Timers
-    from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
+    from actors.session.session_messages import ClientConnection
     from eventstore.log.pending_record import GatedOutput
 
 _LINGER = 5.0

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from actors.fast_path.read_columns import MessageColumns
     from actors.routing.subscriber import Subscriber
-    from actors.session.interfaces import ClientConnection
+    from actors.session.core import SessionCore
     from actors.session.node_context import NodeContext
-    from actors.session.session import Session
+    from actors.session.session_messages import ClientConnection
     from actors.session.subscription_actor import Subscription
     from projections.state.session import SessionState, SubscriptionState
 
-    _Row: TypeAlias = tuple[Subscriber, Session, ClientConnection, int, int]
+    _Row: TypeAlias = tuple[Subscriber, SessionCore, ClientConnection, int, int]
 
 _ROWS_OF_EVENT = 256
 """Maximum deliveries of one event."""
@@ -108,7 +108,7 @@ class FastDelivery(TurnDelivery):
         """Number of deliveries of each subscription in these rows."""
         self._sent: dict[SessionState, int] = {}
         """Number of deliveries of each session with a Receive Maximum in these rows."""
-        self._excluded: set[Session] = set()
+        self._excluded: set[SessionCore] = set()
         """Sessions whose actors get messages: later messages must not overtake these."""
         self._left: list[tuple[Subscriber, int]] = []
         """Messages of this step for the actors of subscribers, by their number."""
@@ -313,7 +313,7 @@ class FastDeliveryQos0(TurnDelivery):
 
     def __init__(self, node: NodeContext, messages: MessageColumns) -> None:
         super().__init__(node, messages)
-        self._excluded: set[Session] = set()
+        self._excluded: set[SessionCore] = set()
         """Sessions whose actors got messages: later messages must not overtake these, although the
         client may be ready for them by then."""
         self._shared: dict[tuple[Subscriber, bool], list[int]] = {}

@@ -23,24 +23,19 @@ import structlog
 
 from actors.fast_path.fan_out import DeliveriesLeft, FanOut, do_deliveries, fail_turn
 from actors.fast_path.fast_delivery import FastDelivery, FastDeliveryQos0
-from actors.fast_path.notifications import notify_observers, notify_observers_qos0
 from actors.fast_path.read_columns import AckColumns, MessageColumns, distinct
 from actors.node.read_pause import ReadPause
 from actors.routing.option_semantics import is_retain_as_published
 from actors.routing.subscriber import is_shared
 from actors.session.decisions.publish_admission import admits
-from actors.session.session_messages import Writable
+from actors.session.session_messages import Batch, Publication, Writable
 from eventstore.format.positions import to_runs
 from eventstore.format.stored_properties import block_columns, expiries
 from eventstore.format.turn_events import TurnAcked, TurnPublished, TurnReleased
 from eventstore.log.message_store import StoredMessages
 from projections.state.waiting_queue import QOS_MASK
 from protocol.mqtt.encoder import PID_BYTES
-from protocol.mqtt.message_properties import (
-    expiry_of,
-    known_properties,
-    read_publish_properties,
-)
+from protocol.mqtt.message_properties import expiry_of, known_properties, read_publish_properties
 from protocol.mqtt.packets import PacketType, Publishes
 from protocol.mqtt.protocol_error import ProtocolError
 
@@ -54,8 +49,10 @@ if TYPE_CHECKING:
     from actors.session.interfaces import MessageExchange
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
+    from eventstore.format.positions import Position
     from eventstore.log.message_store import Message
     from protocol.mqtt.message_properties import ReceivedProperties
+
 
 _log = structlog.get_logger("foldmq")
 
@@ -569,3 +566,76 @@ def is_bulk(data: bytes) -> bool:
         if most is not None and len(topics) <= most:
             return at <= end
     return False
+
+
+def notify_observers(
+    node: NodeContext,
+    messages: MessageColumns,
+    qos: int,
+    took_effect: Position,
+    *,
+    retain: bool = False,
+) -> None:
+    """Notify the observers of messages of QoS 1 or 2.
+
+    ``took_effect`` is the position of the entry with which the first message takes effect; those of
+    the others follow it. ``retain``: they have RETAIN 1.
+    """
+    sessions, has_blocks = messages.sessions, any(messages.blocks)
+    begin, count = 0, len(sessions)
+    while begin < count:
+        end = _end_of_run(messages, begin)
+        topics, payloads = messages.topics[begin:end], messages.payloads[begin:end]
+        refs = messages.refs[begin:end]
+        blocks = messages.blocks[begin:end] if has_blocks else []
+        expires = messages.expires[begin:end] if messages.expires else ()
+        size = sum(map(len, payloads))
+        batch = Batch(
+            qos,
+            topics,
+            payloads,
+            refs,
+            size=size,
+            publisher=messages.publishers[begin],
+            blocks=blocks,
+            published_retain=retain,
+            expires=expires,
+        )
+        content = StoredMessages(refs[0], topics, payloads, size, blocks, expires, retain)
+        positions = took_effect + begin, took_effect + end - 1
+        node.notify_observers(Publication(sessions[begin].name, batch, content, positions))
+        begin = end
+
+
+def notify_observers_qos0(node: NodeContext, messages: MessageColumns) -> None:
+    """Notify the observers of messages of QoS 0."""
+    begin, count = 0, len(messages.sessions)
+    while begin < count:
+        end = _end_of_run(messages, begin)
+        publisher = messages.publishers[begin]
+        content = Publishes(0)
+        content.topics += messages.topics[begin:end]
+        content.packets += messages.payloads[begin:end]
+        if publisher.properties is not None:
+            content.blocks = messages.blocks[begin:end]
+        batch = Batch(
+            0,
+            content.topics,
+            (),
+            (),
+            packets=content.packets,
+            publisher=publisher,
+            blocks=content.blocks,
+        )
+        session = messages.sessions[begin].name
+        node.notify_observers(Publication(session, batch, content))
+        begin = end
+
+
+def _end_of_run(messages: MessageColumns, begin: int) -> int:
+    """Return the index behind the last consecutive message of the same connection."""
+    publishers = messages.publishers
+    end, publisher = begin + 1, publishers[begin]
+    while end < len(publishers) and publishers[end] is publisher:
+        end += 1
+    return end

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from actors.routing.subscriber import Subscriber
     from actors.session.node_context import NodeContext
+    from actors.session.session import Session
     from projections.state.session import SessionState
 
 _MEMBERS = 256
@@ -144,7 +145,7 @@ def _waits(state: SessionState, reason: str, size: int | None, node: NodeContext
 def _has_room(member: Subscriber, qos: int, node: NodeContext) -> bool:
     if member.remote is not None:
         return not qos or member.remote.left > 0
-    actor = node.directory.find_session(member.session)
+    actor: Session | None = node.directory.find_session(member.session)
     connection = actor.connection if actor is not None else None
     state = node.state.sessions.live.get(member.session)
     if actor is None or connection is None or state is None:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from actors.kernel.actor import LoopActor
-    from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
+    from actors.session.session_messages import ClientConnection
     from eventstore.format.positions import Position
     from projections.state.retained import RetainedMessage
     from projections.state.session import InFlight, SessionState, SubscriptionState

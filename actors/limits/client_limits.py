@@ -20,223 +20,6 @@ if TYPE_CHECKING:
 
     from actors.limits.limit_options import LimitOptions, Quota
 
-# Unauthenticated connections. Each has its own limits (the time until its CONNECT is accepted, the
-# bytes until then), which do not help against many connections. If there are too many, the
-# connections most likely to be an attack are closed one by one: each time the oldest of the
-# address that takes the most memory at that point. An address with a few newly opened connections
-# loses them last.
-
-ConnectionT = TypeVar("ConnectionT")
-
-_OWN_COST = 8192
-"""Bytes that an idle connection takes, without the memory of the operating system."""
-_KEPT = 7 / 8
-"""Fraction of a limit to which its use is reduced once it is reached, so that this is rare."""
-
-
-class Unauthenticated(Generic[ConnectionT]):
-    """The connections whose CONNECT is not accepted, and their memory."""
-
-    __slots__ = ("_addresses", "_bytes", "_count", "max_bytes", "max_connections")
-
-    def __init__(self, max_connections: int, max_bytes: int) -> None:
-        self.max_connections = max_connections
-        """Maximum number, 0: unlimited, as ``max_bytes``; both may be changed."""
-        self.max_bytes = max_bytes
-        self._addresses: dict[str, _Address[ConnectionT]] = {}
-        self._bytes = 0
-        self._count = 0
-
-    def __len__(self) -> int:
-        """Return the number of unauthenticated connections."""
-        return self._count
-
-    @property
-    def bytes(self) -> int:
-        """Approximate memory that they take."""
-        return self._bytes
-
-    def join(self, connection: ConnectionT, address: str) -> list[ConnectionT]:
-        """Add a new connection; return the connections that must be closed because of it.
-
-        They have already been removed. The new one may be among them.
-        """
-        name = network_of(address)
-        at = self._addresses.get(name)
-        if at is None:
-            at = self._addresses[name] = _Address()
-        at.held[connection] = _OWN_COST
-        at.bytes += _OWN_COST
-        self._bytes += _OWN_COST
-        self._count += 1
-        return self._make_room()
-
-    def holds(self, connection: ConnectionT, address: str, size: int) -> list[ConnectionT]:
-        """Record that a connection holds ``size`` bytes; return those that must be closed.
-
-        They have already been removed. An unknown connection is ignored.
-        """
-        at = self._addresses.get(network_of(address))
-        before = at.held.get(connection) if at is not None else None
-        if at is None or before is None:
-            return []
-        more = _OWN_COST + size - before
-        at.held[connection] = before + more
-        at.bytes += more
-        self._bytes += more
-        return self._make_room() if more > 0 else []
-
-    def leave(self, connection: ConnectionT, address: str) -> None:
-        """Remove a connection that was accepted or has ended; it may already have been removed."""
-        name = network_of(address)
-        at = self._addresses.get(name)
-        if at is not None:
-            self._forget(name, at, connection)
-
-    def _forget(self, name: str, at: _Address[ConnectionT], connection: ConnectionT) -> None:
-        cost = at.held.pop(connection, None)
-        if cost is None:
-            return
-        at.bytes -= cost
-        self._bytes -= cost
-        self._count -= 1
-        if not at.held:
-            del self._addresses[name]
-
-    def _make_room(self) -> list[ConnectionT]:
-        over = (self.max_connections and self._count > self.max_connections) or (
-            self.max_bytes and self._bytes > self.max_bytes
-        )
-        if not over:
-            return []
-        most = int(self.max_connections * _KEPT) if self.max_connections else self._count
-        most_bytes = int(self.max_bytes * _KEPT) if self.max_bytes else self._bytes
-        heaviest = [(-at.bytes, name) for name, at in self._addresses.items()]
-        heapq.heapify(heaviest)
-        closed = []
-        while heaviest and (self._count > most or self._bytes > most_bytes):
-            _, name = heapq.heappop(heaviest)
-            at = self._addresses[name]
-            oldest = next(iter(at.held))
-            self._forget(name, at, oldest)
-            closed.append(oldest)
-            if at.held:
-                heapq.heappush(heaviest, (-at.bytes, name))
-        return closed
-
-
-class _Address(Generic[ConnectionT]):
-    """The connections of one address with their cost, the oldest first."""
-
-    __slots__ = ("bytes", "held")
-
-    def __init__(self) -> None:
-        self.held: dict[ConnectionT, int] = {}
-        self.bytes = 0
-
-
-class TopicLimits:
-    """Limits on a single client's additions to the subscription index; 0 disables one."""
-
-    __slots__ = (
-        "_levels",
-        "_subscriptions",
-        "_wildcards",
-        "patterns",
-        "patterns_in_all",
-        "subscriptions_in_all",
-    )
-
-    def __init__(
-        self,
-        subscriptions: int,
-        levels: int,
-        wildcards: int,
-        patterns: int = 0,
-        patterns_in_all: int = 0,
-        subscriptions_in_all: int = 0,
-    ) -> None:
-        self.patterns = patterns
-        """Wildcard patterns of one session, see ``actors.routing.wildcard_patterns``."""
-        self.patterns_in_all = patterns_in_all
-        """Wildcard patterns of all sessions."""
-        self.subscriptions_in_all = subscriptions_in_all
-        """Subscriptions of all sessions."""
-        self._subscriptions = subscriptions
-        self._levels = levels
-        self._wildcards = wildcards
-
-    def refuses_filter(self, topic_filter: str, held: int, *, new: bool) -> str | None:
-        """Return why a session with ``held`` subscriptions may not have this one, or None.
-
-        ``new``: the session does not have this subscription yet.
-        """
-        if self._levels and topic_filter.count("/") >= self._levels:
-            return "topic_levels"
-        # A wildcard is a whole level, so each of these characters is one [MQTT-4.7.1-2/3].
-        if self._wildcards and topic_filter.count("+") + topic_filter.count("#") > self._wildcards:
-            return "wildcards"
-        if new and self._subscriptions and held >= self._subscriptions:
-            return "subscriptions"
-        return None
-
-
-# Each connect and each end of a connection is an event on disk, so a client that does nothing else
-# costs more than one that publishes.
-
-
-class Flapping:
-    """Counts connects by key, such as user and client identifier.
-
-    ``connects`` within ``window`` seconds are allowed; with one more, the key is refused for
-    ``backoff`` seconds. Connects during that time do not extend it, so a client that keeps trying
-    is accepted afterwards. At most ``most`` keys are remembered.
-    """
-
-    __slots__ = ("_backoff", "_most", "_refused_until", "_seen")
-
-    def __init__(self, connects: int, window: float, backoff: float, most: int = 10_000) -> None:
-        self._seen = Buckets(connects / window, float(connects), most) if connects else None
-        self._backoff = backoff
-        self._most = most
-        self._refused_until: dict[Hashable, float] = {}
-        """End of each refusal, in order, since all refusals have the same duration."""
-
-    def __len__(self) -> int:
-        """Return the number of refused keys."""
-        return len(self._refused_until)
-
-    def refuses(self, key: Hashable, now: float) -> bool:
-        """Return whether a key is refused, without counting anything."""
-        return self._refused_until.get(key, now) > now
-
-    def connects(self, key: Hashable, now: float) -> float:
-        """Count a connect; return for how many seconds the key is refused, 0 if it is not."""
-        if self._seen is None:
-            return 0.0
-        until = self._refused_until.get(key)
-        if until is not None:
-            if until > now:
-                return until - now
-            del self._refused_until[key]
-        if self._seen.allows(key, now):
-            self._seen.take(key, 1, now)
-            return 0.0
-        if len(self._refused_until) >= self._most:
-            del self._refused_until[next(iter(self._refused_until))]
-        self._refused_until[key] = now + self._backoff
-        return self._backoff
-
-    def sweep(self, now: float) -> None:
-        """Remove keys whose refusal ended or whose connects are old; to be called once a second."""
-        if self._seen is not None:
-            self._seen.forget_full(now)
-        while self._refused_until:
-            first = next(iter(self._refused_until))
-            if self._refused_until[first] > now:
-                break
-            del self._refused_until[first]
-
 
 _log = structlog.get_logger("foldmq")
 
@@ -448,3 +231,211 @@ def _topics(options: LimitOptions) -> TopicLimits:
         options.max_wildcard_patterns_total,
         options.max_subscriptions_total,
     )
+
+
+class Flapping:
+    """Counts connects by key, such as user and client identifier.
+
+    ``connects`` within ``window`` seconds are allowed; with one more, the key is refused for
+    ``backoff`` seconds. Connects during that time do not extend it, so a client that keeps trying
+    is accepted afterwards. At most ``most`` keys are remembered.
+    """
+
+    __slots__ = ("_backoff", "_most", "_refused_until", "_seen")
+
+    def __init__(self, connects: int, window: float, backoff: float, most: int = 10_000) -> None:
+        self._seen = Buckets(connects / window, float(connects), most) if connects else None
+        self._backoff = backoff
+        self._most = most
+        self._refused_until: dict[Hashable, float] = {}
+        """End of each refusal, in order, since all refusals have the same duration."""
+
+    def __len__(self) -> int:
+        """Return the number of refused keys."""
+        return len(self._refused_until)
+
+    def refuses(self, key: Hashable, now: float) -> bool:
+        """Return whether a key is refused, without counting anything."""
+        return self._refused_until.get(key, now) > now
+
+    def connects(self, key: Hashable, now: float) -> float:
+        """Count a connect; return for how many seconds the key is refused, 0 if it is not."""
+        if self._seen is None:
+            return 0.0
+        until = self._refused_until.get(key)
+        if until is not None:
+            if until > now:
+                return until - now
+            del self._refused_until[key]
+        if self._seen.allows(key, now):
+            self._seen.take(key, 1, now)
+            return 0.0
+        if len(self._refused_until) >= self._most:
+            del self._refused_until[next(iter(self._refused_until))]
+        self._refused_until[key] = now + self._backoff
+        return self._backoff
+
+    def sweep(self, now: float) -> None:
+        """Remove keys whose refusal ended or whose connects are old; to be called once a second."""
+        if self._seen is not None:
+            self._seen.forget_full(now)
+        while self._refused_until:
+            first = next(iter(self._refused_until))
+            if self._refused_until[first] > now:
+                break
+            del self._refused_until[first]
+
+
+class TopicLimits:
+    """Limits on a single client's additions to the subscription index; 0 disables one."""
+
+    __slots__ = (
+        "_levels",
+        "_subscriptions",
+        "_wildcards",
+        "patterns",
+        "patterns_in_all",
+        "subscriptions_in_all",
+    )
+
+    def __init__(
+        self,
+        subscriptions: int,
+        levels: int,
+        wildcards: int,
+        patterns: int = 0,
+        patterns_in_all: int = 0,
+        subscriptions_in_all: int = 0,
+    ) -> None:
+        self.patterns = patterns
+        """Wildcard patterns of one session, see ``actors.routing.router.Patterns``."""
+        self.patterns_in_all = patterns_in_all
+        """Wildcard patterns of all sessions."""
+        self.subscriptions_in_all = subscriptions_in_all
+        """Subscriptions of all sessions."""
+        self._subscriptions = subscriptions
+        self._levels = levels
+        self._wildcards = wildcards
+
+    def refuses_filter(self, topic_filter: str, held: int, *, new: bool) -> str | None:
+        """Return why a session with ``held`` subscriptions may not have this one, or None.
+
+        ``new``: the session does not have this subscription yet.
+        """
+        if self._levels and topic_filter.count("/") >= self._levels:
+            return "topic_levels"
+        # A wildcard is a whole level, so each of these characters is one [MQTT-4.7.1-2/3].
+        if self._wildcards and topic_filter.count("+") + topic_filter.count("#") > self._wildcards:
+            return "wildcards"
+        if new and self._subscriptions and held >= self._subscriptions:
+            return "subscriptions"
+        return None
+
+
+ConnectionT = TypeVar("ConnectionT")
+
+_OWN_COST = 8192
+"""Bytes that an idle connection takes, without the memory of the operating system."""
+_KEPT = 7 / 8
+"""Fraction of a limit to which its use is reduced once it is reached, so that this is rare."""
+
+
+class Unauthenticated(Generic[ConnectionT]):
+    """The connections whose CONNECT is not accepted, and their memory."""
+
+    __slots__ = ("_addresses", "_bytes", "_count", "max_bytes", "max_connections")
+
+    def __init__(self, max_connections: int, max_bytes: int) -> None:
+        self.max_connections = max_connections
+        """Maximum number, 0: unlimited, as ``max_bytes``; both may be changed."""
+        self.max_bytes = max_bytes
+        self._addresses: dict[str, _Address[ConnectionT]] = {}
+        self._bytes = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return the number of unauthenticated connections."""
+        return self._count
+
+    @property
+    def bytes(self) -> int:
+        """Approximate memory that they take."""
+        return self._bytes
+
+    def join(self, connection: ConnectionT, address: str) -> list[ConnectionT]:
+        """Add a new connection; return the connections that must be closed because of it.
+
+        They have already been removed. The new one may be among them.
+        """
+        name = network_of(address)
+        at = self._addresses.get(name)
+        if at is None:
+            at = self._addresses[name] = _Address()
+        at.held[connection] = _OWN_COST
+        at.bytes += _OWN_COST
+        self._bytes += _OWN_COST
+        self._count += 1
+        return self._make_room()
+
+    def holds(self, connection: ConnectionT, address: str, size: int) -> list[ConnectionT]:
+        """Record that a connection holds ``size`` bytes; return those that must be closed.
+
+        They have already been removed. An unknown connection is ignored.
+        """
+        at = self._addresses.get(network_of(address))
+        before = at.held.get(connection) if at is not None else None
+        if at is None or before is None:
+            return []
+        more = _OWN_COST + size - before
+        at.held[connection] = before + more
+        at.bytes += more
+        self._bytes += more
+        return self._make_room() if more > 0 else []
+
+    def leave(self, connection: ConnectionT, address: str) -> None:
+        """Remove a connection that was accepted or has ended; it may already have been removed."""
+        name = network_of(address)
+        at = self._addresses.get(name)
+        if at is not None:
+            self._forget(name, at, connection)
+
+    def _forget(self, name: str, at: _Address[ConnectionT], connection: ConnectionT) -> None:
+        cost = at.held.pop(connection, None)
+        if cost is None:
+            return
+        at.bytes -= cost
+        self._bytes -= cost
+        self._count -= 1
+        if not at.held:
+            del self._addresses[name]
+
+    def _make_room(self) -> list[ConnectionT]:
+        over = (self.max_connections and self._count > self.max_connections) or (
+            self.max_bytes and self._bytes > self.max_bytes
+        )
+        if not over:
+            return []
+        most = int(self.max_connections * _KEPT) if self.max_connections else self._count
+        most_bytes = int(self.max_bytes * _KEPT) if self.max_bytes else self._bytes
+        heaviest = [(-at.bytes, name) for name, at in self._addresses.items()]
+        heapq.heapify(heaviest)
+        closed = []
+        while heaviest and (self._count > most or self._bytes > most_bytes):
+            _, name = heapq.heappop(heaviest)
+            at = self._addresses[name]
+            oldest = next(iter(at.held))
+            self._forget(name, at, oldest)
+            closed.append(oldest)
+            if at.held:
+                heapq.heappush(heaviest, (-at.bytes, name))
+        return closed
+
+
+class _Address(Generic[ConnectionT]):
+    """The connections of one address with their cost, the oldest first."""
+
+    __slots__ = ("bytes", "held")
+
+    def __init__(self) -> None:
+        self.held: dict[ConnectionT, int] = {}
+        self.bytes = 0

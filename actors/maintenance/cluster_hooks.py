@@ -15,8 +15,8 @@ from eventstore.format.node_events import LeaderProved
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
+    from actors.session.session_messages import ClientConnection
     from protocol.errors import FoldmqError
 
 _log = structlog.get_logger("foldmq")

@@ -6,8 +6,8 @@ defers everything but deliveries.
 
 from __future__ import annotations
 
-from itertools import groupby, takewhile
-from typing import TYPE_CHECKING
+from itertools import groupby, islice, takewhile
+from typing import TYPE_CHECKING, Final
 
 from actors.node.backpressure import BACKLOG, Backlog
 from actors.node.read_pause import ReadPause
@@ -15,7 +15,6 @@ from actors.routing.option_semantics import is_retain_as_published
 from actors.routing.subscriber import is_shared
 from actors.session.decisions import acknowledgements, queueing
 from actors.session.message_buffer import MessageBuffer
-from actors.session.queue_expiry import QueueExpiry
 from actors.session.redelivery import Redelivery
 from actors.session.session_messages import Batch, ContinueSending, Outgoing
 from eventstore.format.event_parsing import entries
@@ -29,11 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from actors.routing.subscriber import Subscriber
+    from actors.session.core import SessionCore
     from actors.session.delivery_encoder import DeliveryEncoder
-    from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
-    from actors.session.session import Session
-    from projections.state.session import SubscriptionState
+    from actors.session.session_messages import ClientConnection
+    from projections.state.session import SessionState, SubscriptionState
+
 
 _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""
@@ -59,7 +59,7 @@ class Delivery:
         "sent_from_queue",
     )
 
-    def __init__(self, node: NodeContext, session: Session) -> None:
+    def __init__(self, node: NodeContext, session: SessionCore) -> None:
         self._node = node
         self._session = session
         self._buffer: MessageBuffer | None = None
@@ -211,6 +211,15 @@ class Delivery:
 
     def _backlog_of(self) -> tuple[int, int]:
         return self._session.state.queued, self.sent_from_queue
+
+    def subscriptions_changed(self, filters: Iterable[str]) -> None:
+        """Update the subscriptions with these filters in the encoder of an MQTT 5 client."""
+        if self.encoder is not None:
+            self.encoder.subscriptions_changed(filters)
+
+    def complete_encoder(self, most: int) -> bool:
+        """Index at most ``most`` filters in the encoder; return whether some are still missing."""
+        return self.encoder is not None and self.encoder.complete(most)
 
     @property
     def redelivery(self) -> Redelivery:
@@ -593,3 +602,61 @@ class Delivery:
         """Return how many messages of a batch were recorded before its delivery failed."""
         current, covered = self._current
         return covered if current is outgoing else 0
+
+
+_EXPIRED_AT_ONCE: Final = 1024
+"""Expired messages that are dropped at once."""
+_EXPIRED_WITHIN: Final = 1024
+"""Runs of a queue that are searched."""
+_QUEUES_AT_ONCE: Final = 16
+"""Queues of a session searched in one turn: a session may have thousands."""
+
+
+class QueueExpiry:
+    """Finds expired messages, in some queues at a time.
+
+    The first messages of each queue are searched: messages that expire last are mostly behind them.
+    """
+
+    __slots__ = ("_next", "_searched")
+
+    def __init__(self) -> None:
+        self._next = 0
+        """Number of the queue at which the search continues."""
+        self._searched = 0
+        """The last second in which no queue contained expired messages."""
+
+    def search(
+        self,
+        state: SessionState,
+        now: int,
+        buffer: MessageBuffer,
+        expire: Callable[[str, list[Position], int], None],
+    ) -> list[Position]:
+        """Pass expired messages to ``expire``: their filter, positions and payload bytes.
+
+        Returns messages that have to be read from the log first, as their sizes must be known.
+        """
+        if self._searched >= now:
+            return []
+        left, begin = _EXPIRED_AT_ONCE, self._next
+        some = [*islice(state.waiting.values(), begin, begin + _QUEUES_AT_ONCE)]
+        for held in some:
+            queue = held.queue
+            gone = queue.expired(now, left, _EXPIRED_WITHIN) if queue is not None else []
+            if not gone:
+                continue
+            found = buffer.find_first(gone)
+            if not found:
+                return buffer.to_load(gone)
+            refs = [ref for ref in gone if ref in found]
+            expire(held.filter, refs, sum(len(found[ref].payload) for ref in refs))
+            left -= len(refs)
+            if left <= 0:
+                return []
+        self._next = begin + _QUEUES_AT_ONCE
+        if len(some) < _QUEUES_AT_ONCE:
+            self._next = 0
+            if left == _EXPIRED_AT_ONCE:
+                self._searched = now
+        return []

@@ -2,182 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
-
-from eventstore.log.pending_record import OutputSink
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from actors.access.credentials import Verdict
     from actors.access.rules import TopicAcl
     from actors.kernel.actor import LoopActor
-    from actors.session.session import Session
-    from actors.session.session_messages import Batch, Publication
+    from actors.session.delivery_encoder import DeliveryEncoder
+    from actors.session.session_messages import Batch, ClientConnection, Publication
     from eventstore.format.positions import Position
-    from eventstore.log.journal import Journal
     from eventstore.log.message_store import Message
-    from projections.state.session import SessionState
-    from protocol.mqtt.packets import ConnectCode, ConnectProperties, PacketType
+    from projections.state.session import SessionState, SubscriptionState
 
 
-class Paused(Protocol):
-    """A connection whose input is paused."""
-
-    def resume(self, reason: int) -> None:
-        """Remove a reason for the pause; resume reading if it was the last one."""
+S = TypeVar("S")
 
 
-class AcknowledgementCount(OutputSink, Protocol):
-    """The broker's Receive Maximum: ``actors.connection.receive_window.ReceiveWindow``."""
-
-    def acknowledge(
-        self,
-        journal: Journal,
-        kind: PacketType,
-        packet_ids: Sequence[int],
-        reasons: Sequence[int] = (),
-    ) -> None:
-        """Count acknowledgements handed to the gate."""
-
-
-class ClientConnection(OutputSink, Paused, Protocol):
-    """The connection of a client: ``actors.connection.connection.Connection``."""
-
-    access: TopicAcl | None
-    """Permissions to publish and subscribe; None: unrestricted."""
-    address: str
-    caused: int
-    """Number of deliveries caused by the client's publications."""
-    client_id: str | None
-    counted_user: str | None
-    """The user whose connections include this one; None: not counted."""
-    ignores_input: bool
-    """Whether the connection is about to be closed, so that unhandled input is ignored."""
-    deep_filter: str | None
-    """The one filter that may have more wildcards than usual."""
-    id_assigned: bool
-    """Whether the broker assigned the client identifier."""
-    given_id: str
-    """The client's own client identifier; others see ``client_id``."""
-    host: str
-    """Host of the client, without the port; empty if it is not known yet, or there is none."""
-    identity: Verdict | None
-    last_ack: float
-    """``last_read`` when the client last acknowledged a delivery."""
-    last_read: float
-    """Time of the last read after the CONNECT, in seconds of the node's clock."""
-    max_packet: int
-    """Maximum size in bytes of packets from the client."""
-    messages_in: int
-    messages_out: int
-    pace: float
-    """Fraction of the usual work that the client may cause in one turn while others wait."""
-    packets_in: int
-    properties: ConnectProperties | None
-    """Properties of the CONNECT of an MQTT 5 client; None: the client speaks MQTT 3.1 or 3.1.1."""
-    session: Session | None
-    starved: bool
-    """Whether messages were queued because too many bytes waited at the gate."""
-    writable: bool
-
-    @property
-    def actor_urn(self) -> str:
-        """The name of the connection's actor."""
-
-    @property
-    def authentication_data(self) -> bytes | None:
-        """Authentication Data of the login's method for the CONNACK."""
-
-    @property
-    def receive_window(self) -> AcknowledgementCount | None:
-        """Counts unacknowledged publications of the client; None: they are not limited."""
-
-    @property
-    def ended(self) -> bool:
-        """True once the connection is closed or being closed."""
-
-    @property
-    def via(self) -> str:
-        """Name of the node that the client is connected to; empty: this one."""
-
-    @property
-    def gone(self) -> bool:
-        """True once the client has closed its socket, also while nothing is read from it."""
-
-    @property
-    def paused(self) -> int:
-        """The reasons why reading is paused; 0: it is not."""
-
-    @property
-    def unhandled(self) -> bool:
-        """Whether some input was read but not handled yet."""
-
-    @property
-    def unsent(self) -> int:
-        """Bytes in transit to the client: at the gate, or not read by the client yet."""
-
-    def attached(self, session: Session, keep_alive: int) -> None:
-        """Begin to pass packets to a session, which has accepted the CONNECT."""
-
-    def pause(self, reason: int) -> None:
-        """Stop reading until every reason for the pause is removed."""
-
-    def throttle_publisher(self, publisher: ClientConnection, count: int) -> None:
-        """Pause a publisher until this client, which reads too slowly, has caught up."""
-
-    def on_part_done(self, seconds: float) -> None:
-        """Adapt the length of further parts of longer work to the duration of the last one."""
-
-    def ignore_input(self) -> None:
-        """Ignore further input of the client, whose connection is about to be closed."""
-
-    def refuse(self, code: ConnectCode, reason: str) -> None:
-        """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
-
-    def close(self, reason: str, code: int = 0) -> None:
-        """Close the connection once the output waiting at the gate has been written.
-
-        ``code`` is the reason code for an MQTT 5 client; 0: the one that belongs to ``reason``.
-        """
-
-    def close_soon(self, reason: str) -> None:
-        """Close the connection after the messages already in its mailbox."""
-
-    def close_when_written(self) -> None:
-        """Close the transport after the output handed to the gate so far."""
-
-    def abort(self, reason: str) -> None:
-        """Close immediately, without waiting for output at the gate."""
-
-
-class SessionDirectory(Protocol):
+class SessionDirectory(Protocol[S]):
     """The sessions of a node and their life cycle, a ``SessionRegistry``."""
 
     @property
     def attached(self) -> int:
         """The number of connected sessions."""
 
-    def session(self, name: str) -> Session:
+    def session(self, name: str) -> S:
         """Return the actor of a session, activated if it was passive."""
 
-    def find_session(self, name: str) -> Session | None:
+    def find_session(self, name: str) -> S | None:
         """Return the actor of a session; None: it is passive, or does not exist."""
 
-    def install(self, session: Session) -> None:
+    def install(self, session: S) -> None:
         """Make an actor the receiver of its session's messages from now on."""
 
     def redirect(self, name: str, messages: list[Any]) -> None:
         """Forward messages to the successor of a session that ended."""
 
-    def came_online(self, session: Session) -> None:
+    def came_online(self, session: S) -> None:
         """Record that a session is connected now."""
 
-    def went_offline(self, session: Session) -> None:
+    def went_offline(self, session: S) -> None:
         """Record that a session is disconnected now."""
 
-    def retire(self, session: Session, *, running: bool = True) -> None:
+    def retire(self, session: S, *, running: bool = True) -> None:
         """Stop the actor of a session that ended or is passive.
 
         ``running``: the actor itself calls this while it runs.
@@ -192,14 +60,56 @@ class SessionDirectory(Protocol):
     def watch_expiry(self, state: SessionState) -> None:
         """Check an offline session again when it may have expired."""
 
-    def on_session_failure(self, session: Session) -> None:
+    def on_session_failure(self, session: S) -> None:
         """Replace a session that has just failed."""
 
     def stop_all(self, actors: Sequence[LoopActor]) -> None:
         """Stop actors that get no more messages, gradually if there are many."""
 
-    def load(self, session: Session, refs: Sequence[Position]) -> None:
+    def load(self, session: S, refs: Sequence[Position]) -> None:
         """Read messages from the log; the session gets ``Loaded``."""
+
+
+class DeliveryOutput(Protocol):
+    """The deliveries of a session, as ``Redelivery`` uses them: ``actors.session.delivery``."""
+
+    encoder: DeliveryEncoder | None
+
+    @property
+    def loading(self) -> bool:
+        """True while messages are being read from the log."""
+
+    def accepts_output(self, connection: ClientConnection) -> bool:
+        """Return whether the client has room for more output."""
+
+    def send_queued(self) -> None:
+        """Send queued messages for which the client has room."""
+
+    def send_queued_later(self) -> None:
+        """Continue sending in another turn."""
+
+    def check_acks(self) -> None:
+        """Check for missing acknowledgements."""
+
+    def encode(
+        self,
+        messages: Sequence[Message],
+        flags: tuple[int, bool],
+        packet_ids: Sequence[int],
+        *,
+        dup: bool = False,
+        of: SubscriptionState | None = None,
+    ) -> bytes:
+        """Return the PUBLISH packets of messages."""
+
+    def find(self, refs: Sequence[Position]) -> dict[Position, Message] | None:
+        """Return messages that are in memory; None: some are not."""
+
+    def load(self, refs: Sequence[Position], then: Callable[[], None]) -> None:
+        """Read messages from the log, then continue."""
+
+    def release(self, refs: Iterable[Position]) -> None:
+        """Drop messages from memory that are no longer needed."""
 
 
 class PublishObserver(Protocol):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from actors.routing.subscriber import is_shared
-from actors.session.connack import accepting_connack
 from actors.session.decisions import queueing, sharing
 from actors.session.delivery_encoder import DeliveryEncoder
 from actors.session.session_messages import (
@@ -37,21 +36,24 @@ from eventstore.reasons import BROKER_ENDS
 from projections.state.session_table import is_freezable
 from protocol.mqtt.encoder import encode_connack
 from protocol.mqtt.packets import ConnectCode, Publishes
-from protocol.mqtt.reason_codes import ENDINGS
+from protocol.mqtt.reason_codes import ENDINGS, ReasonCode
+from protocol.mqtt.server_packet_encoder_v5 import ConnackProperties, encode_connack_v5
 from protocol.mqtt.sparkplug import is_death, with_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from actors.limits.broker_options import BrokerOptions
+    from actors.session.core import SessionCore
     from actors.session.delivery import Delivery
-    from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
     from actors.session.publisher import Publisher
-    from actors.session.session import Session
+    from actors.session.session_messages import ClientConnection
     from actors.session.subscription_handler import SubscriptionHandler
     from eventstore.format.positions import Position
     from projections.state.session import SessionState
     from protocol.mqtt.packets import Connect, ConnectProperties, UserProperties
+
 
 _log = structlog.get_logger("foldmq")
 
@@ -77,7 +79,7 @@ class SessionLifecycle:
     def __init__(
         self,
         node: NodeContext,
-        session: Session,
+        session: SessionCore,
         delivery: Delivery,
         publisher: Publisher,
         subscriptions: SubscriptionHandler,
@@ -582,3 +584,99 @@ _HANDLERS: Final[Mapping[type, Callable[[SessionLifecycle, Any], None]]] = {
 
 def _size(user: UserProperties) -> int:
     return sum(len(name) + len(value) for name, value in user)
+
+
+_LONGEST_STRING: Final = 65_535
+"""Maximum bytes of a string in a packet."""
+_NO_LEVEL: Final = frozenset("/+#")
+"""Characters that no topic level may contain."""
+
+
+def accepting_connack(
+    asked: ConnectProperties,
+    options: BrokerOptions,
+    *,
+    resumed: bool,
+    session_expiry: int | None,
+    server_keep_alive: int | None,
+    max_packet: int,
+    client_id: str,
+    is_assigned: bool,
+    authentication_data: bytes | None,
+) -> bytes:
+    """Return the CONNACK that accepts a client; empty if it exceeds the client's packet limit.
+
+    ``session_expiry`` and ``server_keep_alive`` are in seconds; None: as the client requested.
+    ``max_packet`` is the maximum size in bytes of packets from the client, ``client_id`` its
+    identifier as the client knows it.
+    """
+    usual = (
+        resumed,
+        session_expiry,
+        server_keep_alive,
+        options.receive_maximum,
+        1 if options.reject_qos2_publish else 2,
+        max_packet,
+        options.max_topic_aliases,
+        asked.maximum_packet_size,
+    )
+    assigned = client_id if is_assigned else None
+    prefix = None
+    if asked.request_response_information:
+        prefix = _response_information(options.response_information, client_id)
+    plain = assigned is None and prefix is None and asked.authentication_method is None
+    if plain:
+        return _usual_connack(*usual)
+    return _encode_connack(
+        *usual,
+        ConnackProperties(
+            assigned_client_identifier=assigned,
+            response_information=prefix,
+            authentication_method=asked.authentication_method,
+            authentication_data=authentication_data,
+        ),
+    )
+
+
+def _response_information(prefix: str, client_id: str) -> str | None:
+    """Return the prefix of a client's response topics; None: it has none.
+
+    There is none for a client identifier that would span several topic levels, or that makes the
+    prefix longer than an MQTT string.
+    """
+    if not prefix:
+        return None
+    if "%c" in prefix and _NO_LEVEL.intersection(client_id):
+        return None
+    found = prefix.replace("%c", client_id)
+    return found if len(found.encode()) <= _LONGEST_STRING else None
+
+
+def _encode_connack(
+    resumed: bool,
+    session_expiry: int | None,
+    server_keep_alive: int | None,
+    receive_maximum: int,
+    maximum_qos: int,
+    maximum_packet_size: int,
+    topic_alias_maximum: int,
+    limit: int,
+    properties: ConnackProperties | None = None,
+) -> bytes:
+    """Encode the CONNACK of MQTT 5 that accepts a client, with more ``properties``.
+
+    Empty if it is larger than ``limit``, the client's maximum packet size; 0: there is none.
+    """
+    properties = properties or ConnackProperties()
+    properties.session_expiry = session_expiry
+    properties.server_keep_alive = server_keep_alive
+    properties.receive_maximum = receive_maximum
+    properties.maximum_qos = maximum_qos
+    properties.maximum_packet_size = maximum_packet_size
+    properties.topic_alias_maximum = topic_alias_maximum
+    return encode_connack_v5(
+        ReasonCode.SUCCESS, session_present=resumed, properties=properties, limit=limit
+    )
+
+
+_usual_connack = lru_cache(64)(_encode_connack)

@@ -20,11 +20,11 @@ from protocol.mqtt.server_packet_encoder_v5 import encode_explained_acks
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
+    from actors.session.core import SessionCore
     from actors.session.delivery import Delivery
-    from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
     from actors.session.publisher import Publisher
-    from actors.session.session import Session
+    from actors.session.session_messages import ClientConnection
     from actors.session.subscription_handler import SubscriptionHandler
     from eventstore.format.event_parsing import Event
     from eventstore.format.positions import Position
@@ -47,7 +47,7 @@ class PacketHandler:
     def __init__(
         self,
         node: NodeContext,
-        session: Session,
+        session: SessionCore,
         delivery: Delivery,
         publisher: Publisher,
         subscriptions: SubscriptionHandler,

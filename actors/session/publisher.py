@@ -15,20 +15,14 @@ from actors.routing.routing_plan import plan_routing, routes_at_once, same_route
 from actors.routing.subscriber import is_shared
 from actors.session.decisions.publish_admission import TOPIC_LEVELS, admit_by_topic
 from actors.session.decisions.queueing import dropped, dropped_unrecorded
-from actors.session.decisions.record_parts import split_for_records
 from actors.session.delivery_encoder import remaining_properties
-from actors.session.session_messages import (
-    NOT_LOGGED,
-    Batch,
-    DeniedMessages,
-    Outgoing,
-    Publication,
-)
+from actors.session.session_messages import NOT_LOGGED, Batch, DeniedMessages, Outgoing, Publication
 from actors.session.subscription_actor import enqueue
 from eventstore.format.events import MessagePublished, Released
 from eventstore.format.positions import Position, format_position, to_runs
-from eventstore.format.record_size import NAMES
+from eventstore.format.record_size import ESCAPED, NAMES
 from eventstore.format.stored_properties import block_columns, expiries
+from eventstore.log.journal import ENTRY_BYTES
 from eventstore.log.message_store import StoredMessages
 
 if TYPE_CHECKING:
@@ -37,8 +31,8 @@ if TYPE_CHECKING:
     from actors.routing.routes import Route
     from actors.routing.routing_plan import RoutingPlan, SomeMessages
     from actors.routing.subscriber import Subscriber
-    from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
+    from actors.session.session_messages import ClientConnection
     from eventstore.format.positions import Run
     from eventstore.log.message_store import Message
     from protocol.mqtt.packets import Publishes
@@ -584,3 +578,29 @@ class Publisher:
         if self.connection is not None:
             self.connection.caused += deliveries
             self._node.router.deliveries += deliveries
+
+
+def split_for_records(packet: Publishes, limit: int) -> list[Publishes]:
+    """Return a packet in parts that take at most ``limit`` bytes of a record, without names.
+
+    Each part has at least one message.
+    """
+    payloads, topics = packet.payloads, packet.topics
+    count = len(payloads)
+    blocks: Sequence[bytes] = packet.blocks or ()
+    size = sum(map(len, payloads)) + ESCAPED * sum(map(len, topics)) + ENTRY_BYTES * count
+    size += sum(map(len, blocks))
+    if count <= 1 or size <= limit:
+        return [packet] if count else []
+    parts: list[range] = []
+    begin = total = 0
+    for at, payload in enumerate(payloads):
+        need = len(payload) + ESCAPED * len(topics[at]) + ENTRY_BYTES
+        if blocks:
+            need += len(blocks[at])
+        total += need
+        if total > limit and at > begin:
+            parts.append(range(begin, at))
+            begin, total = at, need
+    parts.append(range(begin, count))
+    return [packet.select(part) for part in parts]

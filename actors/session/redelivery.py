@@ -12,7 +12,6 @@ from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Final
 
 from actors.session.decisions import acknowledgements, queueing
-from actors.session.first_transmissions import FirstTransmissions
 from actors.session.session_messages import AckCheck
 from eventstore.format.events import Redelivered
 from eventstore.format.positions import to_runs
@@ -23,12 +22,13 @@ from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from actors.session.delivery import Delivery
+    from actors.session.core import SessionCore
+    from actors.session.interfaces import DeliveryOutput
     from actors.session.node_context import NodeContext
-    from actors.session.session import Session
-    from projections.state.session import InFlight, SubscriptionState
+    from projections.state.session import InFlight, SessionState, SubscriptionState
+
 
 _AGAIN_AT_ONCE: Final = 256
 """Messages redelivered in one step."""
@@ -47,7 +47,7 @@ class Redelivery:
 
     __slots__ = ("_ack_check_set", "_first", "_node", "_session", "_v5", "pending", "resumed")
 
-    def __init__(self, node: NodeContext, session: Session) -> None:
+    def __init__(self, node: NodeContext, session: SessionCore) -> None:
         self._node = node
         self._session = session
         self._ack_check_set = False
@@ -73,7 +73,7 @@ class Redelivery:
         if state.releasing:
             self._resend_pubrel(list(state.releasing), "resumed")
 
-    def send_more(self, delivery: Delivery) -> None:
+    def send_more(self, delivery: DeliveryOutput) -> None:
         """Continue redelivery after a reconnect, within the Receive Maximum of the client."""
         connection, state = self._session.connection, self._session.state
         steps = 0
@@ -99,7 +99,7 @@ class Redelivery:
                     break
 
     def _end_unsendable(
-        self, delivery: Delivery, unacked: Sequence[int], again: Callable[[], None]
+        self, delivery: DeliveryOutput, unacked: Sequence[int], again: Callable[[], None]
     ) -> bool:
         """End deliveries that the client may no longer receive.
 
@@ -159,7 +159,7 @@ class Redelivery:
 
     def _republish(
         self,
-        delivery: Delivery,
+        delivery: DeliveryOutput,
         unacked: Sequence[int],
         cause: str,
         again: Callable[[], None],
@@ -236,7 +236,7 @@ class Redelivery:
         if not self._session.stopped:
             self._session.kernel.tell(self._session, AckCheck())
 
-    def check_acks(self, delivery: Delivery) -> None:
+    def check_acks(self, delivery: DeliveryOutput) -> None:
         """Redeliver messages that were not acknowledged within ``ack_wait``."""
         connection, state = self._session.connection, self._session.state
         wait = self._node.options.ack_wait
@@ -294,3 +294,51 @@ def _is_alone(sent: InFlight) -> bool:
     This holds for retained messages, and for those of a shared subscription.
     """
     return bool(sent.flags & RETAIN_FLAG) or sent.subscription.filter.startswith(SHARE)
+
+
+class FirstTransmissions:
+    """Unfinished deliveries of a session as they were before they were sent again.
+
+    Redelivery overwrites the time of a delivery in the folded state.
+    """
+
+    __slots__ = ("_resent",)
+
+    def __init__(self) -> None:
+        self._resent: dict[tuple[int, bool], InFlight] = {}
+        """By packet identifier, and whether the PUBREL was sent again."""
+
+    def keep(self, state: SessionState, pids: Iterable[int], *, released: bool) -> None:
+        """Remember deliveries that are about to be sent again."""
+        table = state.releasing if released else state.inflight
+        for pid in pids:
+            self._resent[pid, released] = self._first(pid, table[pid], released=released)
+
+    def _first(self, pid: int, sent: InFlight, *, released: bool) -> InFlight:
+        """Return an unfinished delivery as it was before ``ack_wait`` repeated it."""
+        first = self._resent.get((pid, released))
+        if first is None or first.ref != sent.ref or first.subscription is not sent.subscription:
+            return sent  # the packet identifier may now belong to another delivery
+        return first
+
+    def forget_completed(self, state: SessionState) -> None:
+        """Forget the deliveries that the client has completed."""
+        kept: dict[tuple[int, bool], InFlight] = {}
+        for (pid, released), first in self._resent.items():
+            sent = (state.releasing if released else state.inflight).get(pid)
+            if sent is not None and first.ref == sent.ref:
+                kept[pid, released] = first
+        self._resent = kept
+
+    def oldest_ms(self, state: SessionState, *, released: bool) -> int:
+        """Return when the oldest unfinished delivery was first sent; 0: there is none.
+
+        ``released``: when the first PUBREL was sent, of the deliveries that wait for PUBCOMP.
+        Redelivery after ``ack_wait`` does not count; redelivery after a reconnect does.
+        """
+        table = state.releasing if released else state.inflight
+        if not self._resent:
+            return min([sent.sent_ms for sent in table.values()], default=0)
+        first = self._first
+        times = [first(pid, sent, released=released).sent_ms for pid, sent in table.items()]
+        return min(times, default=0)

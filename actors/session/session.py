@@ -14,21 +14,18 @@ separate turn. Until it is done, all other messages to the session wait, except 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import structlog
 
-from actors.kernel.actor import LoopActor
 from actors.kernel.references import ActorFailed
-from actors.node.read_pause import ReadPause
+from actors.session.core import CONTINUE, SessionCore
 from actors.session.decisions import queueing
 from actors.session.delivery import Delivery
 from actors.session.lifecycle import SessionLifecycle
 from actors.session.packet_handler import PacketHandler
 from actors.session.publisher import Publisher
 from actors.session.session_messages import (
-    NEXT_TURN,
-    SAME_TURN,
     AckCheck,
     ConnectionAttached,
     ConnectionDetached,
@@ -47,10 +44,10 @@ from eventstore.format.positions import Position, sequence_of
 from projections.state.session import SessionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable
 
-    from actors.session.interfaces import ClientConnection
     from actors.session.node_context import NodeContext
+    from actors.session.session_messages import ClientConnection
     from eventstore.log.message_store import Message, StoredMessages
     from protocol.mqtt.packets import Publishes
 
@@ -58,30 +55,17 @@ _log = structlog.get_logger("foldmq")
 
 _ENDS_REST: Final = frozenset({ConnectionAttached, ConnectionDetached, Kick, Remove})
 """Messages that end the pause of a client whose subscription changes are throttled."""
-_CONTINUE: Final = object()
-"""Tells the session to do the next part of longer work."""
-_PAUSE: Final[Iterator[object]] = iter(())
-"""Work without parts: what is deferred waits for the next turn."""
 
 
-class Session(LoopActor):
+class Session(SessionCore):
     """The session of a client."""
 
     __slots__ = (
         "_delivery",
         "_lifecycle",
-        "_node",
         "_packets",
         "_recorded",
-        "_stash",
         "_subscriptions",
-        "_work",
-        "connection",
-        "held_back",
-        "last_active",
-        "last_subscription",
-        "name",
-        "state",
         "to_deliver",
     )
 
@@ -89,38 +73,15 @@ class Session(LoopActor):
     delivery_class: ClassVar[type[Delivery]] = Delivery
 
     def __init__(self, node: NodeContext, name: str, state: SessionState | None) -> None:
-        super().__init__()
-        self._node = node
-        self.name = name
-        self.state = state if state is not None else SessionState(name)
-        self.connection: ClientConnection | None = None
-        self.last_active = node.clock.monotonic()
+        super().__init__(node, name, state)
         self._delivery = delivery = self.delivery_class(node, self)
-        self._subscriptions = subscriptions = SubscriptionHandler(node, self)
+        self._subscriptions = subscriptions = SubscriptionHandler(node, self, delivery)
         publisher = Publisher(node, name)
         self._packets = PacketHandler(node, self, delivery, publisher, subscriptions)
         self._lifecycle = SessionLifecycle(node, self, delivery, publisher, subscriptions)
-        self._stash: list[Any] | None = None
-        """Deferred messages; None: there are none."""
-        self._work: Iterator[object] | None = None
-        """Longer work that is not finished."""
         self._recorded: list[tuple[Event, Position, int]] | None = None
         self.to_deliver: list[Outgoing] | None = None
         """Remaining deliveries of a failed subscription; None: there are none."""
-        self.held_back = 0
-        """Number of messages in the mailboxes of its subscriptions; output sent to the client
-        meanwhile would overtake them."""
-        self.last_subscription: Subscription | None = None
-        """The subscription whose mailbox contains the last of these messages."""
-
-    def __str__(self) -> str:
-        """Return the client identifier."""
-        return self.name
-
-    @property
-    def client(self) -> str:
-        """The client identifier."""
-        return self.name
 
     @property
     def loading(self) -> bool:
@@ -141,9 +102,13 @@ class Session(LoopActor):
             else:
                 self._defer(message)
             return
-        if message is _CONTINUE:
+        if message is CONTINUE:
             self._continue_work()
-        elif self.occupied and type(message) not in (Loaded, Outgoing, ActorFailed):
+        elif (self._work is not None or self._delivery.loading) and type(message) not in (
+            Loaded,
+            Outgoing,
+            ActorFailed,
+        ):
             self._defer(message)
             if self._subscriptions.throttled and type(message) in _ENDS_REST:
                 self._continue_work()
@@ -176,12 +141,6 @@ class Session(LoopActor):
             and not self._stash
             and not self._delivery.loading
         )
-
-    def passed_on(self) -> None:
-        """Count messages that have left the mailbox of a subscription."""
-        self.held_back -= 1
-        if not self.held_back:
-            self.last_subscription = None
 
     def may_send(self, connection: ClientConnection) -> bool:
         """Return whether a new message may be sent to the client before anything else."""
@@ -271,102 +230,6 @@ class Session(LoopActor):
         """Queue messages that a member returns to this shared subscription."""
         raise TypeError(f"{self.name} is not a shared subscription: {len(returned)} messages")
 
-    # Longer work.
-
-    @property
-    def occupied(self) -> bool:
-        """True while longer work is in progress; everything but deliveries waits for it."""
-        return self._work is not None or self._delivery.loading
-
-    def begin_work(self, work: Iterator[object]) -> None:
-        """Begin longer work with its first part."""
-        for rest in work:
-            self._work = work
-            if self.connection is not None:
-                self.connection.pause(ReadPause.WORK)
-            if rest is NEXT_TURN:
-                self.kernel.later(self, _CONTINUE)
-            elif rest is SAME_TURN:
-                self.kernel.tell(self, _CONTINUE)
-            else:
-                self.start_timer(self._node.timers, cast("float", rest), self._continue_work_later)
-            return
-
-    def _defer(self, message: Any) -> None:
-        """Handle a message after those that were deferred before it."""
-        if self._stash is None:
-            self._stash = [message]
-        else:
-            self._stash.append(message)
-
-    def stash_first(self, message: Any) -> None:
-        """Handle a message before all deferred ones."""
-        self._stash = [message, *(self._stash or ())]
-
-    def _continue_work_later(self) -> None:
-        self.kernel.later(self, _CONTINUE)
-
-    def _continue_work(self) -> None:
-        """Do the next part of longer work; after the last one, handle deferred messages."""
-        work, self._work = self._work, None
-        if work is not None and work is not _PAUSE:
-            self.begin_work(work)
-            if self._stash and not self.stopped and not self.occupied:
-                self._pause()
-        self._unstash()
-
-    def _pause(self) -> None:
-        """Handle the next deferred message in another turn, after the other actors."""
-        self._work = _PAUSE
-        if self.connection is not None:
-            self.connection.pause(ReadPause.WORK)
-        self.kernel.later(self, _CONTINUE)
-
-    def _unstash(self) -> None:
-        """Handle the deferred messages, each in a separate turn."""
-        if self.stopped or self.occupied:
-            return
-        stash = self._stash
-        if stash:
-            self._handle(stash.pop(0))
-            if self._stash and not self.stopped and not self.occupied:
-                self._pause()
-        if self.stopped or self.occupied or self._stash:
-            return
-        if self.connection is not None:
-            self.connection.resume(ReadPause.WORK)
-            if self.state.queued:
-                self._delivery.send_queued()
-
-    def on_part_done(self, seconds: float) -> None:
-        """Adapt the length of the next part of longer work to the duration of the last one."""
-        if self.connection is not None:
-            self.connection.on_part_done(seconds)
-
-    def at_once(self, most: int) -> int:
-        """Return how many of ``most`` items to handle in one turn, at the pace of the client."""
-        connection = self.connection
-        return most if connection is None else max(1, int(most * connection.pace))
-
-    def on_dead_letters(self, messages: list[Any]) -> None:
-        """Pass messages that arrived after passivation to the session's successor."""
-        self._node.directory.redirect(self.name, messages)
-
-    def emit(self, event: Event, payloads: Sequence[bytes] = (), size: int = 0) -> Position:
-        """Append an event and apply it; return its first position."""
-        return self._node.emit(event, payloads, size)
-
-    @property
-    def now_ms(self) -> int:
-        """The time of the log in Unix milliseconds."""
-        return self._node.log_ms
-
-    def drop_denied(self, topic_filter: str, refs: Sequence[Position]) -> None:
-        """Record that the client does not get messages that it is not permitted to read."""
-        node = self._node
-        if self.name in node.state.sessions or self.name in node.rebuilding:  # it has not ended
-            node.drop_denied(self.name, refs, topic_filter)
-
     def _on_failed(self, message: ActorFailed) -> None:
         """Replace a failed subscription; deliver the messages that it did not handle."""
         failed = message.actor
@@ -383,23 +246,11 @@ class Session(LoopActor):
             left.pop(0)
         self.to_deliver = None
 
-    def answer(self, connection: ClientConnection, data: bytes, packets: int = 1) -> None:
-        """Send the client a response when the events of this turn are on disk."""
-        self._node.journal.send_when_durable(connection, data)
-        self._node.counters.packets_out += packets
-
-    def subscriptions_changed(self, filters: Iterable[str]) -> None:
-        """Update the subscriptions with these filters in the encoder of an MQTT 5 client."""
-        encoder = self._delivery.encoder
-        if encoder is not None:
-            encoder.subscriptions_changed(filters)
-
-    def complete_encoder(self, most: int) -> bool:
-        """Index at most ``most`` filters in the encoder; return whether some are still missing."""
-        encoder = self._delivery.encoder
-        return encoder is not None and encoder.complete(most)
-
     # Output to the client.
+
+    def send_queued(self) -> None:
+        """Send queued messages for which the client has room."""
+        self._delivery.send_queued()
 
     def _on_writable(self, message: Writable) -> None:
         if message.connection is self.connection:
@@ -475,11 +326,6 @@ class Session(LoopActor):
         self._subscriptions.withdraw_announced()
         self._work = None
         del self._delivery, self._lifecycle, self._packets, self._subscriptions
-
-    def drain_stash(self) -> list[Any]:
-        """Return the deferred messages, for the successor of the session."""
-        unhandled, self._stash = self._stash, None
-        return unhandled or []
 
     def recorded_of(self, outgoing: Outgoing) -> int:
         """Return how many messages of a batch were recorded before the session failed."""

@@ -7,10 +7,11 @@ reads.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from actors.session.delivery_encoder import VARIANTS_V5
 from eventstore.log.message_store import StoredMessages
+from eventstore.log.pending_record import OutputSink
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import PublishEncoder
 from protocol.mqtt.packets import cut_payloads
@@ -21,12 +22,20 @@ if TYPE_CHECKING:
 
     from actors.access.credentials import Verdict
     from actors.access.enhanced import Step
+    from actors.access.rules import TopicAcl
     from actors.node.operator_commands import OperatorCommand
     from actors.routing.subscriber import Subscriber
-    from actors.session.interfaces import ClientConnection
     from eventstore.format.positions import Position
+    from eventstore.log.journal import Journal
     from eventstore.log.message_store import Message
-    from protocol.mqtt.packets import Connect, Packet, Publishes
+    from protocol.mqtt.packets import (
+        Connect,
+        ConnectCode,
+        ConnectProperties,
+        Packet,
+        PacketType,
+        Publishes,
+    )
     from protocol.mqtt.publish_encoder_v5 import PacketVariant, PublishEncoderV5
 
 NEXT_TURN: Final = object()
@@ -41,6 +50,137 @@ _AS_PUBLISHED: Final = 8
 """Marks the QoS of packets with RETAIN, for bridges."""
 NOT_LOGGED: Final[tuple[int, int]] = (0, 0)
 """In place of the positions of messages that are not recorded."""
+
+
+class Paused(Protocol):
+    """A connection whose input is paused."""
+
+    def resume(self, reason: int) -> None:
+        """Remove a reason for the pause; resume reading if it was the last one."""
+
+
+class AcknowledgementCount(OutputSink, Protocol):
+    """The broker's Receive Maximum: ``actors.connection.receive_window.ReceiveWindow``."""
+
+    def acknowledge(
+        self,
+        journal: Journal,
+        kind: PacketType,
+        packet_ids: Sequence[int],
+        reasons: Sequence[int] = (),
+    ) -> None:
+        """Count acknowledgements handed to the gate."""
+
+
+class ClientConnection(OutputSink, Paused, Protocol):
+    """The connection of a client: ``actors.connection.connection.Connection``."""
+
+    access: TopicAcl | None
+    """Permissions to publish and subscribe; None: unrestricted."""
+    address: str
+    caused: int
+    """Number of deliveries caused by the client's publications."""
+    client_id: str | None
+    counted_user: str | None
+    """The user whose connections include this one; None: not counted."""
+    ignores_input: bool
+    """Whether the connection is about to be closed, so that unhandled input is ignored."""
+    deep_filter: str | None
+    """The one filter that may have more wildcards than usual."""
+    id_assigned: bool
+    """Whether the broker assigned the client identifier."""
+    given_id: str
+    """The client's own client identifier; others see ``client_id``."""
+    host: str
+    """Host of the client, without the port; empty if it is not known yet, or there is none."""
+    identity: Verdict | None
+    last_ack: float
+    """``last_read`` when the client last acknowledged a delivery."""
+    last_read: float
+    """Time of the last read after the CONNECT, in seconds of the node's clock."""
+    max_packet: int
+    """Maximum size in bytes of packets from the client."""
+    messages_in: int
+    messages_out: int
+    pace: float
+    """Fraction of the usual work that the client may cause in one turn while others wait."""
+    packets_in: int
+    properties: ConnectProperties | None
+    """Properties of the CONNECT of an MQTT 5 client; None: the client speaks MQTT 3.1 or 3.1.1."""
+    session: Any
+    """The ``Session`` of the client; None: it has none yet."""
+    starved: bool
+    """Whether messages were queued because too many bytes waited at the gate."""
+    writable: bool
+
+    @property
+    def actor_urn(self) -> str:
+        """The name of the connection's actor."""
+
+    @property
+    def authentication_data(self) -> bytes | None:
+        """Authentication Data of the login's method for the CONNACK."""
+
+    @property
+    def receive_window(self) -> AcknowledgementCount | None:
+        """Counts unacknowledged publications of the client; None: they are not limited."""
+
+    @property
+    def ended(self) -> bool:
+        """True once the connection is closed or being closed."""
+
+    @property
+    def via(self) -> str:
+        """Name of the node that the client is connected to; empty: this one."""
+
+    @property
+    def gone(self) -> bool:
+        """True once the client has closed its socket, also while nothing is read from it."""
+
+    @property
+    def paused(self) -> int:
+        """The reasons why reading is paused; 0: it is not."""
+
+    @property
+    def unhandled(self) -> bool:
+        """Whether some input was read but not handled yet."""
+
+    @property
+    def unsent(self) -> int:
+        """Bytes in transit to the client: at the gate, or not read by the client yet."""
+
+    def attached(self, session: Any, keep_alive: int) -> None:
+        """Begin to pass packets to a session, which has accepted the CONNECT."""
+
+    def pause(self, reason: int) -> None:
+        """Stop reading until every reason for the pause is removed."""
+
+    def throttle_publisher(self, publisher: ClientConnection, count: int) -> None:
+        """Pause a publisher until this client, which reads too slowly, has caught up."""
+
+    def on_part_done(self, seconds: float) -> None:
+        """Adapt the length of further parts of longer work to the duration of the last one."""
+
+    def ignore_input(self) -> None:
+        """Ignore further input of the client, whose connection is about to be closed."""
+
+    def refuse(self, code: ConnectCode, reason: str) -> None:
+        """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
+
+    def close(self, reason: str, code: int = 0) -> None:
+        """Close the connection once the output waiting at the gate has been written.
+
+        ``code`` is the reason code for an MQTT 5 client; 0: the one that belongs to ``reason``.
+        """
+
+    def close_soon(self, reason: str) -> None:
+        """Close the connection after the messages already in its mailbox."""
+
+    def close_when_written(self) -> None:
+        """Close the transport after the output handed to the gate so far."""
+
+    def abort(self, reason: str) -> None:
+        """Close immediately, without waiting for output at the gate."""
 
 
 class Batch:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from actors.kernel.references import ActorFailed
     from actors.routing.subscriber import Subscriber
-    from actors.session.session import Session
+    from actors.session.core import SessionCore
     from projections.state.retained import RetainedMessage
 
 
@@ -29,7 +29,7 @@ class Subscription(LoopActor):
 
     __slots__ = ("_subscriber", "granted", "matched", "replayed", "session")
 
-    def __init__(self, session: Session, subscriber: Subscriber) -> None:
+    def __init__(self, session: SessionCore, subscriber: Subscriber) -> None:
         super().__init__()
         self.session = session
         """The session that receives the deliveries."""

@@ -9,11 +9,10 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.limits.subscription_rates import SubscriptionRate
 from actors.routing.option_semantics import bridge_options, is_no_local, sends_retained
 from actors.routing.subscriber import is_shared
-from actors.session.authorization import owner_of
 from actors.session.decisions import subscribing
+from actors.session.node_context import owner_of
 from actors.session.session_messages import NEXT_TURN, SAME_TURN, ChangeQos
 from actors.session.subscription_actor import Subscription
 from eventstore.format.events import LOG_SESSION
@@ -33,11 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from actors.routing.subscriber import Subscriber
-    from actors.session.interfaces import ClientConnection, NatsBridge
+    from actors.session.core import SessionCore
+    from actors.session.delivery import Delivery
+    from actors.session.interfaces import NatsBridge
     from actors.session.node_context import NodeContext
-    from actors.session.session import Session
+    from actors.session.session_messages import ClientConnection
     from projections.state.retained import RetainedMessage
     from protocol.mqtt.packets import Subscribe, Unsubscribe
+
 
 _FILTERS_AT_ONCE: Final = 32
 """Number of topic filters of a SUBSCRIBE or UNSUBSCRIBE that are handled in one turn."""
@@ -63,10 +65,11 @@ client gets its SUBACK in any case."""
 class SubscriptionHandler:
     """Changes the subscriptions of one session; starts and stops their actors."""
 
-    __slots__ = ("_announced", "_changes", "_node", "_session", "throttled")
+    __slots__ = ("_announced", "_changes", "_delivery", "_node", "_session", "throttled")
 
-    def __init__(self, node: NodeContext, session: Session) -> None:
+    def __init__(self, node: NodeContext, session: SessionCore, delivery: Delivery) -> None:
         self._node = node
+        self._delivery = delivery
         self._session = session
         self._changes = SubscriptionRate()
         self._announced: list[list[str]] = []
@@ -107,8 +110,8 @@ class SubscriptionHandler:
             # All are in the index before the event loop runs: no publication is missed.
             begun = [self._subscribe_to(connection, *one) for one in grant.granted.items()]
             if begun and connection.properties is not None:
-                session.subscriptions_changed(grant.granted)
-                indexes = indexes or session.complete_encoder(0)
+                self._delivery.subscriptions_changed(grant.granted)
+                indexes = indexes or self._delivery.complete_encoder(0)
             groups += [one for one in grant.granted if is_shared(one)]
             last = stop == len(filters)
             unknown = last and not self._are_known(groups)
@@ -133,7 +136,7 @@ class SubscriptionHandler:
             at = stop
             changes += len(begun) + sum(code >= FAILURE for code in grant.codes)
         self.withdraw_announced()
-        while indexes and session.complete_encoder(_INDEXED_AT_ONCE):
+        while indexes and self._delivery.complete_encoder(_INDEXED_AT_ONCE):
             yield NEXT_TURN  # until then no queued message is sent
         yield from _free(filters)
         yield from self._throttle(changes)
@@ -379,7 +382,7 @@ class SubscriptionHandler:
                 session.emit(event)
             changes += len(gone)
             if connection.properties is not None:
-                session.subscriptions_changed(gone)
+                self._delivery.subscriptions_changed(gone)
         self._answer(connection, _unsuback(connection, packet, codes))
         yield from _free(filters)
         yield from self._throttle(changes)
@@ -474,3 +477,26 @@ def _handled_at_once(filters: Sequence[str]) -> int:
         if size > _FILTERS_TEXT:
             return count or 1
     return len(filters)
+
+
+class SubscriptionRate:
+    """Counts recent changes of a session's subscriptions; times are monotonic seconds."""
+
+    __slots__ = ("_at", "_level")
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._level = 0.0
+        """Changes beyond the rate."""
+
+    def add(self, count: int, now: float, rate: float, burst: int) -> float:
+        """Count changes; return for how many seconds the session must wait, usually 0.
+
+        ``rate`` is the average number per second (0: unlimited), ``burst`` the number allowed
+        without a pause.
+        """
+        if not rate:
+            return 0.0
+        self._level = max(0.0, self._level - (now - self._at) * rate) + count
+        self._at = now
+        return max(0.0, self._level - burst) / rate

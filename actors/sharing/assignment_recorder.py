@@ -6,7 +6,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from actors.session.decisions import acknowledgements, queueing, sharing
+from actors.session.decisions import acknowledgements, queueing
 from actors.sharing.shared_members import unreadable_topics
 from eventstore.format.events import LOG_SESSION, Assigned
 from eventstore.format.positions import format_position, to_runs
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from actors.session.session_messages import Batch
-    from actors.sharing.shared_members import SharedMember, SharedMembers
+    from actors.sharing.member_choice import Assignment, SharedMember
+    from actors.sharing.shared_members import SharedMembers
     from eventstore.format.positions import Position
 
 _NO_MEMBER = -1
@@ -45,7 +46,7 @@ class AssignmentRecorder:
         self,
         batch: Batch,
         members: Sequence[SharedMember],
-        assignment: sharing.Assignment,
+        assignment: Assignment,
         *,
         queued: bool,
         by_topic: bool,

@@ -8,6 +8,7 @@ it.
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING
 
@@ -18,15 +19,8 @@ from actors.session.delivery_encoder import remaining_properties
 from actors.session.session import Session
 from actors.session.session_messages import Batch, Outgoing
 from actors.sharing.assignment_recorder import AssignmentRecorder
-from actors.sharing.division_pace import DivisionPace
-from actors.sharing.shared_members import (
-    SharedMember,
-    SharedMembers,
-    capped_qos,
-    has_packet_limit,
-    room_pools,
-)
-from actors.sharing.undivided_messages import UndividedMessages
+from actors.sharing.member_choice import CHOICES, Assignment, Rows, first_ones, has_packet_limit
+from actors.sharing.shared_members import SharedMembers, capped_qos
 from eventstore.format.events import Expired, MessageDropped
 from eventstore.format.positions import to_runs
 from eventstore.log.message_store import StoredMessages
@@ -39,9 +33,11 @@ if TYPE_CHECKING:
     from actors.routing.shared_groups import SharedGroup
     from actors.routing.subscriber import Subscriber
     from actors.session.node_context import NodeContext
+    from actors.sharing.member_choice import MemberChoice, SharedMember
     from eventstore.format.positions import Position
     from eventstore.log.message_store import Message
     from projections.state.session import SubscriptionState
+
 
 _DIVIDED_AT_ONCE = 1024
 """Number of messages taken from the queue and divided in one step."""
@@ -52,6 +48,7 @@ class SharedDelivery(Delivery):
     """Assigns the messages of one shared subscription to its members."""
 
     __slots__ = (
+        "_choice",
         "_home",
         "_members",
         "_pace",
@@ -64,8 +61,9 @@ class SharedDelivery(Delivery):
         exchange = node.exchange
         self._home = exchange.home_of(session.name) if exchange is not None else ""
         """The log that this part of a shared subscription belongs to; empty: this one."""
-        self._members = SharedMembers(node, session.name)
-        self._pace = DivisionPace(node, self._members)
+        self._choice = CHOICES[node.options.shared_strategy]
+        self._members = SharedMembers(node, session.name, self._choice)
+        self._pace = DivisionPace(node, self._members, self._choice)
         self._recorder = AssignmentRecorder(node, session, self._members, self._home)
         self._undivided = UndividedMessages()
         """QoS 0 messages that are not divided yet."""
@@ -145,7 +143,7 @@ class SharedDelivery(Delivery):
             if self._undivided:
                 self.send_queued_later()
 
-    def _divide(self, batch: Batch, *, queued: bool = False) -> tuple[sharing.Assignment, bool]:
+    def _divide(self, batch: Batch, *, queued: bool = False) -> tuple[Assignment, bool]:
         """Divide the messages of a batch among members; return the assignment.
 
         Also returns whether members that were not examined may have room for waiting messages.
@@ -158,7 +156,7 @@ class SharedDelivery(Delivery):
         members, more = self._members.find(batch, pace.piece_size, pace.members_at_once)
         assignment = self._assign(batch, members)
         if queued:
-            assignment = sharing.first_ones(assignment)
+            assignment = first_ones(assignment)
         pace.count(len(batch) - len(assignment.waiting))
         longest = max(map(len, assignment.pieces), default=0)
         for member, part in zip(members, assignment.pieces, strict=True):
@@ -172,7 +170,7 @@ class SharedDelivery(Delivery):
                 if len(part) == longest:
                     group.last_served = subscriber.session
         if batch.qos:
-            by_topic = self._keeps_topics(group, members)
+            by_topic = self._choice.keeps_topics(group, members)
             gone = self._recorder.record(
                 batch, members, assignment, queued=queued, by_topic=by_topic
             )
@@ -182,26 +180,15 @@ class SharedDelivery(Delivery):
                 self.release([batch.positions[number] for number in gone])
         return assignment, more
 
-    def _assign(self, batch: Batch, members: Sequence[SharedMember]) -> sharing.Assignment:
+    def _assign(self, batch: Batch, members: Sequence[SharedMember]) -> Assignment:
         barred = [member.barred for member in members]
         rooms = [member.room for member in members]
         alike = () if any(map(has_packet_limit, members)) or self._group.refused else batch.topics
-        pools = room_pools(members) if self._members.by_topic else ()
-        rows = sharing.Rows(rooms, barred if any(barred) else (), alike, pools)
+        pools = self._choice.pools(members)
+        rows = Rows(rooms, barred if any(barred) else (), alike, pools)
         if not members:
-            return sharing.Assignment([], range(len(batch)), ())
-        if self._members.by_topic:
-            return sharing.assign_by_topic(batch.topics, rows)
-        return sharing.assign(len(batch), rows)
-
-    def _keeps_topics(self, group: SharedGroup, members: Sequence[SharedMember]) -> bool:
-        """Return whether the member for a topic depends only on the set of connected members."""
-        return (
-            self._node.options.shared_strategy == "topic"
-            and not group.logs
-            and len(members) == len(group.online)
-            and not any(one.subscriber.acl is not None or has_packet_limit(one) for one in members)
-        )
+            return Assignment([], range(len(batch)), ())
+        return self._choice.assign(batch.topics, rows)
 
     def _enqueue(self, message: Outgoing, numbers: Sequence[int]) -> None:
         """Queue messages, up to the limits of the queue."""
@@ -393,3 +380,138 @@ class SharedDelivery(Delivery):
 
     def _measure(self) -> tuple[int, int]:
         return self._members.measure(self._session.state.queued)
+
+
+_STEPS = 4
+"""Steps in one turn."""
+_SERVED_AT_ONCE = 64
+"""Maximum number of members served in one step; also the maximum number of messages of a step that
+must examine more members than that."""
+_CHECKED_AT_ONCE = 512
+"""Maximum number of topics checked in such a step, divided by the number of different
+permissions."""
+_COMPARED_AT_ONCE = 4096
+"""Maximum number of comparisons in one step: members times topics, or times distinct messages."""
+_BUSY, _PIECE = 2_000, 64
+"""Messages divided within a second above which pieces have a minimum size, and that size in
+messages: smaller pieces would cost more than the gain in fairness."""
+
+
+class DivisionPace:
+    """Bounds the work of a step by the members and topics that have to be examined."""
+
+    __slots__ = (
+        "_choice",
+        "_compared_in",
+        "_divided",
+        "_divided_since",
+        "_members",
+        "_node",
+        "members_at_once",
+    )
+
+    def __init__(self, node: NodeContext, members: SharedMembers, choice: MemberChoice) -> None:
+        self._node = node
+        self._choice = choice
+        self._members = members
+        self._compared_in = -1
+        """Number of the last turn in which all of many members were examined."""
+        self._divided, self._divided_since = 0, 0.0
+        """Messages divided since a monotonic time, over about a second."""
+        self.members_at_once = _SERVED_AT_ONCE
+
+    def step_size(self, topics: Sequence[bytes]) -> int:
+        """Return how many messages are divided in one step, by their topics.
+
+        The result is their number, unless many members must all be examined.
+        """
+        group = self._members.group
+        count, online = len(topics), group.online
+        if len(online) <= self.members_at_once:
+            return count
+        acls = {subscriber.acl for subscriber in online.values()}
+        has_limit = self._members.have_packet_limit() or bool(group.refused)
+        if not self._choice.examines_all and not has_limit and acls == {None}:
+            return count
+        self._compared_in = self._turn
+        most = max(1, min(_CHECKED_AT_ONCE // len(acls), _COMPARED_AT_ONCE // len(online)))
+        if has_limit:
+            return min(count, most)
+        seen: set[bytes] = set()
+        for at, topic in enumerate(topics[: self.members_at_once]):
+            seen.add(topic)
+            if len(seen) > most:
+                return at
+        return min(count, self.members_at_once)
+
+    @property
+    def _turn(self) -> int:
+        """Number of the turn; parts of longer work that run in separate turns count."""
+        kernel = self._node.kernel
+        return kernel.turns + kernel.parts
+
+    @property
+    def has_compared(self) -> bool:
+        """True if all of many members were examined in this turn: the next step must wait."""
+        return self._compared_in == self._turn
+
+    @property
+    def steps(self) -> int:
+        """Number of steps in one turn."""
+        return _STEPS if len(self._members.group.online) <= self.members_at_once else 1
+
+    @property
+    def piece_size(self) -> int:
+        """Messages of the smallest piece: more if many were divided within a second."""
+        busy = self._divided > _BUSY and self._node.clock.monotonic() - self._divided_since <= 1
+        return _PIECE if busy else 1
+
+    def count(self, count: int) -> None:
+        """Count divided messages."""
+        now = self._node.clock.monotonic()
+        if now - self._divided_since > 1:
+            self._divided, self._divided_since = 0, now
+        self._divided += count
+
+
+_MAX_MESSAGES = 65_536
+"""Approximate maximum number of messages."""
+
+
+class UndividedMessages:
+    """A bounded queue of batches."""
+
+    __slots__ = ("_batches", "_bytes", "_count")
+
+    def __init__(self) -> None:
+        self._batches: deque[Outgoing] = deque()
+        self._count = self._bytes = 0
+        """Number of messages, and the bytes of their packets or payloads."""
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._batches)
+
+    def has_room(self, most_bytes: int) -> bool:
+        """Return whether more messages may be added."""
+        return self._count < _MAX_MESSAGES and self._bytes < most_bytes
+
+    def add(self, message: Outgoing) -> None:
+        """Add a batch after all others."""
+        self._batches.append(message)
+        self._add_size(message.batch, 1)
+
+    def add_first(self, message: Outgoing) -> None:
+        """Add the rest of a batch before all others."""
+        self._batches.appendleft(message)
+        self._add_size(message.batch, 1)
+
+    def take(self) -> Outgoing:
+        """Remove and return the first batch."""
+        message = self._batches.popleft()
+        self._add_size(message.batch, -1)
+        return message
+
+    def _add_size(self, batch: Batch, sign: int) -> None:
+        self._count += sign * len(batch)
+        self._bytes += sign * sum(map(len, batch.packets or batch.payloads))

@@ -2,57 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from actors.routing.subscriber import Subscriber
 from actors.session.decisions import queueing
-from actors.session.session import Session
-from actors.session.session_messages import Batch, Outgoing
+from actors.session.session_messages import Outgoing
+from actors.sharing.member_choice import SharedMember
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
     from actors.access.rules import TopicAcl
     from actors.routing.remote_members import RemoteMembers
     from actors.routing.shared_groups import SharedGroup
-    from actors.session.interfaces import ClientConnection
+    from actors.routing.subscriber import Subscriber
     from actors.session.node_context import NodeContext
+    from actors.session.session import Session
+    from actors.session.session_messages import Batch, ClientConnection
+    from actors.sharing.member_choice import MemberChoice
 
 _OFFERED = 4096
 """Maximum room that is reported to the home of a shared subscription, in messages."""
 _NONE: frozenset[int] = frozenset()
 
 
-class SharedMember(NamedTuple):
-    """A connected member."""
-
-    subscriber: Subscriber
-    session: Session | None
-    """None: the member is a client of another log."""
-    room: int
-    barred: AbstractSet[int]
-    """Numbers of the messages that the member may not receive or does not accept."""
-
-
 class SharedMembers:
     """The connected members of one shared subscription."""
 
-    __slots__ = ("_name", "_node")
+    __slots__ = ("_choice", "_name", "_node")
 
-    def __init__(self, node: NodeContext, name: str) -> None:
+    def __init__(self, node: NodeContext, name: str, choice: MemberChoice) -> None:
         self._node = node
         self._name = name
+        self._choice = choice
 
     @property
     def group(self) -> SharedGroup:
         """The shared subscription."""
         return self._node.router.groups.find(self._name)
-
-    @property
-    def by_topic(self) -> bool:
-        """Whether the topic of a message decides which member gets it."""
-        return self._node.options.shared_strategy == "topic"
 
     def find(self, batch: Batch, piece: int, most: int) -> tuple[list[SharedMember], bool]:
         """Return members that may receive messages of a batch, with their room.
@@ -61,12 +48,13 @@ class SharedMembers:
         ``piece``, but at most ``most``, which are served in one step, unless all connected members
         matter. Also returns whether others may have room.
         """
-        by_topic, count, group = self.by_topic, len(batch), self.group
+        choice, count, group = self._choice, len(batch), self.group
+        examines_all = choice.examines_all
         enough = min(-(-count // piece), most)
         found: list[SharedMember] = []
         barred_by: dict[TopicAcl | frozenset[bytes], set[int]] = {}
-        with_room, total, restricted, more = 0, 0, by_topic, False
-        for subscriber in group.ordered() if by_topic else group.rotated():
+        with_room, total, restricted, more = 0, 0, examines_all, False
+        for subscriber in choice.ordered(group):
             if subscriber.remote is not None:
                 member = self._remote_member(subscriber, subscriber.remote, batch)
             else:
@@ -80,7 +68,7 @@ class SharedMembers:
                 with_room += 1
                 total += member.room
             enough_room = total >= count or with_room >= most
-            if with_room >= enough and enough_room and not by_topic:
+            if with_room >= enough and enough_room and not examines_all:
                 more = True
                 break
         return found if restricted else [member for member in found if member.room], more
@@ -92,7 +80,7 @@ class SharedMembers:
         barred_by: dict[TopicAcl | frozenset[bytes], set[int]],
     ) -> SharedMember | None:
         """Return a member of this log with its room; None if it counts as disconnected."""
-        session = self._node.directory.find_session(subscriber.session)
+        session: Session | None = self._node.directory.find_session(subscriber.session)
         if session is None or session.connection is None or subscriber.ended:
             return None
         if not subscriber.may_read:
@@ -111,7 +99,7 @@ class SharedMembers:
                 if subscriber.remote.left:
                     return True
                 continue
-            session = self._node.directory.find_session(subscriber.session)
+            session: Session | None = self._node.directory.find_session(subscriber.session)
             if session is not None and session.connection is not None and not subscriber.ended:
                 qos = min(1, subscriber.qos)
                 if self._room(session, session.connection, subscriber, qos, 1):
@@ -126,7 +114,7 @@ class SharedMembers:
         node = self._node
         window, online, room = node.delivery_limits.window, 0, -queued
         for subscriber in self.group.ordered():
-            session = node.directory.find_session(subscriber.session)
+            session: Session | None = node.directory.find_session(subscriber.session)
             if session is None or session.connection is None or not subscriber.may_read:
                 continue
             online += 1
@@ -154,7 +142,7 @@ class SharedMembers:
             barred = {at for at in range(count) if log in refused.get(positions[at], ())}
         room = count
         if batch.qos:
-            room = remote.left if self.by_topic else remote.room_of(subscriber.place)
+            room = self._choice.room_there(remote, subscriber.place)
         return SharedMember(subscriber, None, room, barred)
 
     def _room(
@@ -206,21 +194,6 @@ class SharedMembers:
             large = session.too_large(Outgoing(subscriber, batch, capped_qos(batch, subscriber)))
             found = found | set(large) if large else found
         return found
-
-
-def has_packet_limit(member: SharedMember) -> bool:
-    """Return whether a member is a client of this log with a maximum packet size."""
-    return member.session is not None and bool(member.session.packet_limit)
-
-
-def room_pools(members: Sequence[SharedMember]) -> list[int]:
-    """Return for each member the number of the first one that has the same room."""
-    first: dict[str, int] = {}
-    found = []
-    for number, member in enumerate(members):
-        remote = member.subscriber.remote
-        found.append(number if remote is None else first.setdefault(remote.log, number))
-    return found
 
 
 def unreadable_topics(topics: AbstractSet[bytes], members: Sequence[SharedMember]) -> set[bytes]:

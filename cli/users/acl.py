@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from actors.access.rule_sets import Action
+    from actors.access.rules import Action
 
 NO_USER = "-"
 """Stands for clients without a user name."""

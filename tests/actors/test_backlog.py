@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from actors.bridge.nats_backpressure import NatsBackpressure
+from actors.bridge.bridge import NatsBackpressure
 from actors.node.backpressure import Backlog, SlowReaderBackpressure
 from actors.node.read_pause import ReadPause
 

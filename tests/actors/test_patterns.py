@@ -6,9 +6,8 @@ import itertools
 
 import pytest
 
-from actors.routing.router import Router
+from actors.routing.router import Patterns, Router, pattern_of
 from actors.routing.subscriber import Subscriber
-from actors.routing.wildcard_patterns import Patterns, pattern_of
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from actors.maintenance.checkpoints import repeat_messages, repeat_retained, rep
 from actors.maintenance.limits_event import applied_limits
 from actors.session.decisions import acknowledgements, queueing, subscribing
 from actors.session.decisions.queueing import DeliveryLimits
-from actors.session.decisions.record_parts import split_for_records
+from actors.session.publisher import split_for_records
 from eventstore.format.event_parsing import Event, LogEvent, entries
 from eventstore.format.events import (
     Acked,

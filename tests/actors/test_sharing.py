@@ -8,15 +8,8 @@ import pytest
 
 from actors.routing.shared_groups import SharedGroup
 from actors.routing.subscriber import Subscriber
-from actors.session.decisions.sharing import (
-    Assignment,
-    Rows,
-    assign,
-    assign_by_topic,
-    first_ones,
-    requeued,
-    shared_in_flight,
-)
+from actors.session.decisions.sharing import requeued, shared_in_flight
+from actors.sharing.member_choice import CHOICES, Assignment, Rows, first_ones
 from eventstore.format.events import Delivered, Subscribed
 from eventstore.format.positions import from_runs
 from eventstore.log.message_store import Message
@@ -28,23 +21,27 @@ def plain(found: Assignment) -> tuple[list[list[int]], list[int], list[int]]:
     return [[*piece] for piece in found.pieces], [*found.waiting], [*found.refused]
 
 
+def balanced(count: int, rows: Rows) -> Assignment:
+    return CHOICES["balanced"].assign([b"t"] * count, rows)
+
+
 def test_each_member_gets_a_piece_in_proportion_to_its_room() -> None:
-    assert plain(assign(8, Rows([1, 2, 5]))) == ([[0], [1, 2], [3, 4, 5, 6, 7]], [], [])
-    assert plain(assign(4, Rows([10, 10]))) == ([[0, 1], [2, 3]], [], [])
+    assert plain(balanced(8, Rows([1, 2, 5]))) == ([[0], [1, 2], [3, 4, 5, 6, 7]], [], [])
+    assert plain(balanced(4, Rows([10, 10]))) == ([[0, 1], [2, 3]], [], [])
 
 
 def test_one_message_goes_to_the_first_member_with_room() -> None:
-    assert plain(assign(1, Rows([0, 3, 9]))) == ([[], [0], []], [], [])
+    assert plain(balanced(1, Rows([0, 3, 9]))) == ([[], [0], []], [], [])
 
 
 def test_a_message_waits_until_a_member_has_room() -> None:
-    assert plain(assign(5, Rows([1, 2]))) == ([[0], [1, 2]], [3, 4], [])
-    assert plain(assign(2, Rows([]))) == ([], [0, 1], [])
+    assert plain(balanced(5, Rows([1, 2]))) == ([[0], [1, 2]], [3, 4], [])
+    assert plain(balanced(2, Rows([]))) == ([], [0, 1], [])
 
 
 def test_a_member_gets_nothing_that_it_is_barred_from() -> None:
     rows = Rows([2, 2], [{0, 1, 4}, {0}])
-    assert plain(assign(5, rows)) == ([[2, 3], [1, 4]], [], [0])
+    assert plain(balanced(5, rows)) == ([[2, 3], [1, 4]], [], [0])
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -58,7 +55,7 @@ def test_every_message_is_assigned_once_or_waits_or_is_refused(seed: int) -> Non
     ]
     topics = [b"%d" % chance.randint(0, 5) for _ in range(count)]
     rows = Rows(rooms, chance.choice([[], barred]))
-    for found in (assign(count, rows), assign_by_topic(topics, rows)):
+    for found in (CHOICES["balanced"].assign(topics, rows), CHOICES["topic"].assign(topics, rows)):
         pieces, waiting, refused = plain(found)
         everything = [*waiting, *refused, *(at for piece in pieces for at in piece)]
         assert sorted(everything) == [*range(count)]
@@ -76,14 +73,14 @@ def test_every_message_is_assigned_once_or_waits_or_is_refused(seed: int) -> Non
 
 def test_a_topic_goes_to_the_same_member_and_waits_for_it() -> None:
     topics = [b"a", b"b", b"c", b"a", b"b", b"c"]
-    pieces, waiting, _ = plain(assign_by_topic(topics, Rows([9, 9])))
+    pieces, waiting, _ = plain(CHOICES["topic"].assign(topics, Rows([9, 9])))
     owner = {topics[at]: number for number, piece in enumerate(pieces) for at in piece}
     assert not waiting
     for number, piece in enumerate(pieces):
         assert all(owner[topics[at]] == number for at in piece)
     rooms = [9, 9]
     rooms[owner[b"a"]] = 0
-    assert plain(assign_by_topic(topics, Rows(rooms))) == ([[], []], [*range(6)], [])
+    assert plain(CHOICES["topic"].assign(topics, Rows(rooms))) == ([[], []], [*range(6)], [])
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.routing.subscription_quota import SubscriptionQuota
+from actors.routing.router import SubscriptionQuota
 
 
 def granted(shares: SubscriptionQuota, owner: str, total: int, most: int) -> int:

@@ -17,7 +17,7 @@ from actors.inspection import sys_topics
 from actors.limits.bridge_options import BridgeOptions
 from actors.maintenance import recovery
 from actors.routing.router import Router
-from actors.session import authorization
+from actors.session import node_context
 from actors.session.node_context import NodeContext
 from eventstore.format.event_parsing import LogEvent
 from eventstore.format.events import RetainedExpired, SessionClosed, WillFired
@@ -299,7 +299,7 @@ def test_retained_messages_expire_in_steps(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_changed_permissions_are_applied_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authorization, "_APPLIED_AT_ONCE", LIMIT)
+    monkeypatch.setattr(node_context, "_APPLIED_AT_ONCE", LIMIT)
 
     async def scenario() -> None:
         async with World().running() as world:

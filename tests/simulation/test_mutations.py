@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from actors.broker import broker
-from actors.maintenance.archive_hold import ArchiveHold
+from actors.maintenance.retention import ArchiveHold
 from actors.routing.router import Router
 from actors.session.decisions import acknowledgements, queueing
 from actors.session.node_context import NodeContext

@@ -9,8 +9,8 @@ from harness import packets as p
 from harness.packets import Publish, Suback
 
 from actors.limits.limit_options import LimitOptions
-from actors.session.decisions.sharing import Assignment, Rows
-from actors.sharing import division_pace, shared_delivery
+from actors.sharing import shared_delivery
+from actors.sharing.member_choice import Assignment, BalancedChoice, Rows
 from simulation.group_members import SHARED, members, numbers, prove
 from simulation.permission_worlds import permit
 from simulation.world import World, simulate
@@ -51,7 +51,7 @@ def test_a_batch_is_divided_in_steps_among_members_that_may_not_have_all(
     qos: int, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each message goes once to a member that may have it, in as many steps as it takes."""
-    monkeypatch.setattr(division_pace, "_SERVED_AT_ONCE", 4)
+    monkeypatch.setattr(shared_delivery, "_SERVED_AT_ONCE", 4)
 
     async def scenario() -> None:
         async with World(shared_strategy=strategy).running() as world:
@@ -81,29 +81,30 @@ def test_a_batch_is_divided_in_steps_among_members_that_may_not_have_all(
     simulate(scenario)
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("qos", [0, 1])
 def test_comparisons_in_a_turn_are_bounded(qos: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Members that may not have all messages, times topics; however many batches come in it."""
-    monkeypatch.setattr(division_pace, "_SERVED_AT_ONCE", 8)
-    monkeypatch.setattr(division_pace, "_COMPARED_AT_ONCE", 64)
+    monkeypatch.setattr(shared_delivery, "_SERVED_AT_ONCE", 8)
+    monkeypatch.setattr(shared_delivery, "_COMPARED_AT_ONCE", 64)
     steps: list[tuple[int, int]] = []
 
     async def scenario() -> None:
         async with World().running() as world:
-            assign = shared_delivery.decisions.assign
+            assign = BalancedChoice.assign
 
-            def counted(count: int, rows: Rows) -> Assignment:
+            def counted(self: BalancedChoice, topics: list[bytes], rows: Rows) -> Assignment:
                 kernel = world.broker.kernel
                 turn = kernel.turns + kernel.parts
                 steps.append((turn, len(rows.rooms) * len({*rows.alike})))
-                return assign(count, rows)
+                return assign(self, topics, rows)
 
             names = [f"m{number:02}" for number in range(16)]
             permit(world, RULES.format(denied=", ".join(f"'{name}'" for name in names[1:])))
             some = await members(world, *names, qos=qos)
             senders = [await world.connect(f"d{number}") for number in range(4)]
             await world.go(2)
-            monkeypatch.setattr(shared_delivery.decisions, "assign", counted)
+            monkeypatch.setattr(BalancedChoice, "assign", counted)
             for sender in senders:
                 sender.send(
                     *(p.publish(f"a/{at}", b"%d" % at, qos, at if qos else None) for at in (1, 2)),
@@ -146,7 +147,7 @@ def test_a_message_that_waits_for_a_member_goes_to_another_when_that_leaves() ->
 def test_a_busy_group_serves_members_in_larger_pieces_and_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(division_pace, "_BUSY", 400)
+    monkeypatch.setattr(shared_delivery, "_BUSY", 400)
 
     async def scenario() -> None:
         async with World().running() as world:

@@ -12,10 +12,10 @@ from harness import packets as p
 from actors.kernel import kernel
 from actors.kernel.actor import LoopActor
 from actors.limits.limit_options import LimitOptions, Quota
-from actors.limits.subscription_rates import SubscriptionRate
 from actors.node.read_pause import ReadPause
 from actors.session import lifecycle, publisher, subscription_handler
 from actors.session.session_messages import NEXT_TURN, Packets, Passivate
+from actors.session.subscription_handler import SubscriptionRate
 from eventstore.format.events import SessionClosed, Subscribed
 from protocol.mqtt.packets import Publishes, Subscribe
 from simulation.world import SimClient, World, simulate

@@ -19,8 +19,7 @@ from wsframes import frame, head, next_frame, request
 from actors.transports import websocket
 from actors.transports.peer import forwarded_peer
 from actors.transports.stack import StackOptions
-from actors.transports.websocket import WebSocketOptions, WebSocketStage
-from actors.transports.websocket_frames import frame_size, plain_frames
+from actors.transports.websocket import WebSocketOptions, WebSocketStage, frame_size, plain_frames
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,12 +1,11 @@
-"""Decisions about shared subscriptions: assigns messages to members (MQTT 5, section 4.8.2)."""
+"""Decisions about messages that members of shared subscriptions return (MQTT 5, section 4.8.2)."""
 
 from __future__ import annotations
 
-import zlib
 from bisect import bisect_left
 from collections import defaultdict
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from actors.session.decisions.acknowledgements import in_parts
 from eventstore.format.events import Queued, Returned
@@ -17,157 +16,13 @@ from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
-    from collections.abc import Set as AbstractSet
 
     from eventstore.format.positions import Position
     from eventstore.log.message_store import Message
     from projections.state.session import SessionState, SubscriptionState
 
-_NONE: frozenset[int] = frozenset()
 _NEAR = 65_536
 """Approximate number of queued messages examined to insert returned ones in order."""
-
-
-class Assignment(NamedTuple):
-    """The messages assigned to each member, by their numbers in the batch."""
-
-    pieces: list[Sequence[int]]
-    """For each member the numbers of its messages, ascending."""
-    waiting: Sequence[int]
-    """Messages for which no member has room, ascending."""
-    refused: Sequence[int]
-    """Messages that no member may receive or accepts, ascending."""
-
-
-class Rows(NamedTuple):
-    """The candidate members, as columns."""
-
-    rooms: Sequence[int]
-    """The number of messages that each member has room for."""
-    barred: Sequence[AbstractSet[int]] = ()
-    """Numbers of the messages that each member may not receive or that exceed its packet limit;
-    empty: no member is barred from any."""
-    alike: Sequence[bytes] = ()
-    """For each message a key; messages with the same key are barred from the same members; empty:
-    messages have no key."""
-    pools: Sequence[int] = ()
-    """For each member the number of the first member that shares its room; empty: each member has
-    its own room."""
-
-
-def assign(count: int, members: Rows) -> Assignment:
-    """Divide messages among members by their room; the first members get the remainder.
-
-    Each member gets consecutive messages, and no more than it has room for.
-    """
-    if not any(members.barred):
-        pieces = _divide(range(count), members.rooms)
-        return Assignment(pieces, range(sum(map(len, pieces)), count), ())
-    rooms = list(members.rooms)
-    shares: list[list[int]] = [[] for _ in rooms]
-    waiting: list[int] = []
-    refused: list[int] = []
-    for allowed, numbers in _by_members(count, members).items():
-        if not allowed:
-            refused += numbers
-            continue
-        parts = _divide(numbers, [rooms[one] for one in allowed])
-        for one, part in zip(allowed, parts, strict=True):
-            rooms[one] -= len(part)
-            shares[one] += part
-        waiting += numbers[sum(map(len, parts)) :]
-    return Assignment([sorted(share) for share in shares], sorted(waiting), sorted(refused))
-
-
-def assign_by_topic(topics: Sequence[bytes], members: Rows) -> Assignment:
-    """Assign all messages on a topic to one member, chosen by the topic and the set of members.
-
-    If that member has no room, its message waits, and so do all messages behind it.
-    """
-    rooms, barred, alike = list(members.rooms), members.barred, members.alike
-    pools = members.pools or range(len(rooms))
-    shares: list[list[int]] = [[] for _ in rooms]
-    refused: list[int] = []
-    everyone = range(len(rooms))
-    known: dict[object, Sequence[int]] = {}
-    for number, topic in enumerate(topics):
-        allowed: Sequence[int] | None = everyone
-        if barred:
-            key = alike[number] if alike else number
-            allowed = known.get(key)
-            if allowed is None:
-                allowed = [one for one in everyone if number not in barred[one]]
-                known[key] = allowed
-        if not allowed:
-            refused.append(number)
-            continue
-        chosen = allowed[zlib.crc32(topic) % len(allowed)]
-        if not rooms[pools[chosen]]:
-            return Assignment([*shares], range(number, len(topics)), refused)
-        rooms[pools[chosen]] -= 1
-        shares[chosen].append(number)
-    return Assignment([*shares], (), refused)
-
-
-def first_ones(assignment: Assignment) -> Assignment:
-    """Return the assignment of the messages before the first one that waits.
-
-    Messages can leave a queue only at its head.
-    """
-    pieces, waiting, refused = assignment
-    if not waiting:
-        return assignment
-    end = waiting[0]
-    return Assignment(
-        [piece[: bisect_left(piece, end)] for piece in pieces],
-        waiting,
-        refused[: bisect_left(refused, end)],
-    )
-
-
-def _divide(numbers: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]:
-    """Cut messages into one piece for each member, in proportion to its room."""
-    total = sum(rooms)
-    taken = min(len(numbers), total)
-    sizes = [taken * room // total for room in rooms] if taken else [0] * len(rooms)
-    left = taken - sum(sizes)
-    for one, room in enumerate(rooms):
-        if not left:
-            break
-        if sizes[one] < room:
-            sizes[one] += 1
-            left -= 1
-    pieces: list[Sequence[int]] = []
-    at = 0
-    for size in sizes:
-        pieces.append(numbers[at : at + size])
-        at += size
-    return pieces
-
-
-def _by_members(count: int, members: Rows) -> dict[tuple[int, ...], list[int]]:
-    """Group messages by the members that may receive them.
-
-    Members barred from the same messages share one set in ``barred``: each set is searched once for
-    messages with the same key.
-    """
-    barred, alike = members.barred, members.alike
-    kinds = list({id(numbers): numbers for numbers in barred}.values())
-    restricted = _NONE.union(*kinds)
-    known: dict[object, tuple[bool, ...]] = {}
-    groups: dict[tuple[bool, ...], list[int]] = defaultdict(list)
-    for number in range(count):
-        kind: tuple[bool, ...] = ()
-        if number in restricted:
-            key = alike[number] if alike else number
-            if key not in known:
-                known[key] = tuple([number in some for some in kinds])
-            kind = known[key]
-        groups[kind].append(number)
-    return {
-        tuple(one for one, numbers in enumerate(barred) if some[0] not in numbers): some
-        for some in groups.values()
-    }
 
 
 def shared_in_flight(state: SessionState) -> dict[str, list[int]]:
