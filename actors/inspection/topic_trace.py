@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from actors.inspection import trace_lines as tracelines
 from actors.inspection.trace import AT_ONCE, add_lines
@@ -33,6 +33,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.node_events import RetainedCleared
 from eventstore.format.positions import count_runs, to_runs
+from projections.past.topic_lookup import Published
 from protocol.mqtt.packets import Publish
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import matches
@@ -75,13 +76,6 @@ _ENDED = (Acked, Completed, Refused, Returned)
 """Events with which deliveries end."""
 
 
-class _Message(NamedTuple):
-    """A message that matches."""
-
-    topic: str
-    size: int
-
-
 class _Matching(dict[str | bytes, bool]):
     """Caches whether topics match a filter; a missing topic is looked up."""
 
@@ -113,7 +107,7 @@ class TopicTrace:
         self._node = node
         self._recorder = recorder
         self._matches = _Matching(topic_filter).__getitem__
-        self._messages: dict[Position, _Message] = {}
+        self._messages: dict[Position, Published] = {}
         self._sent: dict[tuple[str, int], Position] = {}
         """(client, packet identifier) -> the message delivered under it."""
 
@@ -199,29 +193,23 @@ class TopicTrace:
         self.trace.skip(event.count - len(looked_at))
         for one in chosen:
             topic = tracelines.short(event.topics[which[one] if which else 0])
-            self._remember(at + one, _Message(topic, len(payloads[one])))
+            self._remember(at + one, Published(topic, len(payloads[one])))
         pids = tracelines.first_of(event.pids, _LOOKED_AT)
         actor = self._session(event.session)
         lines = (
-            {
-                **self._line(
-                    actor,
-                    event.session,
-                    "publish",
-                    {
-                        "type": "PUBLISH",
-                        "qos": event.qos,
-                        "retain": event.retain,
-                        "packet_id": pids[one] if one < len(pids) else None,
-                        "topic": self._messages[at + one].topic,
-                        **tracelines.payload_fields(payloads[one]),
-                    },
+            self._recorder.event_line(
+                actor,
+                replace(
+                    event,
+                    topics=[self._messages[at + one].topic],
+                    which=[],
+                    pids=list(pids[one : one + 1]),
+                    sizes=len(payloads[one]),
+                    count=1,
                 ),
-                "position": at + one,
-                "will": event.will,
-                # At QoS 2 a message takes effect with its PUBREL.
-                "waits": event.qos == 2 and not event.will,
-            }
+                at + one,
+                payloads[one : one + 1],
+            )
             for one in chosen[:AT_ONCE]
         )
         add_lines([self.trace], len(chosen), lines)
@@ -292,30 +280,23 @@ class TopicTrace:
 
     def _add_event(self, event: Event, at: Position) -> None:
         session = getattr(event, "session", None)
-        about = self._recorder.about_event(event, at)
+        line = self._recorder.event_line(self._session(session), event, at, (), self._messages)
         if isinstance(event, (Received, Redelivered, *_ENDED)):
             refs = [self._sent[session or "", pid] for pid in tracelines.first_of(event.pids, 3)]
-            about["messages"] = [self._about(ref) for ref in refs]
             if isinstance(event, _ENDED):
                 for pid in tracelines.first_of(event.pids, _LOOKED_AT):
                     del self._sent[session or "", pid]
         else:
             refs = tracelines.first_of(getattr(event, "refs", ()), 3)
-            about["messages"] = [self._about(ref) for ref in refs]
-        line = self._recorder.line(self._session(session), "event", event.e, **about)
+        line["messages"] = tracelines.known_messages(refs, self._messages)
         add_lines([self.trace], 1, [line])
-
-    def _about(self, ref: Position) -> dict[str, Any]:
-        found = self._messages.get(ref)
-        known = {} if found is None else {"topic": found.topic, "size": found.size}
-        return {"position": ref, **known}
 
     # Shared by both.
 
     def _skip_rest(self, runs: list[Run]) -> None:
         self.trace.skip(count_runs(runs) - _LOOKED_AT)
 
-    def _remember(self, ref: Position, message: _Message) -> None:
+    def _remember(self, ref: Position, message: Published) -> None:
         self._messages[ref] = message
         if len(self._messages) > _REMEMBERED:
             del self._messages[next(iter(self._messages))]

@@ -15,7 +15,7 @@ from cli.common import text
 from cli.logs.broker_client import NoLiveBroker, Refused
 from cli.logs.log_traces import open_traces
 from cli.logs.trace_client import Portion, open_trace
-from cli.logs.trace_text import TraceWords
+from cli.logs.trace_text import trace_text
 from cli.top.base_view import Page, wrapped
 from cli.top.figures import BAD, CURVE, LABEL, TITLE, WARN
 from cli.top.watched_broker import broker_of_log
@@ -72,8 +72,6 @@ class TracePage(Page):
         if log:
             self._shown += f", log {text.name(log)}"
         self._who = kind == "topic"
-        self._words: dict[str, TraceWords] = {}
-        """By log: the same position is another message in each."""
         self._lines: deque[tuple[str, str]] = deque(maxlen=KEPT)
         """Lines with their styles, ..."""
         self._new = 0
@@ -146,9 +144,8 @@ class TracePage(Page):
             self._add_line(f"... some lines{of_log} were lost in transit", WARN)
         for line in portion.lines:
             log = line.get("log", "")
-            if log not in self._words:
-                self._words[log] = TraceWords(who=self._who, log=log and brokers.short(log))
-            self._add_line(self._words[log].text(line), _STYLES.get(str(line.get("kind")), ""))
+            shown = trace_text(line, who=self._who, log=log and brokers.short(log))
+            self._add_line(shown, _STYLES.get(str(line.get("kind")), ""))
         self._skipped += portion.skipped
         if portion.ended is not None:
             self._add_line(f"the trace has ended: {text.escaped(portion.ended, 400)}", WARN)
