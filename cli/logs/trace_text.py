@@ -46,7 +46,8 @@ def _what(line: Line) -> str:
     """Return the text of a line without time and actor."""
     kind, what = text.escaped(str(line.get("kind"))), text.escaped(str(line.get("what")))
     if kind in _ARROWS:
-        return f"{_ARROWS[kind]} {_receiver(line)}{what}{_fields_of(line)}"
+        problem = f": {text.escaped(line['text'])}" if "text" in line else ""
+        return f"{_ARROWS[kind]} {_receiver(line)}{what}{problem}{_fields_of(line)}"
     if kind == "event":
         lengths = [f"{text.escaped(name)}: {n:,} in all" for name, n in line.get("cut", {}).items()]
         more = f" ({', '.join(lengths)})" if lengths else ""
@@ -75,8 +76,6 @@ def _receiver(line: Line) -> str:
 def _fields_of(line: Line) -> str:
     about = {**line.get("message", {}), **line.get("packet", {})}
     about.pop("type", None)
-    if "text" in line:
-        about["text"] = line["text"]
     return "".join(f" {field}" for field in _fields(about))
 
 
@@ -84,17 +83,19 @@ def _fields(about: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield the fields that have a value: ``qos=1``."""
     for key, value in about.items():
         name = prefix + text.escaped(key)
-        if key == "reason" and isinstance(value, int):
-            yield f"{name}={reason_text(value)}"
+        if key == "reason":
+            yield f"{name}={reason_text(value) if isinstance(value, int) else close_text(value)}"
         elif isinstance(value, Mapping):
             yield from _fields(value, f"{name}.")
         elif key == "payload_base64":
             yield f"payload={_payload(value, about['size'])}"
+        elif key == "packet_ids":
+            yield f"{name}={text.packet_ids_text(value)}"
         elif value is True:
             yield name
         elif isinstance(value, list):
             shown = "; ".join(_item(item) for item in value[:_LISTED])
-            total = about.get("count", len(value)) if key != "targets" else len(value)
+            total = about.get("count", len(value))
             yield f"{name}=[{shown}{'; ...' if total > min(len(value), _LISTED) else ''}]"
         elif value not in (None, False, 0, ""):
             yield f"{name}={text.name(str(value), _NAME)}"
