@@ -14,7 +14,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pykka.messages import _ActorStop
 
-from actors.session.session_messages import Authenticated, Batch, Loaded, Outgoing, Packets
+from actors.kernel.references import ActorFailed
+from actors.session.session_messages import (
+    Authenticated,
+    Batch,
+    ChangeQos,
+    Close,
+    ConnectionAttached,
+    ConnectionDetached,
+    ConnectRequest,
+    Loaded,
+    Outgoing,
+    Packets,
+    Retry,
+)
 from eventstore.display import payload_text
 from eventstore.format.events import MessagePublished
 from eventstore.format.positions import count_runs, to_runs
@@ -112,8 +125,8 @@ def message_object(message: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(message, list):
         return "Retained", {"count": len(message), "messages": _retained(message)}
     name = "Stop" if isinstance(message, _ActorStop) else type(message).__name__.lstrip("_")
-    make = _MESSAGES_MADE.get(type(message), _fields)
-    return name, make(message)
+    make = _MESSAGES_MADE.get(type(message))
+    return name, make(message) if make is not None else {}
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -215,8 +228,21 @@ _MESSAGES_MADE: dict[type, Callable[[Any], dict[str, Any]]] = {
     Loaded: lambda message: {"count": len(message.found)},
     Outgoing: _outgoing,
     Packets: _packets,
+    Retry: lambda message: {**_fields(message.message), "attempts": message.attempts},
     bytes: lambda message: {"size": len(message)},
+    **dict.fromkeys(
+        (
+            ActorFailed,
+            ChangeQos,
+            Close,
+            ConnectRequest,
+            ConnectionAttached,
+            ConnectionDetached,
+        ),
+        _fields,
+    ),
 }
+"""The fields of messages; others, such as requests of operators, are shown without fields."""
 
 
 # Events.

@@ -12,6 +12,7 @@ from cli.common import text
 from eventstore.format.positions import format_position
 from eventstore.reasons import close_text
 from projections.past.event_text import reason_text
+from protocol.mqtt.packets import ConnectCode
 
 Line = Mapping[str, Any]
 
@@ -75,7 +76,10 @@ def _receiver(line: Line) -> str:
 
 def _fields_of(line: Line) -> str:
     about = {**line.get("message", {}), **line.get("packet", {})}
-    about.pop("type", None)
+    reason = about.get("reason")
+    if about.pop("type", None) == "CONNACK" and reason in iter(ConnectCode):
+        # The codes before MQTT 5, which an MQTT 5 CONNACK does not have.
+        about["reason"] = ConnectCode(reason).name.replace("_", " ").lower()
     return "".join(f" {field}" for field in _fields(about))
 
 
@@ -83,7 +87,9 @@ def _fields(about: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield the fields that have a value: ``qos=1``."""
     for key, value in about.items():
         name = prefix + text.escaped(key)
-        if key == "reason":
+        if key == "position" and isinstance(value, int):
+            yield f"{name}={format_position(value)}"
+        elif key == "reason":
             yield f"{name}={reason_text(value) if isinstance(value, int) else close_text(value)}"
         elif isinstance(value, Mapping):
             yield from _fields(value, f"{name}.")

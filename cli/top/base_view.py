@@ -56,11 +56,11 @@ class RowTable(DataTable[Text], inherit_bindings=False):
     RowTable {
         height: 1fr; max-height: 100%; overflow-x: hidden; scrollbar-size: 0 0;
         background: ansi_default;
-        & > .datatable--header { background: ansi_default; }
-        & > .datatable--cursor { background: ansi_default; text-style: reverse; }
+        & > .datatable--header, &:ansi > .datatable--header, &:focus > .datatable--header {
+            background: ansi_default; background-tint: initial;
+        }
         &:focus { background-tint: initial; }
-        &:focus > .datatable--header { background-tint: initial; background: ansi_default; }
-        &:focus > .datatable--cursor {
+        & > .datatable--cursor, &:focus > .datatable--cursor {
             background: ansi_default; color: ansi_default; text-style: reverse;
         }
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pytest
@@ -19,7 +19,7 @@ from actors.inspection.tracer import MAX_TRACES, Tracer
 from actors.kernel.actor import LoopActor
 from actors.kernel.kernel import Kernel
 from actors.session.packet_handler import PacketHandler
-from actors.session.session_messages import Publication
+from actors.session.session_messages import ConnectionDetached, Publication, Retry
 from eventstore.format.events import RetainedExpired
 from eventstore.format.positions import position
 
@@ -245,6 +245,22 @@ def test_a_refused_login_is_shown_and_no_password_ever() -> None:
                 assert base64.b64encode(secret).rstrip(b"=") not in everything
 
     simulate(scenario)
+
+
+def test_requests_of_operators_are_shown_without_their_tokens() -> None:
+    class Query(NamedTuple):
+        endpoint: str
+        request: dict[str, str]
+
+    message = Query("trace.keep", {"token": "secret"})
+    assert tracelines.message_object(message) == ("Query", {})
+
+
+def test_the_end_of_a_connection_has_its_fields() -> None:
+    end = ConnectionDetached(None, "keep_alive", orderly=False)
+    fields = {"reason": "keep_alive", "orderly": False, "code": 0}
+    assert tracelines.message_object(end) == ("ConnectionDetached", fields)
+    assert tracelines.message_object(Retry(end, 2)) == ("Retry", {**fields, "attempts": 2})
 
 
 def test_a_violation_of_the_protocol_is_shown() -> None:

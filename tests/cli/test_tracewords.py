@@ -86,6 +86,14 @@ ACKED = {"position": "5.3", "type": "Acked", "session": "c", "packet_ids": [7]}
             "-> CONNACK reason=0x87 (not authorized)",
         ),
         (
+            line("packet_out", "CONNACK", packet={"type": "CONNACK", "reason": 5}),
+            "-> CONNACK reason=not authorized",
+        ),
+        (
+            line("gets", "Retained", message={"count": 1, "messages": [{"position": AT}]}),
+            "<- Retained count=1 messages=[position=5.0]",
+        ),
+        (
             line("packet_in", "SUBSCRIBE", packet={"packet_id": 1, "filters": [["a/#", 1]]}),
             "<- SUBSCRIBE packet_id=1 filters=[a/# 1]",
         ),
