@@ -25,6 +25,7 @@ from actors.session.session import Session
 from actors.session.session_messages import ConnectionAttached, Packets
 from actors.session.subscription_actor import Subscription
 from eventstore.format.node_events import SessionSnapshot
+from eventstore.format.stored_properties import on_clock
 from protocol.mqtt.server_packet_decoder import count_server_packets, read_server_packets
 
 if TYPE_CHECKING:
@@ -339,6 +340,7 @@ class TraceRecorder:
         """Return a line about an event; ``topics`` are those in memory unless given."""
         topics = topics or tracelines.CachedTopics(self._node.messages)
         now_ms = self._node.clock.time_ms()
+        event = on_clock(event, self._node.clock.jumped_ms)
         about = tracelines.event_fields(event, at, now_ms, topics, payloads)
         return self.line(actor, "event", event.e, **about)
 

@@ -284,7 +284,7 @@ def event_fields(
     return {"position": at, "event": shown, "text": short(said, _TEXT_LIMIT), **more}
 
 
-_RUNS = frozenset({"expired", "origins", "pids", "reasons", "refs", "waiting"})
+_RUNS = frozenset({"expired", "expires", "origins", "pids", "reasons", "refs", "waiting"})
 
 
 def _shortened(event: Event) -> tuple[Event, dict[str, int]]:
