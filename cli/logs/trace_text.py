@@ -21,6 +21,8 @@ _WHO = 24
 _WIDTH, _WIDTH_WHO = 16, 20
 _PAYLOAD = 40
 _LISTED = 5
+_V5_REASONS = len(ConnectCode)
+"""Return codes of a CONNACK before MQTT 5 are below."""
 _ARROWS = {"packet_in": "<-", "gets": "<-", "packet_out": "->", "sends": "->"}
 
 
@@ -77,8 +79,7 @@ def _receiver(line: Line) -> str:
 def _fields_of(line: Line) -> str:
     about = {**line.get("message", {}), **line.get("packet", {})}
     reason = about.get("reason")
-    if about.pop("type", None) == "CONNACK" and reason in iter(ConnectCode):
-        # The codes before MQTT 5, which an MQTT 5 CONNACK does not have.
+    if about.pop("type", None) == "CONNACK" and isinstance(reason, int) and reason < _V5_REASONS:
         about["reason"] = ConnectCode(reason).name.replace("_", " ").lower()
     return "".join(f" {field}" for field in _fields(about))
 
@@ -100,7 +101,8 @@ def _fields(about: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         elif value is True:
             yield name
         elif isinstance(value, list):
-            shown = "; ".join(_item(item) for item in value[:_LISTED])
+            item_text = reason_text if key == "codes" else _item
+            shown = "; ".join(map(item_text, value[:_LISTED]))
             total = about.get("count", len(value))
             yield f"{name}=[{shown}{'; ...' if total > min(len(value), _LISTED) else ''}]"
         elif value not in (None, False, 0, ""):

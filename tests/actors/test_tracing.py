@@ -22,6 +22,7 @@ from actors.session.packet_handler import PacketHandler
 from actors.session.session_messages import ConnectionDetached, Publication, Retry
 from eventstore.format.events import RetainedExpired
 from eventstore.format.positions import position
+from projections.past.event_text import event_object
 
 TOKEN = "T" * 22
 Line = dict[str, Any]
@@ -150,6 +151,18 @@ def test_a_client_is_traced_from_its_first_packet_to_its_last() -> None:
                 if getattr(event, "session", None) == "r"
             }
             assert shown == own
+            printed = {
+                position(record.sequence, index): event_object(
+                    event, position(record.sequence, index), record.time_ms, {}, None
+                )
+                for record in world.disk.decoded()
+                for index, event in record.events()
+            }
+            for line in sink.lines(kind="event"):
+                # As foldmq log --json prints it; here without the topics of messages.
+                seen, expected = line["event"], printed[line["position"]]
+                assert list(seen) == list(expected)
+                assert {**seen, "time": 0, "messages": 0} == {**expected, "time": 0, "messages": 0}
             assert {line["client"] for line in sink.lines()} == {"r"}
             assert sink.skipped() == 0
 

@@ -90,6 +90,10 @@ ACKED = {"position": "5.3", "type": "Acked", "session": "c", "packet_ids": [7]}
             "-> CONNACK reason=not authorized",
         ),
         (
+            line("packet_out", "SUBACK", packet={"packet_id": 1, "codes": [1, 0x87]}),
+            "-> SUBACK packet_id=1 codes=[0x01 (granted qos 1); 0x87 (not authorized)]",
+        ),
+        (
             line("gets", "Retained", message={"count": 1, "messages": [{"position": AT}]}),
             "<- Retained count=1 messages=[position=5.0]",
         ),
