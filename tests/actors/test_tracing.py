@@ -160,7 +160,8 @@ def test_a_client_is_traced_from_its_first_packet_to_its_last() -> None:
             }
             for line in sink.lines(kind="event"):
                 # As foldmq log --json prints it; here without the topics of messages.
-                seen, expected = line["event"], printed[line["position"]]
+                seen = line["event"]
+                expected = orjson.loads(orjson.dumps(printed[line["position"]]))
                 assert list(seen) == list(expected)
                 assert {**seen, "time": 0, "messages": 0} == {**expected, "time": 0, "messages": 0}
             assert {line["client"] for line in sink.lines()} == {"r"}

@@ -364,6 +364,7 @@ async def test_the_remedy_is_visible_on_small_terminals(
 ) -> None:
     advice = "start it with foldmq serve, or give --data-dir or --nats-url"
     async with shown(broker, width, height) as screen:
+        await screen.until(lambda: screen.app.screen._tables["actors"].items)
         broker.away = NoLiveBroker(f"no broker is running on {place}: {advice}")
         await screen.sees("no answer since", "--nats-url", *(["session:"] if height >= 24 else []))
         said = " ".join(screen.text().split())
