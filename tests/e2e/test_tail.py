@@ -206,7 +206,7 @@ def test_an_actor_is_traced_until_it_ends(quiet: Broker, own: Clients) -> None:
         own.close()
         assert tail.ended() == 0
         assert f"foldmq: the trace has ended: {urn} stopped" in tail.err
-        assert any('<- Batch qos=1 count=1 messages=[' in line for line in tail.out)
+        assert any("<- Batch qos=1 count=1 messages=[" in line for line in tail.out)
         assert all(line.split()[1] == urn for line in tail.out)
 
 
