@@ -20,16 +20,13 @@ from pykka.messages import _ActorStop
 from actors.connection.connection import Connection
 from actors.inspection import trace_lines as tracelines
 from actors.inspection.trace import AT_ONCE, End, Trace, add_lines
-from actors.inspection.tracing_observer import TracingObserver
 from actors.inspection.views import client_of
 from actors.session.session import Session
 from actors.session.session_messages import ConnectionAttached, Packets
 from actors.session.subscription_actor import Subscription
-from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import SessionSnapshot
 from eventstore.format.stored_properties import on_clock
 from protocol.mqtt.server_packet_decoder import count_server_packets, read_server_packets
-from protocol.mqtt.server_packet_decoder_v5 import read_server_packets_v5
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +37,7 @@ if TYPE_CHECKING:
     from eventstore.format.event_parsing import Event
     from eventstore.format.positions import Position
     from eventstore.log.pending_record import OutputSink
+    from projections.past.topic_lookup import Topics
 
 _log = structlog.get_logger("foldmq")
 
@@ -60,6 +58,48 @@ class _SentMessage:
     """The first receiver."""
     more: int = 0
     """Number of other receivers."""
+
+
+class TracingObserver:
+    """Reports the actions of one actor to the traces that cover it."""
+
+    __slots__ = ("_recorder", "traces")
+
+    def __init__(self, recorder: TraceRecorder) -> None:
+        self._recorder = recorder
+        self.traces: list[Trace] = []
+
+    def begin(self, actor: LoopActor) -> None:
+        """Begin to observe the messages that the actor sends."""
+        self._recorder.begin(actor, self)
+
+    def end(self, _actor: LoopActor) -> None:
+        """Stop observing sent messages."""
+        self._recorder.end()
+
+    def gets(self, actor: LoopActor, message: Any) -> None:
+        """Show a message that the actor is about to handle."""
+        self._recorder.run_safely(self._recorder.on_gets, actor, self.traces, message)
+
+    def sends(self, target: LoopActor, message: Any) -> None:
+        """Show a message that the actor sends to another one."""
+        self._recorder.run_safely(self._recorder.on_sends, target, message)
+
+    def ended(self, actor: LoopActor, error: Exception | None) -> None:
+        """Show that the actor stopped or failed."""
+        self._recorder.run_safely(self._recorder.on_ended, actor, self.traces, error)
+
+    def took(self, actor: LoopActor, packets: Sequence[Any], error: Exception | None) -> None:
+        """Show the packets that a client sent."""
+        self._recorder.run_safely(self._recorder.on_took, actor, self.traces, packets, error)
+
+    def wrote(self, actor: LoopActor, data: bytes) -> None:
+        """Show the packets sent to the client."""
+        self._recorder.run_safely(self._recorder.on_wrote, actor, self.traces, data)
+
+    def closes(self, actor: LoopActor, reason: str) -> None:
+        """Show that a connection ends."""
+        self._recorder.run_safely(self._recorder.on_closes, actor, self.traces, reason)
 
 
 class TraceRecorder:
@@ -286,31 +326,23 @@ class TraceRecorder:
             actor = (
                 self._node.directory.find_session(session) if session else None
             ) or self._node.root
-        add_lines(traces, 1, self._event_lines(actor, event, at, payloads))
+        lines = (self.event_line(actor, event, at, payloads) for _ in range(1))
+        add_lines(traces, 1, lines)
 
-    def _event_lines(
-        self, actor: LoopActor, event: Event, at: Position, payloads: Sequence[bytes]
-    ) -> Iterator[dict[str, Any]]:
-        about = self.about_event(event, at, payloads)
-        yield self.line(actor, "event", event.e, **about)
-
-    def about_event(
-        self, event: Event, at: Position, payloads: Sequence[bytes] = ()
+    def event_line(
+        self,
+        actor: LoopActor,
+        event: Event,
+        at: Position,
+        payloads: Sequence[bytes] = (),
+        topics: Topics | None = None,
     ) -> dict[str, Any]:
-        """Return the fields of a line about an event."""
-        found, cut = tracelines.event_object(on_clock(event, self._node.clock.jumped_ms))
-        about: dict[str, Any] = {"position": at, "event": found}
-        if cut:
-            about["cut"] = cut
-        if isinstance(event, MessagePublished):
-            about["size"] = tracelines.payload_bytes(event)
-            about["messages"] = tracelines.published_messages(event, at, payloads)
-        else:
-            refs = getattr(event, "refs", ())
-            messages = tracelines.messages_of(refs, self._node.messages) if refs else ()
-            if messages:
-                about["messages"] = messages
-        return about
+        """Return a line about an event; ``topics`` are those in memory unless given."""
+        topics = topics or tracelines.CachedTopics(self._node.messages)
+        now_ms = self._node.clock.time_ms()
+        event = on_clock(event, self._node.clock.jumped_ms)
+        about = tracelines.event_fields(event, at, now_ms, topics, payloads)
+        return self.line(actor, "event", event.e, **about)
 
     # Lines.
 
@@ -358,10 +390,7 @@ class TraceRecorder:
         room = min(AT_ONCE, max(trace.room() for trace in traces))
         at = 0
         v5 = getattr(actor, "properties", None) is not None
-        found: Iterator[tuple[Any, int]] = (
-            read_server_packets_v5(data) if v5 else read_server_packets(data)
-        )
-        for packet, stop in islice(found, room):
+        for packet, stop in islice(read_server_packets(data, v5=v5), room):
             self._add_packets(actor, traces, kind, packet, **more)
             at = stop
         left = count_server_packets(data, at, _COUNTED)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from actors.inspection import trace_lines as tracelines
 from actors.inspection.trace import AT_ONCE, add_lines
@@ -33,6 +33,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.node_events import RetainedCleared
 from eventstore.format.positions import count_runs, to_runs
+from projections.past.topic_lookup import Published
 from protocol.mqtt.packets import Publish
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import matches
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import Batch, Publication
     from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position, Run
+    from eventstore.format.positions import Position
 
 _LOOKED_AT = 4096
 """Maximum number of messages of one batch or event that are checked."""
@@ -73,13 +74,11 @@ _FOLLOWED = _BEFORE | {
 }
 _ENDED = (Acked, Completed, Refused, Returned)
 """Events with which deliveries end."""
-
-
-class _Message(NamedTuple):
-    """A message that matches."""
-
-    topic: str
-    size: int
+_BY_PACKET_ID = (*_ENDED, Received, Redelivered)
+"""Events about deliveries that they name by packet identifier."""
+_IDS = ("pids", "refs")
+_COLUMNS = (*_IDS, "reasons", "expires")
+"""Fields with a value for each message."""
 
 
 class _Matching(dict[str | bytes, bool]):
@@ -113,7 +112,7 @@ class TopicTrace:
         self._node = node
         self._recorder = recorder
         self._matches = _Matching(topic_filter).__getitem__
-        self._messages: dict[Position, _Message] = {}
+        self._messages: dict[Position, Published] = {}
         self._sent: dict[tuple[str, int], Position] = {}
         """(client, packet identifier) -> the message delivered under it."""
 
@@ -199,29 +198,23 @@ class TopicTrace:
         self.trace.skip(event.count - len(looked_at))
         for one in chosen:
             topic = tracelines.short(event.topics[which[one] if which else 0])
-            self._remember(at + one, _Message(topic, len(payloads[one])))
+            self._remember(at + one, Published(topic, len(payloads[one])))
         pids = tracelines.first_of(event.pids, _LOOKED_AT)
         actor = self._session(event.session)
         lines = (
-            {
-                **self._line(
-                    actor,
-                    event.session,
-                    "publish",
-                    {
-                        "type": "PUBLISH",
-                        "qos": event.qos,
-                        "retain": event.retain,
-                        "packet_id": pids[one] if one < len(pids) else None,
-                        "topic": self._messages[at + one].topic,
-                        **tracelines.payload_fields(payloads[one]),
-                    },
+            self._recorder.event_line(
+                actor,
+                replace(
+                    event,
+                    topics=[self._messages[at + one].topic],
+                    which=[],
+                    pids=list(pids[one : one + 1]),
+                    sizes=len(payloads[one]),
+                    count=1,
                 ),
-                "position": at + one,
-                "will": event.will,
-                # At QoS 2 a message takes effect with its PUBREL.
-                "waits": event.qos == 2 and not event.will,
-            }
+                at + one,
+                payloads[one : one + 1],
+            )
             for one in chosen[:AT_ONCE]
         )
         add_lines([self.trace], len(chosen), lines)
@@ -237,85 +230,69 @@ class TopicTrace:
         if isinstance(event, MessageDropped) and event.topics:
             topics = [topic for topic in event.topics if self._matches(topic)]
             part = replace(event, topics=topics) if topics else None
-        elif isinstance(event, (Delivered, Queued, Released, MessageDropped, Expired, Assigned)):
-            part = self._with_refs(event) if self._messages and event.refs else None
-        elif isinstance(event, (Acked, Received, Refused, Completed, Redelivered, Returned)):
-            part = self._with_pids(event) if self._sent else None
         elif isinstance(event, (RetainedCleared, RetainedExpired)):
             topics = [topic for topic in event.topics[:_LOOKED_AT] if self._matches(topic)]
             part = type(event)(topics) if topics else None
+        elif self._messages:
+            part = self._narrowed(event)
         if part is not None:
             self._add_event(part, at)
 
-    def _with_refs(
-        self, event: Delivered | Queued | Released | MessageDropped | Expired | Assigned
-    ) -> Event | None:
-        messages = self._messages
-        refs = tracelines.first_of(event.refs, _LOOKED_AT)
-        chosen = [one for one, ref in enumerate(refs) if ref in messages]
+    def _narrowed(self, event: Any) -> Event | None:
+        """Return the part of an event that is about messages that match."""
+        columns = {
+            name: tracelines.first_of(runs, _LOOKED_AT)
+            for name in _COLUMNS
+            if not isinstance(runs := getattr(event, name, ()), int)
+        }
+        messages, session = self._messages, event.session
+        refs: Sequence[Position | None] = columns["refs"]
+        if isinstance(event, _BY_PACKET_ID):
+            refs = [self._sent.get((session, pid)) for pid in columns["pids"]]
+        else:
+            refs = [ref if ref in messages else None for ref in columns["refs"]]
+        chosen = [(place, ref) for place, ref in enumerate(refs) if ref is not None]
         if not chosen:
             return None
-        self._skip_rest(event.refs)
-        some = [refs[one] for one in chosen]
-        runs = to_runs(some)
+        self.trace.skip(max(count_runs(getattr(event, name, [])) for name in _IDS) - _LOOKED_AT)
+        changes: dict[str, Any] = {
+            name: to_runs([column[place] for place, _ in chosen])
+            for name, column in columns.items()
+            if len(column) == len(refs)
+        }
+        matching = [ref for _, ref in chosen]
         if isinstance(event, (Queued, Expired)):
-            size = sum(messages[ref].size for ref in some)
-            return replace(event, refs=runs, size=size)
-        if isinstance(event, Assigned):
-            return replace(event, refs=runs)
-        if isinstance(event, MessageDropped):
-            return replace(event, refs=runs, count=len(some))
-        pids = tracelines.first_of(event.pids, _LOOKED_AT)
-        theirs = [pids[one] for one in chosen if one < len(pids)]
-        if isinstance(event, Delivered):
-            for pid, ref in zip(theirs, some, strict=False):
-                self._remember_sent(event.session, pid, ref)
-        return replace(event, refs=runs, pids=to_runs(theirs))
-
-    def _with_pids(
-        self, event: Acked | Received | Refused | Completed | Redelivered | Returned
-    ) -> Event | None:
-        sent, session = self._sent, event.session
-        pids = tracelines.first_of(event.pids, _LOOKED_AT)
-        chosen = [pid for pid in pids if (session, pid) in sent]
-        if not chosen:
-            return None
-        self._skip_rest(event.pids)
-        if isinstance(event, Returned):
-            refs = [sent[session, pid] for pid in chosen]
-            return replace(event, pids=to_runs(chosen), refs=to_runs(refs))
-        if isinstance(event, Redelivered) or not event.reasons:
-            return replace(event, pids=to_runs(chosen))
-        codes = dict(zip(pids, tracelines.first_of(event.reasons, _LOOKED_AT), strict=False))
-        reasons = to_runs([codes[pid] for pid in chosen])
-        return replace(event, pids=to_runs(chosen), reasons=reasons)
+            changes["size"] = sum(messages[ref].size for ref in matching)
+        elif isinstance(event, Returned):
+            changes["refs"] = to_runs(matching)
+        elif isinstance(event, MessageDropped):
+            changes["count"] = len(matching)
+        elif isinstance(event, Delivered):
+            for place, ref in chosen:
+                self._remember_sent(session, columns["pids"][place], ref)
+        part: Event = replace(event, **changes)
+        return part
 
     def _add_event(self, event: Event, at: Position) -> None:
-        session = getattr(event, "session", None)
-        about = self._recorder.about_event(event, at)
-        if isinstance(event, (Received, Redelivered, *_ENDED)):
-            refs = [self._sent[session or "", pid] for pid in tracelines.first_of(event.pids, 3)]
-            about["messages"] = [self._about(ref) for ref in refs]
-            if isinstance(event, _ENDED):
-                for pid in tracelines.first_of(event.pids, _LOOKED_AT):
-                    del self._sent[session or "", pid]
-        else:
-            refs = tracelines.first_of(getattr(event, "refs", ()), 3)
-            about["messages"] = [self._about(ref) for ref in refs]
-        line = self._recorder.line(self._session(session), "event", event.e, **about)
-        add_lines([self.trace], 1, [line])
-
-    def _about(self, ref: Position) -> dict[str, Any]:
-        found = self._messages.get(ref)
-        known = {} if found is None else {"topic": found.topic, "size": found.size}
-        return {"position": ref, **known}
+        session = getattr(event, "session", None) or ""
+        pids: list[int] = []
+        refs = tracelines.first_of(getattr(event, "refs", ()), 3)
+        if isinstance(event, _BY_PACKET_ID):
+            pids = tracelines.first_of(event.pids, _LOOKED_AT)
+            refs = [self._sent[session, pid] for pid in pids[:3]]
+        about = tracelines.known_messages(refs, self._messages)
+        actor = self._session(session)
+        lines = (
+            {**self._recorder.event_line(actor, event, at, (), self._messages), "messages": about}
+            for _ in range(1)
+        )
+        add_lines([self.trace], 1, lines)
+        for pid in pids if isinstance(event, _ENDED) else ():
+            del self._sent[session, pid]
 
     # Shared by both.
 
-    def _skip_rest(self, runs: list[Run]) -> None:
-        self.trace.skip(count_runs(runs) - _LOOKED_AT)
-
-    def _remember(self, ref: Position, message: _Message) -> None:
+    def _remember(self, ref: Position, message: Published) -> None:
         self._messages[ref] = message
         if len(self._messages) > _REMEMBERED:
             del self._messages[next(iter(self._messages))]

@@ -1,4 +1,4 @@
-"""The content of trace lines: packets, messages and events as small JSON objects.
+"""The content of trace lines: events as ``foldmq log`` shows them, packets and messages as fields.
 
 The size of a line is limited: names are shortened, lists and payloads show their beginning.
 Passwords, Authentication Data and the payloads of wills are never shown.
@@ -7,8 +7,10 @@ Passwords, Authentication Data and the payloads of wills are never shown.
 from __future__ import annotations
 
 import base64
+from dataclasses import fields, replace
+from enum import Enum
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pykka.messages import _ActorStop
 
@@ -26,30 +28,24 @@ from actors.session.session_messages import (
     Packets,
     Retry,
 )
-from eventstore.format.event_json import field_values
-from eventstore.format.positions import to_runs
+from eventstore.display import payload_text
+from eventstore.format.events import MessagePublished
+from eventstore.format.positions import count_runs, to_runs
+from eventstore.reading.position_text import several
+from projections.past import event_text
+from projections.past.topic_lookup import Published
 from protocol.mqtt.message_properties import decode_message_properties
-from protocol.mqtt.packets import (
-    Acks,
-    Auth,
-    Connect,
-    Disconnect,
-    PacketType,
-    Publish,
-    Publishes,
-    Subscribe,
-    Unsubscribe,
-)
-from protocol.mqtt.server_packet_decoder import Connack, Suback, Unsuback
-from protocol.mqtt.server_packet_decoder_v5 import Answer, SentMessage
+from protocol.mqtt.packets import Acks, Publishes, Will
+from protocol.mqtt.property_table import AUTHENTICATION_DATA, PROPERTIES
+from protocol.mqtt.server_packet_decoder import Answer, SentMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from eventstore.format.event_parsing import Event
-    from eventstore.format.events import MessagePublished
     from eventstore.format.positions import Position, Run
     from eventstore.log.message_store import MessageStore
+    from projections.past.topic_lookup import Topics
     from projections.state.retained import RetainedMessage
 
 NAME_LIMIT = 256
@@ -61,12 +57,15 @@ LISTED = 20
 _MESSAGES = 3
 """Maximum messages of a batch."""
 _DEPTH = 4
+_TEXT_LIMIT = 2000
+_SHORTER_NAMES = {"client_id": "client", "username": "user", "version": "level"}
+_SECRETS = frozenset({"authentication_data", "data", "password"})
 
 
-def short(text: str) -> str:
+def short(text: str, limit: int = NAME_LIMIT) -> str:
     """Return a name, shortened if it is long, with the number of omitted characters."""
-    rest = len(text) - NAME_LIMIT
-    return f"{text[:NAME_LIMIT]}...({rest} more)" if rest > 0 else text
+    rest = len(text) - limit
+    return f"{text[:limit]}...({rest} more)" if rest > 0 else text
 
 
 def payload_fields(payload: bytes) -> dict[str, Any]:
@@ -95,7 +94,7 @@ def first_of(runs: Sequence[Run], most: int) -> list[int]:
     return values
 
 
-# Packets.
+# Packets, and messages between actors.
 
 
 def packet_count(packet: Any) -> int:
@@ -104,174 +103,113 @@ def packet_count(packet: Any) -> int:
 
 
 def packet_objects(packet: Any) -> Iterator[dict[str, Any]]:
-    """Yield a packet, from a client or from the broker, as objects."""
+    """Yield the fields of a packet, from a client or from the broker."""
     if isinstance(packet, Publishes):
-        yield from _publishes(packet)
-        return
-    found: dict[str, Any] = {"type": type(packet).__name__.upper()}
-    if isinstance(packet, Publish):
-        found |= _publish(packet)
+        for publish in packet:
+            yield from packet_objects(publish)
     elif isinstance(packet, SentMessage):
-        found = {"type": "PUBLISH", **_publish(packet.publish)}
-        if packet.identifiers:
-            found["identifiers"] = list(packet.identifiers[:LISTED])
-        if packet.alias:
-            found["alias"] = packet.alias
-    elif isinstance(packet, Answer):
-        found = {"type": packet.kind.name, **_answer(packet)}
+        more = {"identifiers": packet.identifiers[:LISTED], "alias": packet.alias}
+        given = {name: value for name, value in more.items() if value}
+        yield {"type": "PUBLISH", **_fields(packet.publish), **given}
     elif isinstance(packet, Acks):
-        found["type"] = packet.kind.name
-        found |= {"packet_ids": to_runs(packet.packet_ids)[:LISTED], "count": len(packet)}
+        runs = to_runs(packet.packet_ids)[:LISTED]
+        yield {"type": packet.kind.name, "packet_ids": runs, "count": len(packet)}
+    elif isinstance(packet, Answer):
+        yield {"type": packet.kind.name, **_fields(packet)}
     else:
-        make = _PACKETS.get(type(packet))
-        if make is not None:
-            found |= make(packet)
-    yield found
-
-
-def _publishes(packet: Publishes) -> Iterator[dict[str, Any]]:
-    for publish in packet:
-        yield from packet_objects(publish)
-
-
-def _publish(packet: Publish) -> dict[str, Any]:
-    return {
-        "qos": packet.qos,
-        "retain": packet.retain,
-        "dup": packet.dup,
-        "packet_id": packet.packet_id or None,
-        "topic": topic_text(packet.topic),
-        **payload_fields(packet.payload),
-        **property_fields(packet.block),
-    }
-
-
-def property_fields(block: bytes) -> dict[str, Any]:
-    """Return the MQTT 5 properties of a message, if it has any."""
-    if not block:
-        return {}
-    found = decode_message_properties(block)
-    correlation = found.correlation
-    texts = {
-        "payload_format": found.payload_format or None,
-        "expiry": found.expiry,
-        "content_type": None if found.content_type is None else short(found.content_type),
-        "response_topic": None if found.response_topic is None else short(found.response_topic),
-        "correlation": None if correlation is None else correlation[:PAYLOAD_LIMIT].hex(),
-        "user": [[short(name), short(value)] for name, value in found.user[:LISTED]] or None,
-    }
-    return {"properties": {name: value for name, value in texts.items() if value is not None}}
-
-
-def _connect(packet: Connect) -> dict[str, Any]:
-    will = packet.will
-    return {
-        "client": short(packet.client_id),
-        "level": packet.version,
-        "clean": packet.clean,
-        "keep_alive": packet.keep_alive,
-        "user": None if packet.username is None else short(packet.username),
-        "will": None
-        if will is None
-        else {
-            "topic": short(will.topic),
-            "qos": will.qos,
-            "retain": will.retain,
-            "size": len(will.payload),
-        },
-    }
-
-
-def _answer(packet: Answer) -> dict[str, Any]:
-    """Return the content of a packet to an MQTT 5 client, without its properties."""
-    found: dict[str, Any] = {"reason": packet.reason}
-    if packet.packet_id:
-        found["packet_id"] = packet.packet_id
-    if packet.codes:
-        found |= {"codes": list(packet.codes[:LISTED]), "count": len(packet.codes)}
-    if packet.kind is PacketType.CONNACK:
-        found["session_present"] = packet.session_present
-    return found
-
-
-def _subscribe(packet: Subscribe) -> dict[str, Any]:
-    shown = [[short(one), qos] for one, qos in packet.filters[:LISTED]]
-    more: dict[str, Any] = {}
-    if any(packet.options):
-        more["options"] = packet.options[:LISTED]
-    if packet.identifier:
-        more["identifier"] = packet.identifier
-    return {"packet_id": packet.packet_id, "filters": shown, "count": len(packet.filters), **more}
-
-
-def _unsubscribe(packet: Unsubscribe) -> dict[str, Any]:
-    shown = list(map(short, packet.filters[:LISTED]))
-    return {"packet_id": packet.packet_id, "filters": shown, "count": len(packet.filters)}
-
-
-def _suback(packet: Suback) -> dict[str, Any]:
-    codes = packet.codes
-    return {"packet_id": packet.packet_id, "codes": list(codes[:LISTED]), "count": len(codes)}
-
-
-_PACKETS: dict[type, Callable[[Any], dict[str, Any]]] = {
-    Auth: lambda packet: {"reason": packet.reason, "method": short(packet.method)},
-    Disconnect: lambda packet: {"reason": packet.reason} if packet.reason else {},
-    Connect: lambda packet: {**_connect(packet), "password": packet.password is not None},
-    Subscribe: _subscribe,
-    Unsubscribe: _unsubscribe,
-    Suback: _suback,
-    Unsuback: lambda packet: {"packet_id": packet.packet_id},
-    Connack: lambda packet: {"code": packet.code, "session_present": packet.session_present},
-}
-
-
-# Messages between actors.
+        yield {"type": type(packet).__name__.upper(), **_fields(packet)}
 
 
 def message_object(message: Any) -> tuple[str, dict[str, Any]]:
-    """Return the name and a description of a message to an actor."""
+    """Return the name and the fields of a message to an actor."""
     if isinstance(message, list):
         return "Retained", {"count": len(message), "messages": _retained(message)}
-    make = _MESSAGES_MADE.get(type(message))
     name = "Stop" if isinstance(message, _ActorStop) else type(message).__name__.lstrip("_")
+    make = _MESSAGES_MADE.get(type(message))
     return name, make(message) if make is not None else {}
 
 
+def _fields(value: Any) -> dict[str, Any]:
+    """Return the fields of a packet or message that have a value."""
+    shown: dict[str, Any] = {}
+    names = getattr(value, "_fields", ()) or getattr(value, "__dataclass_fields__", ())
+    for name in names:
+        field = getattr(value, name)
+        if field is None or field in ((), [], {}, b"") or name == "kind":
+            continue
+        if name in _SECRETS:
+            shown[name] = True
+        elif name == "payload":
+            # What a will says is for those who get it.
+            shown |= {"size": len(field)} if isinstance(value, Will) else payload_fields(field)
+        elif isinstance(field, bytes) and name in ("codes", "topic"):
+            shown[name] = list(field[:LISTED]) if name == "codes" else topic_text(field)
+            if name == "codes" and len(field) > LISTED:
+                shown["count"] = len(field)
+        elif name == "block":
+            shown["properties"] = _fields(decode_message_properties(field))
+        elif name == "properties" and isinstance(field, dict):
+            shown["properties"] = {
+                PROPERTIES[identifier].name: _bounded(item, _DEPTH)
+                for identifier, item in field.items()
+                if identifier != AUTHENTICATION_DATA
+            }
+        elif field or name != "packet_id":
+            shown[_SHORTER_NAMES.get(name, name)] = _bounded(field, _DEPTH)
+            if isinstance(field, list) and len(field) > LISTED:
+                shown["count"] = len(field)
+    return shown
+
+
+def _bounded(value: Any, depth: int) -> Any:
+    """Return a value as JSON; objects that are neither packets nor actors as their type."""
+    if isinstance(value, str):
+        return short(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return [_bounded(item, depth - 1) for item in value[:LISTED]] if depth else []
+    if isinstance(value, dict):
+        kept = islice(value.items(), LISTED)
+        return {short(str(key)): _bounded(item, depth - 1) for key, item in kept} if depth else {}
+    if isinstance(value, bytes):
+        return value[:PAYLOAD_LIMIT].hex()
+    if isinstance(value, Exception):
+        return short(f"{type(value).__name__}: {value}")
+    if type(value).__module__ == "protocol.mqtt.packets":
+        return _fields(value)
+    return getattr(value, "actor_urn", None) or type(value).__name__
+
+
 def _batch(batch: Batch) -> dict[str, Any]:
+    messages = zip(batch.topics, batch.payloads, strict=True)
     return {
         "qos": batch.qos,
         "retain": batch.retain,
         "count": len(batch),
-        "messages": list(islice(_messages(batch), _MESSAGES)),
+        "messages": [
+            {
+                **({"position": batch.positions[at]} if at < len(batch.positions) else {}),
+                "topic": topic_text(topic),
+                **payload_fields(payload),
+            }
+            for at, (topic, payload) in enumerate(islice(messages, _MESSAGES))
+        ],
     }
-
-
-def _messages(batch: Batch) -> Iterator[dict[str, Any]]:
-    for at, (topic, payload) in enumerate(zip(batch.topics, batch.payloads, strict=True)):
-        place = {"position": batch.positions[at]} if at < len(batch.positions) else {}
-        yield {**place, "topic": topic_text(topic), **payload_fields(payload)}
 
 
 def _retained(messages: list[RetainedMessage]) -> list[dict[str, Any]]:
     return [
-        {"position": one.ref, "topic": short(one.topic), **payload_fields(one.payload)}
-        for one in messages[:_MESSAGES]
+        {"position": message.ref, "topic": short(message.topic), **payload_fields(message.payload)}
+        for message in messages[:_MESSAGES]
     ]
 
 
 def _outgoing(message: Outgoing) -> dict[str, Any]:
     about = _batch(message.batch)
     return {**about, "qos": message.qos, "filter": short(message.subscriber.filter)}
-
-
-def _asks_to_connect(message: ConnectionAttached | ConnectRequest) -> dict[str, Any]:
-    return {"connection": message.connection.actor_urn, **_connect(message.connect)}
-
-
-def _detached(message: ConnectionDetached) -> dict[str, Any]:
-    urn = None if message.connection is None else message.connection.actor_urn
-    return {"connection": urn, "reason": short(message.reason), "orderly": message.orderly}
 
 
 def _packets(message: Packets) -> dict[str, Any]:
@@ -284,80 +222,97 @@ def _packets(message: Packets) -> dict[str, Any]:
     return {"connection": message.connection.actor_urn, "count": count, "packets": names}
 
 
-def _failed(message: ActorFailed) -> dict[str, Any]:
-    error = f"{type(message.error).__name__}: {message.error}"
-    return {"failed": message.actor.actor_urn, "error": short(error)}
-
-
 _MESSAGES_MADE: dict[type, Callable[[Any], dict[str, Any]]] = {
-    ConnectionAttached: _asks_to_connect,
     Authenticated: lambda message: {"result": message.verdict.result.name.lower()},
     Batch: _batch,
-    Close: lambda message: {"reason": short(message.reason)},
-    ConnectRequest: _asks_to_connect,
-    ConnectionDetached: _detached,
-    ActorFailed: _failed,
     Loaded: lambda message: {"count": len(message.found)},
     Outgoing: _outgoing,
     Packets: _packets,
-    ChangeQos: lambda message: {"qos": message.qos},
-    Retry: lambda message: {**_detached(message.message), "attempts": message.attempts},
+    Retry: lambda message: {**_fields(message.message), "attempts": message.attempts},
     bytes: lambda message: {"size": len(message)},
+    **dict.fromkeys(
+        (
+            ActorFailed,
+            ChangeQos,
+            Close,
+            ConnectRequest,
+            ConnectionAttached,
+            ConnectionDetached,
+        ),
+        _fields,
+    ),
 }
+"""The fields of messages; others, such as requests of operators, are shown without fields."""
 
 
 # Events.
 
 
-def event_object(event: Event) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return an event, shortened, and the lengths of its shortened lists.
+class CachedTopics(NamedTuple):
+    """The topics of the messages in memory."""
 
-    The event can be parsed by ``eventstore.format.event_parsing.parse_event``.
+    store: MessageStore
+
+    def get(self, ref: Position) -> Published | None:
+        """Return the known facts of a message; None if it is not in memory."""
+        message = self.store.get(ref)
+        if message is None:
+            return None
+        return Published(topic_text(message.topic), len(message.payload))
+
+
+def event_fields(
+    event: Event, at: Position, time_ms: int, topics: Topics, payloads: Sequence[bytes] = ()
+) -> dict[str, Any]:
+    """Return the fields of a line about an event.
+
+    ``event`` is the object of ``foldmq log --json``, with at most 20 items in each list, ``text``
+    what ``foldmq log`` prints, and ``cut`` the lengths of the lists that are cut.
     """
-    found: dict[str, Any] = {}
+    part, cut = _shortened(event)
+    shown = {
+        name: _bounded(value, _DEPTH)
+        for name, value in event_text.event_object(part, at, time_ms, topics, None).items()
+    }
+    said = event_text.words(event, topics)
+    if isinstance(event, MessagePublished):
+        shown["count"] = event.count
+        said += f": {several(map(payload_text, payloads), event.count)}" if payloads else ""
+        for message, payload in zip(shown["messages"], payloads, strict=False):
+            message |= payload_fields(payload)
+    more = {"cut": cut} if cut else {}
+    return {"position": at, "event": shown, "text": short(said, _TEXT_LIMIT), **more}
+
+
+_RUNS = frozenset({"expired", "expires", "origins", "pids", "reasons", "refs", "waiting"})
+
+
+def _shortened(event: Event) -> tuple[Event, dict[str, int]]:
+    """Return an event with the beginning of its lists, and the lengths of those that are cut."""
+    changes: dict[str, Any] = {}
     cut: dict[str, int] = {}
-    for name, value in field_values(event).items():
-        if isinstance(value, list) and len(value) > LISTED:
-            cut[name] = len(value)
-        found[name] = _bounded(value, _DEPTH)
-    return found, cut
+    for name in (field.name for field in fields(event)):
+        value = getattr(event, name)
+        if not isinstance(value, (list, tuple)):
+            continue
+        length = count_runs(list(value)) if name in _RUNS else len(value)
+        if length > LISTED:
+            is_run = name in _RUNS
+            changes[name] = to_runs(first_of(value, LISTED)) if is_run else value[:LISTED]
+            cut[name] = length
+    count = getattr(event, "count", 0)
+    if hasattr(event, "which") and count > LISTED:
+        changes["count"] = LISTED
+        cut["messages"] = count
+    return replace(event, **changes), cut
 
 
-def payload_bytes(event: MessagePublished) -> int:
-    """Return the total payload bytes of an event."""
-    sizes = event.sizes
-    return sizes * event.count if isinstance(sizes, int) else sum(sizes)
-
-
-def _bounded(value: Any, depth: int) -> Any:
-    if isinstance(value, str):
-        return short(value)
-    if isinstance(value, (list, tuple)):
-        return [_bounded(item, depth - 1) for item in value[:LISTED]] if depth else []
-    if isinstance(value, dict):
-        kept = islice(value.items(), LISTED)
-        return {short(str(key)): _bounded(item, depth - 1) for key, item in kept} if depth else {}
-    return value if value is None or isinstance(value, (int, float)) else short(str(value))
-
-
-def messages_of(refs: Sequence[Run], store: MessageStore) -> list[dict[str, Any]]:
-    """Return topic and size of the first messages at these positions, if they are cached."""
-    return [
-        {"position": ref, "topic": topic_text(message.topic), "size": len(message.payload)}
-        for ref in first_of(refs, _MESSAGES)
-        if (message := store.get(ref)) is not None
-    ]
-
-
-def published_messages(
-    event: MessagePublished, at: Position, payloads: Sequence[bytes]
-) -> list[dict[str, Any]]:
-    """Return the first messages of a publication being recorded."""
+def known_messages(refs: Iterable[Position], topics: Topics) -> list[dict[str, Any]]:
+    """Return position, topic and size of messages."""
     return [
         {
-            "position": at + offset,
-            "topic": short(event.topics[event.which[offset] if event.which else 0]),
-            **payload_fields(payload),
+            "position": ref,
+            **({} if (known := topics.get(ref)) is None else {"topic": known[0], "size": known[1]}),
         }
-        for offset, payload in enumerate(payloads[:_MESSAGES])
+        for ref in refs
     ]

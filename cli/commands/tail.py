@@ -16,7 +16,7 @@ from cli.logs.log_traces import open_traces
 from cli.logs.source_flags import SourceFlags
 from cli.logs.topic_flags import check_filter
 from cli.logs.trace_client import LiveTrace, Portion, open_trace
-from cli.logs.trace_text import TraceWords
+from cli.logs.trace_text import trace_text
 from eventstore.errors import UsageError
 
 
@@ -123,8 +123,6 @@ class _TracePrinter:
         self._brokers = brokers
         self._left = count
         self._who = who
-        self._words: dict[str, TraceWords] = {}
-        """By log: the same position is another message in each."""
         self._as_json = as_json
 
     def full(self, portion: Portion) -> bool:
@@ -153,11 +151,7 @@ class _TracePrinter:
     def _shown(self, line: dict[str, Any]) -> str:
         if not self._as_json:
             log = line.get("log", "")
-            words = self._words.get(log)
-            if words is None:
-                words = TraceWords(who=self._who, log=log and self._brokers.short(log))
-                self._words[log] = words
-            return words.text(line)
+            return trace_text(line, who=self._who, log=log and self._brokers.short(log))
         time_ms = line.pop("ms", None)
         stamp = {"time": text.iso(time_ms)} if isinstance(time_ms, int) else {}
         return text.json_line({**stamp, **{key: json_object(line[key], key) for key in line}})

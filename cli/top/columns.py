@@ -1,4 +1,4 @@
-"""The tables: columns, which of them fit, and rows as text."""
+"""The tables: their columns, which of them fit, and their cells."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from rich.table import Table
+from rich.text import Text
+
 from cli.common import text
 from cli.top import number_format
-from cli.top.styled_text import Line, Role, fit_text
 from eventstore.reasons import close_words
 
 if TYPE_CHECKING:
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-_GAP = 2
+GAP = 2
+"""Cells between two columns."""
 _NAME_SHOWN = 400
 """Maximum number of characters of a name in a table; no terminal is wider."""
 
@@ -34,7 +37,7 @@ class TopColumn:
     right: bool = True
     wide: bool = False
     """Whether it gets the remaining width."""
-    role: Role = "plain"
+    style: str = ""
     sort: str | None = None
     """Sort key of the rows when this column is selected."""
 
@@ -54,33 +57,47 @@ def fitting(columns: Sequence[TopColumn], width: int) -> list[tuple[TopColumn, i
 
 
 def _needed(columns: Sequence[TopColumn]) -> int:
-    return sum(column.width for column in columns) + _GAP * (len(columns) - 1)
+    return sum(column.width for column in columns) + GAP * (len(columns) - 1)
 
 
-def head(sized: Sequence[tuple[TopColumn, int]], sort: str | None, part: str = "") -> Line:
-    """Return the titles, with the sort column marked and the filter."""
-    line: Line = []
+def titles(sized: Sequence[tuple[TopColumn, int]], sort: str | None, part: str = "") -> list[Text]:
+    """Return the titles, with the sort column marked and the filter in the first wide column."""
+    line: list[Text] = []
     for column, width in sized:
-        here = sort is not None and column.sort == sort
-        title = f"{column.title}▼" if here else column.title
+        sorted_by = sort is not None and column.sort == sort
+        title = f"{column.title}▼" if sorted_by else column.title
         if part and column.wide:
             title, part = f"{title} /{text.escaped(part)}", ""
-        line += _padded(
-            fit_text(title, width, right=column.right), "title" if here else "head", line
-        )
+        style = "bold underline cyan" if sorted_by else "bold underline"
+        line.append(_cell(title, style, width, right=column.right))
     return line
 
 
-def cells_of(row: Row, sized: Sequence[tuple[TopColumn, int]]) -> Line:
-    """Return a row."""
-    line: Line = []
-    for column, width in sized:
-        line += _padded(fit_text(column.show(row), width, right=column.right), column.role, line)
-    return line
+def cells_of(row: Row, sized: Sequence[tuple[TopColumn, int]]) -> list[Text]:
+    """Return the cells of a row, each of the width of its column."""
+    return [
+        _cell(column.show(row), column.style, width, right=column.right) for column, width in sized
+    ]
 
 
-def _padded(cell: str, role: Role, before: Line) -> Line:
-    return [(" " * _GAP, "plain"), (cell, role)] if before else [(cell, role)]
+def _cell(shown: str, style: str, width: int, *, right: bool) -> Text:
+    # A name may have 64 KiB: measure only the part that can be shown.
+    cell = Text(shown[: 2 * width + 2], style, no_wrap=True)
+    cell.truncate(width, overflow="ellipsis")
+    cell.align("right" if right else "left", width)
+    return cell
+
+
+def top_table(columns: Sequence[TopColumn], rows: Sequence[Row], sort: str, width: int) -> Table:
+    """Return a table that is at most ``width`` cells wide."""
+    sized = fitting(columns, width)
+    table = Table.grid(padding=(0, GAP))
+    for _, cells in sized:
+        table.add_column(width=cells)
+    table.add_row(*titles(sized, sort))
+    for row in rows:
+        table.add_row(*cells_of(row, sized))
+    return table
 
 
 def _name(row: Row, key: str) -> str:
@@ -116,7 +133,7 @@ def _reconnects(row: Row) -> str:
 
 
 ACTORS = (
-    TopColumn("ACTOR", 18, lambda row: text.escaped(str(row["id"])), right=False, role="strong"),
+    TopColumn("ACTOR", 18, lambda row: text.escaped(str(row["id"])), right=False, style="bold"),
     TopColumn("NAME", 14, lambda row: _name(row, "name"), right=False, wide=True),
     TopColumn("CLIENT", 11, lambda row: _name(row, "client"), 2, right=False, wide=True),
     TopColumn("STATE", 10, lambda row: text.escaped(str(row["state"])), 3, right=False),
@@ -193,7 +210,7 @@ def _sized(*path: str) -> Callable[[Row], str]:
 
 
 LOGS = (
-    TopColumn("LOG", 12, lambda row: text.name(row["log"]), right=False, wide=True, role="strong"),
+    TopColumn("LOG", 12, lambda row: text.name(row["log"]), right=False, wide=True, style="bold"),
     TopColumn("STATE", 9, _state_of_log, right=False),
     TopColumn("CPU", 5, lambda row: number_format.percent(_rate(row, "cpu"))),
     TopColumn("IN/S", 6, lambda row: _messages(row, "messages_in")),

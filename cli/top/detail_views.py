@@ -6,16 +6,16 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
+from textual.widgets import DataTable, Static
 
 from cli.commands.actor_page import actor_lines, connection_of, connection_rates
 from cli.commands.receivers import outcome_lines, outcome_text
 from cli.commands.session_page import session_lines
 from cli.common import text
 from cli.logs.broker_client import Refused
-from cli.top.base_view import Page, as_lines
+from cli.top.base_view import Page, RowTable, Scroller, as_text
 from cli.top.columns import LOGS, Row, TopColumn
 from cli.top.trace_view import TracePage
-from cli.top.widgets import Lines, RowTable, Scroller
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,12 +38,12 @@ class TextPage(Page):
     def __init__(self, monitor: WatchedBroker, log: str = "") -> None:
         super().__init__(monitor)
         self.log_name = log
-        self._text = Scroller(id="text")
+        self._text = Static()
         self._lines: list[str] = []
 
     def body(self) -> ComposeResult:
         """Return the lines."""
-        yield self._text
+        yield Scroller(self._text, id="text")
 
     def say(self, lines: Iterable[str]) -> None:
         """Show lines, which must be printable."""
@@ -53,7 +53,7 @@ class TextPage(Page):
         self._draw()
 
     def _draw(self) -> None:
-        self._text.lines = as_lines(self._lines, self._text.room)
+        self._text.update(as_text(self._lines, self.size.width - 1))
 
     def show(self) -> None:
         """Show the current data in the current width."""
@@ -179,7 +179,7 @@ class TopicPage(Page):
     def __init__(self, monitor: WatchedBroker, topic: str) -> None:
         super().__init__(monitor)
         self._topic = topic
-        self._outcome = Lines(id="outcome")
+        self._outcome = Static(id="outcome")
         self._table = RowTable(RECEIVERS, _receiver, id="receivers")
         self._lines: list[str] = []
         self._many = False
@@ -204,19 +204,21 @@ class TopicPage(Page):
         if self._many:
             self._lines.append(f"only the first {len(rows):,}; foldmq subscriptions lists all")
         several = self.monitor.queries.several
-        self._table.columns = RECEIVERS_OF_LOGS if several else RECEIVERS
+        self._table.choice = RECEIVERS_OF_LOGS if several else RECEIVERS
         self._table.hint = "no subscribers"
-        self._table.rows = rows
+        self._table.fill(rows)
 
     def show(self) -> None:
         """Show the current data."""
         super().show()
-        self._outcome.lines = as_lines(self._lines, self.size.width)
+        self._outcome.update(as_text(self._lines, self.size.width))
 
-    def on_row_table_chosen(self, chosen: RowTable.Chosen) -> None:
+    def on_data_table_row_selected(self, _selected: DataTable.RowSelected) -> None:
         """Open the session of the receiver."""
-        log = str(chosen.row.get("log", ""))
-        self.app.push_screen(SessionPage(self.monitor, chosen.row["client"], log))
+        row = self._table.marked
+        if row is not None:
+            log = str(row.get("log", ""))
+            self.app.push_screen(SessionPage(self.monitor, row["client"], log))
 
     def action_trace(self) -> None:
         """Open a live trace of the topic."""
@@ -241,7 +243,7 @@ class LogsPage(Page):
         """Show the figures of the last poll."""
         super().show()
         if self.monitor.frame is not None:
-            self._table.rows = list(self.monitor.frame.logs)
+            self._table.fill(list(self.monitor.frame.logs))
 
 
 def _now_ms() -> int:

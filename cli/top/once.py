@@ -8,6 +8,9 @@ import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+from rich.text import Text
+
 from cli.common import text
 from cli.top.columns import (
     ACTORS,
@@ -15,19 +18,16 @@ from cli.top.columns import (
     LOGS,
     TOPICS,
     Row,
-    TopColumn,
-    cells_of,
-    fitting,
-    head,
+    top_table,
     topic_rows,
 )
-from cli.top.rate_history import History
-from cli.top.styled_text import plain
-from cli.top.summary_text import Frame, header, health, top_problems, top_summary
-from cli.top.watched_broker import WatchedBroker
+from cli.top.figures import header, health, top_problems, top_summary
+from cli.top.watched_broker import Frame, History, WatchedBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from rich.console import RenderableType
 
     from cli.logs.reconnecting_client import ReconnectingClient
     from cli.top.rates import Rates
@@ -54,8 +54,11 @@ async def run_once(
     if as_json:
         sys.stdout.write(text.json_line(snapshot_object(frame, actors)) + "\n")
     else:
-        for line in snapshot_text(frame, actors[:_ROWS], sort, link.where, width):
-            sys.stdout.write(line + "\n")
+        console = Console(width=width, highlight=False)
+        with console.capture() as capture:
+            console.print(*snapshot(frame, actors[:_ROWS], sort, link.where, width), sep="\n")
+        for line in capture.get().splitlines():
+            sys.stdout.write(line.rstrip() + "\n")
     if link.polled is not None:
         link.polled.check_complete()
 
@@ -98,40 +101,37 @@ def _rates(rates: Rates | None) -> Any:
     return None if rates is None else _finite(asdict(rates))
 
 
-def snapshot_text(
+def snapshot(
     frame: Frame, actors: Sequence[Row], sort: str, where: str, width: int
-) -> Iterator[str]:
-    """Yield the lines of a frame; the titles mark the sort key."""
+) -> Iterator[RenderableType]:
+    """Yield the parts of a frame; the titles mark the sort key."""
     status = frame.status
     seconds = f"over {frame.rates.seconds:.1f} s" if frame.rates else "just started"
     moment = f"{text.clock(status['time_ms'])[:19]}  {seconds}"
-    yield plain(header(frame, where, width, health(status), moment))
+    yield header(frame, where, width, health(status), moment)
     for reason in top_problems(status):
-        yield f"! {reason}"
-    for line in top_summary(frame, min(width, _NO_CURVES)):
-        yield plain(line)
-    yield from _table(LOGS, list(frame.logs), "log", width)
-    rows = [{**row, "now_ms": status["time_ms"]} for row in actors]
-    yield from _table(ACTORS_OF_LOGS if frame.logs else ACTORS, rows, sort, width)
+        yield Text(f"! {reason}", overflow="ignore", no_wrap=True)
+    yield top_summary(frame, min(width, _NO_CURVES))
     came = None if frame.rates is None else sum(frame.rates.messages_in)
-    yield from _table(TOPICS, topic_rows(status.get("topics", []), came)[:_ROWS], "rate", width)
+    for columns, rows, key in (
+        (LOGS, list(frame.logs), "log"),
+        (
+            ACTORS_OF_LOGS if frame.logs else ACTORS,
+            [{**row, "now_ms": status["time_ms"]} for row in actors],
+            sort,
+        ),
+        (TOPICS, topic_rows(status.get("topics", []), came)[:_ROWS], "rate"),
+    ):
+        if rows:
+            yield Text()
+            yield top_table(columns, rows, key, width)
 
 
-def _table(columns: Sequence[TopColumn], rows: list[Row], sort: str, width: int) -> Iterator[str]:
-    if not rows:
-        return
-    sized = fitting(columns, width)
-    yield ""
-    yield plain(head(sized, sort))
-    for row in rows:
-        yield plain(cells_of(row, sized))
-
-
-def _finite(found: Any) -> Any:
-    if isinstance(found, dict):
-        return {key: _finite(value) for key, value in found.items()}
-    if isinstance(found, tuple):
-        return [_finite(value) for value in found]
-    if isinstance(found, float):
-        return None if math.isinf(found) else round(found, 6)
-    return found
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float):
+        return None if math.isinf(value) else round(value, 6)
+    return value

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.widgets import Input
+from textual.widgets import DataTable, Input, Static
 
-from cli.top.base_view import View
+from cli.top.base_view import RowTable, View
 from cli.top.columns import (
     ACTOR_SORTS,
     ACTORS,
@@ -22,9 +22,7 @@ from cli.top.columns import (
     topic_rows,
 )
 from cli.top.detail_views import ActorPage, LogsPage, TopicPage
-from cli.top.line_charts import charts
-from cli.top.summary_text import top_summary
-from cli.top.widgets import Lines, RowTable
+from cli.top.figures import charts, top_summary
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -79,7 +77,7 @@ class Overview(View):
         self._filters = {"actors": "", "topics": ""}
         self._sorts = {"actors": sort, "topics": TOPIC_SORTS[0]}
         self._asked = "actors"
-        self._summary, self._charts = Lines(id="summary"), Lines(id="charts")
+        self._summary, self._charts = Static(id="summary"), Static(id="charts")
         self._tables = {
             "actors": RowTable(
                 ACTORS, lambda row: f"{row.get('log', '')}\0{row['id']}", id="actors"
@@ -112,8 +110,8 @@ class Overview(View):
         frame = self.monitor.frame
         now_ms = frame.status["time_ms"] if frame is not None else None
         several = self.monitor.queries.several
-        self._tables["actors"].columns = ACTORS_OF_LOGS if several else ACTORS
-        self._tables["actors"].rows = [{**row, "now_ms": now_ms} for row in rows]
+        self._tables["actors"].choice = ACTORS_OF_LOGS if several else ACTORS
+        self._tables["actors"].fill([{**row, "now_ms": now_ms} for row in rows])
 
     def show(self) -> None:
         """Show the current data."""
@@ -124,19 +122,19 @@ class Overview(View):
         width, height = self.size
         self.keys = _KEYS_OF_LOGS if frame.logs else Overview.keys
         self.set_class(width >= _BESIDE, "beside")
-        self._summary.lines = top_summary(frame, width)
-        self._charts.lines = (
-            charts(frame.history, width, height // 5, self.monitor.interval)
-            if height >= _TALL
-            else []
-        )
+        self._summary.update(top_summary(frame, width))
+        self._charts.display = height >= _TALL
+        if height >= _TALL:
+            history, interval = frame.history, self.monitor.interval
+            self._charts.update(charts(history, width, height // 5, interval))
         self._show_topics()
         for name, table in self._tables.items():
             part = self._filters[name]
-            table.sort, table.filter = self._sorts[name], part
+            table.sorted_by, table.filter = self._sorts[name], part
             table.hint = f"no matching {name}" if part else f"no {name} yet"
-        if not self.monitor.queries.topics_fit:
-            self._tables["topics"].hint = "their names are too long for a reply"
+            if name == "topics" and not self.monitor.queries.topics_fit:
+                table.hint = "their names are too long for a reply"
+            table.draw()
 
     def _show_topics(self) -> None:
         frame, table = self.monitor.frame, self._tables["topics"]
@@ -145,20 +143,24 @@ class Overview(View):
             return
         came = None if frame.rates is None else sum(frame.rates.messages_in)
         rows = sorted_topics(topic_rows(frame.status["topics"], came), self._sorts["topics"])
-        table.rows = holding(rows, self._filters["topics"])
+        table.fill(holding(rows, self._filters["topics"]))
 
     @property
     def _front(self) -> str:
         """The table with the focus."""
         return "topics" if self._tables["topics"].has_focus else "actors"
 
-    def on_row_table_chosen(self, chosen: RowTable.Chosen) -> None:
+    def on_data_table_row_selected(self, selected: DataTable.RowSelected) -> None:
         """Open an actor or a topic."""
-        if chosen.table is self._tables["actors"]:
-            log = str(chosen.row.get("log", ""))
-            self.app.push_screen(ActorPage(self.monitor, str(chosen.row["id"]), log))
+        name = str(selected.data_table.id)
+        row = self._tables[name].marked
+        if row is None:
+            return
+        if name == "actors":
+            page = ActorPage(self.monitor, str(row["id"]), str(row.get("log", "")))
+            self.app.push_screen(page)
         else:
-            self.app.push_screen(TopicPage(self.monitor, str(chosen.row["topic"])))
+            self.app.push_screen(TopicPage(self.monitor, str(row["topic"])))
 
     def action_logs(self) -> None:
         """Show the figures of each log, if there are several."""

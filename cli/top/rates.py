@@ -1,4 +1,4 @@
-"""Rates and percentiles between two replies to ``status``.
+"""Rates and percentiles between two replies to ``status``, and the statuses of several logs as one.
 
 Everything is computed from the broker's own counters and clock. After a restart of the broker the
 counters begin at 0 again; then there are no rates.
@@ -12,8 +12,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
+from cli.commands.status_totals import added_up
+from cli.common import text
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from cli.logs.log_brokers import LogBrokers
 
 _TOTALS = {
     "bytes_in": ("bytes", "in"),
@@ -29,6 +34,8 @@ _TOTALS = {
     "cpu": ("process", "cpu_s"),
 }
 """The path in a status to the counter of a rate."""
+_TOPICS = 50
+"""Topics of a status, as a broker sends them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +189,74 @@ def _percentiles_of(
         return None
     p50, p90, p99 = (percentile(bounds, total, share) for share in (0.5, 0.9, 0.99))
     return Percentiles(p50, p90, p99, sum(total))
+
+
+def waiting(status: Mapping[str, Any]) -> float:
+    """Return the number of messages queued or in flight."""
+    census = status.get("census") or {}
+    return float(census.get("queued", 0) + census.get("inflight", 0))
+
+
+def totals_of_logs(
+    statuses: Mapping[str, Any], before: Mapping[str, Any], brokers: LogBrokers | None
+) -> tuple[dict[str, Any], Rates | None, list[dict[str, Any]]]:
+    """Return status and rates for the replies of all logs, and a row for each of several logs.
+
+    ``statuses`` and ``before`` are these and the previous replies by node; ``brokers`` were asked.
+    """
+    pairs = {node: (before[node], status) for node, status in statuses.items() if node in before}
+    rates = between_all(list(pairs.values()))
+    if brokers is None or not brokers.several:
+        (status,) = statuses.values()
+        return status, rates, []
+    each = {node: between(*pair) for node, pair in pairs.items()}
+    return status_of_logs(statuses, brokers), rates, log_rows(statuses, each, brokers)
+
+
+def status_of_logs(statuses: Mapping[str, Any], brokers: LogBrokers) -> dict[str, Any]:
+    """Return one status for those of several logs: figures added up, problems with their log."""
+    each = list(statuses.values())
+    total = added_up(each)
+    for part in ("connections", "sessions"):
+        limit = total[part]["limit"]
+        # The clients are divided evenly.
+        total[part]["limit"] = limit and limit * len(each)
+    trouble = [
+        f"log {text.name(node)} does not answer, and is not included: {why}"
+        for node, why in brokers.absent.items()
+    ]
+    for node, status in statuses.items():
+        reasons = list(status["trouble"])
+        outage = (status["log"] or {}).get("trouble")
+        if outage and not any(outage in reason for reason in reasons):
+            reasons.append(outage)
+        trouble += [f"log {text.name(node)}: {reason}" for reason in reasons]
+    return {
+        **total,
+        "node": brokers.owner,
+        "time_ms": max(status["time_ms"] for status in each),
+        "trouble": trouble,
+        "ready": total["ready"] and not brokers.absent,
+        **({"topics": _busiest(each)} if "topics" in each[0] else {}),
+    }
+
+
+def _busiest(statuses: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+    """Return the busiest topics of all logs; a log counts what its own clients publish."""
+    topics: Counter[str] = Counter()
+    for status in statuses:
+        topics.update(dict(status["topics"]))
+    return [(topic, round(rate, 1)) for topic, rate in topics.most_common(_TOPICS)]
+
+
+def log_rows(
+    statuses: Mapping[str, Any], rates: Mapping[str, Rates | None], brokers: LogBrokers
+) -> list[dict[str, Any]]:
+    """Return a row for each log, also for one whose broker does not answer."""
+    return [
+        {"log": node, "status": statuses.get(node), "rates": rates.get(node)}
+        for node in brokers.nodes
+    ]
 
 
 def _identity(status: Mapping[str, Any]) -> tuple[object, ...]:

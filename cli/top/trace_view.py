@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, ClassVar
 
+from rich.text import Text
 from textual.binding import Binding, BindingType
+from textual.widgets import RichLog, Static
 
 from cli.common import text
 from cli.logs.broker_client import NoLiveBroker, Refused
 from cli.logs.log_traces import open_traces
 from cli.logs.trace_client import Portion, open_trace
-from cli.logs.trace_text import TraceWords
-from cli.top.base_view import Page
-from cli.top.styled_text import Line, Role, wrapped
-from cli.top.top_queries import broker_of_log
-from cli.top.widgets import Lines, Scroller
+from cli.logs.trace_text import trace_text
+from cli.top.base_view import Page, wrapped
+from cli.top.figures import BAD, CURVE, LABEL, TITLE, WARN
+from cli.top.watched_broker import broker_of_log
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -32,21 +34,19 @@ KEPT = 2000
 _RATE = 100
 """Requested lines per second; more cannot be read."""
 _DRAW_SECONDS = 0.25
-_ROLES: dict[str, Role] = {
-    "event": "good",
-    "sends": "curve",
-    "packet_out": "curve",
-    "route": "curve",
-    "fails": "bad",
-}
+_STYLES = {"event": "green", "sends": CURVE, "packet_out": CURVE, "route": CURVE, "fails": BAD}
 
 
-class _TraceLine(NamedTuple):
-    """A line of the trace, wrapped for the terminal."""
+class TraceLog(RichLog):
+    """The lines of a trace, from which the keyboard can scroll back."""
 
-    text: str
-    role: Role
-    lines: list[Line]
+    DEFAULT_CSS = """
+    TraceLog { background: ansi_default; overflow-x: hidden; scrollbar-size-vertical: 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("k", "scroll_up", show=False),
+        Binding("j", "scroll_down", show=False),
+    ]
 
 
 class TracePage(Page):
@@ -72,13 +72,13 @@ class TracePage(Page):
         if log:
             self._shown += f", log {text.name(log)}"
         self._who = kind == "topic"
-        self._words: dict[str, TraceWords] = {}
-        """By log: the same position is another message in each."""
-        self._got: deque[_TraceLine] = deque(maxlen=KEPT)
+        self._lines: deque[tuple[str, str]] = deque(maxlen=KEPT)
+        """Lines with their styles, ..."""
+        self._new = 0
+        """... of which this many, at the end, are not drawn yet."""
         self._skipped = 0
-        """Number of lines that the last line stands for."""
-        self._new = False
-        self._about, self._trace = Lines(id="about"), Scroller(id="trace")
+        """Lines skipped since the last one."""
+        self._about, self._trace = Static(id="about"), TraceLog(id="trace", max_lines=KEPT)
 
     def body(self) -> ComposeResult:
         """Yield a heading and the lines."""
@@ -95,14 +95,14 @@ class TracePage(Page):
     def on_resize(self) -> None:
         """Show everything for the new width."""
         super().on_resize()
-        # After the lines have their new size.
-        self.call_after_refresh(self._rewrap)
+        self._trace.clear()
+        self._new = len(self._lines)
 
     def action_clear(self) -> None:
         """Clear the lines."""
-        self._got.clear()
-        self._skipped = 0
-        self._new = True
+        self._lines.clear()
+        self._trace.clear()
+        self._new = self._skipped = 0
 
     async def _follow(self) -> None:
         """Receive lines; restart the trace when the broker is back."""
@@ -112,10 +112,10 @@ class TracePage(Page):
                 await self._take_all()
                 ended = True
             except Refused as refusal:
-                self._add_line(str(refusal), "bad")
+                self._add_line(str(refusal), BAD)
                 ended = True
             except FoldmqError as error:
-                self._add_line(f"... {error}; retrying", "warn")
+                self._add_line(f"... {error}; retrying", WARN)
                 await asyncio.sleep(self.monitor.interval)
 
     async def _take_all(self) -> None:
@@ -135,60 +135,40 @@ class TracePage(Page):
 
     def _take(self, portion: Portion, brokers: LogBrokers) -> None:
         if portion.cause == "away":
-            self._add_line(f"... {portion.ended}; its lines are missing until it is back", "warn")
+            self._add_line(f"... {portion.ended}; its lines are missing until it is back", WARN)
             return
         if portion.cause == "back":
-            self._add_line(f"... tracing log {portion.log} again", "warn")
+            self._add_line(f"... tracing log {portion.log} again", WARN)
         if portion.lost:
             of_log = f" of log {portion.log}" if portion.log else ""
-            self._add_line(f"... some lines{of_log} were lost in transit", "warn")
+            self._add_line(f"... some lines{of_log} were lost in transit", WARN)
         for line in portion.lines:
             log = line.get("log", "")
-            if log not in self._words:
-                self._words[log] = TraceWords(who=self._who, log=log and brokers.short(log))
-            self._add_line(self._words[log].text(line), _ROLES.get(str(line.get("kind")), "plain"))
-        if portion.skipped:
-            self._skip(portion.skipped)
+            shown = trace_text(line, who=self._who, log=log and brokers.short(log))
+            self._add_line(shown, _STYLES.get(str(line.get("kind")), ""))
+        self._skipped += portion.skipped
         if portion.ended is not None:
-            self._add_line(f"the trace has ended: {text.escaped(portion.ended, 400)}", "warn")
+            self._add_line(f"the trace has ended: {text.escaped(portion.ended, 400)}", WARN)
 
-    def _skip(self, count: int) -> None:
-        """Show that lines are missing, once per gap."""
+    def _add_line(self, line: str, style: str) -> None:
         if self._skipped:
-            self._got.pop()
-        total = self._skipped + count
-        shown = text.count_of(total, "line")
-        self._add_line(f"... skipped {shown} above the rate limit", "warn")
-        self._skipped = total
-
-    def _add_line(self, said: str, role: Role) -> None:
-        self._got.append(_TraceLine(said, role, _broken(said, role, self._trace.room)))
-        self._skipped = 0
-        self._new = True
+            skipped, self._skipped = self._skipped, 0
+            self._add_line(f"... skipped {text.count_of(skipped, 'line')}", WARN)
+        self._lines.append((line, style))
+        self._new = min(self._new + 1, KEPT)
 
     def _draw(self) -> None:
         """Show new lines, unless the operator has scrolled back."""
-        page = self._trace
-        at_end = page.scroll_offset.y >= page.max_scroll_y
+        at_end = self._trace.is_vertical_scroll_end
         state = "paused" if self.monitor.paused else "following" if at_end else "scrolled back"
-        about: Line = [("trace of ", "label"), (self._shown, "title"), (f"  {state}", "label")]
-        if self._about.lines != [about]:
-            self._about.lines = [about]
-        if not self._new or not at_end or self.monitor.paused:
+        about = Text.assemble(("trace of ", LABEL), (self._shown, TITLE), (f"  {state}", LABEL))
+        if self._skipped:
+            shown = text.count_of(self._skipped, "line")
+            about.append(f", skipped {shown} above the rate limit", WARN)
+        self._about.update(about)
+        if not at_end or self.monitor.paused:
             return
-        self._new = False
-        page.lines = [line for said in self._got for line in said.lines]
-        page.scroll_end(animate=False)
-
-    def _rewrap(self) -> None:
-        """Wrap all lines for the current width."""
-        width = self._trace.room
-        said = [
-            _TraceLine(one.text, one.role, _broken(one.text, one.role, width)) for one in self._got
-        ]
-        self._got = deque(said, KEPT)
-        self._new = True
-
-
-def _broken(said: str, role: Role, width: int) -> list[Line]:
-    return [[(line, role)] for line in wrapped(said, width)]
+        width = self._trace.scrollable_content_region.width
+        for line, style in islice(self._lines, len(self._lines) - self._new, None):
+            self._trace.write(Text("\n".join(wrapped(line, width)), style))
+        self._new = 0

@@ -7,10 +7,21 @@ for the rest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from protocol.mqtt.packets import Acks, PacketType, Publish
+from protocol.mqtt.packets import Acks, PacketType, Publish, UserProperties
+from protocol.mqtt.property_codec import (
+    Value,
+    decode_properties,
+    find_properties,
+    iter_properties,
+)
+from protocol.mqtt.property_table import (
+    FROM_SERVERS,
+    SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
+)
 from protocol.mqtt.publish_decoder import read_acks
 from protocol.mqtt.remaining_length import read_length
 
@@ -18,45 +29,47 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ACKS = frozenset({PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP})
+_WITH_CODES = frozenset({PacketType.SUBACK, PacketType.UNSUBACK})
+_FROM_CLIENTS_ONLY = frozenset(
+    {PacketType.CONNECT, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE, PacketType.PINGREQ}
+)
+_V5_ONLY = frozenset({PacketType.DISCONNECT, PacketType.AUTH})
 
 
 @dataclass(slots=True)
-class Connack:
-    """The answer to a CONNECT (section 3.2)."""
+class Answer:
+    """Any packet of a server except PUBLISH and acknowledgements without reasons."""
 
-    code: int
-    session_present: bool
-
-
-@dataclass(slots=True)
-class Suback:
-    """The answer to a SUBSCRIBE (section 3.9)."""
-
-    packet_id: int
-    codes: bytes
-    """The granted QoS, or 0x80, for each filter."""
+    kind: PacketType
+    reason: int = 0
+    """Reason code; before MQTT 5 only that of a CONNACK."""
+    packet_id: int = 0
+    codes: bytes = b""
+    """Codes of a SUBACK or UNSUBACK, one for each filter."""
+    session_present: bool = False
+    properties: dict[int, Value] = field(default_factory=dict)
+    user: UserProperties = ()
 
 
-@dataclass(slots=True)
-class Unsuback:
-    """The answer to an UNSUBSCRIBE (section 3.11)."""
+class SentMessage(NamedTuple):
+    """A PUBLISH."""
 
-    packet_id: int
-
-
-@dataclass(slots=True)
-class Pingresp:
-    """The answer to a PINGREQ (section 3.13)."""
+    publish: Publish
+    """Its topic is empty where an alias replaces it."""
+    identifiers: tuple[int, ...] = ()
+    alias: int = 0
+    """Topic alias; 0: none."""
 
 
-ServerPacket: TypeAlias = Connack | Publish | Acks | Suback | Unsuback | Pingresp
+ServerPacket: TypeAlias = Acks | Answer | SentMessage
 
 
-def read_server_packets(data: bytes) -> Iterator[tuple[ServerPacket, int]]:
+def read_server_packets(data: bytes, *, v5: bool) -> Iterator[tuple[ServerPacket, int]]:
     """Yield the packets of a write, each with the offset of the next one.
 
-    Consecutive acknowledgements of one type are one ``Acks``. Raises ``ValueError`` at bytes that
-    are not a whole packet of a server.
+    Consecutive acknowledgements of one type, without reasons, are one ``Acks``. Raises
+    ``ValueError`` at bytes that are not a whole packet of a server, ``ProtocolError`` at
+    properties that no server sends.
     """
     at = 0
     while at < len(data):
@@ -64,15 +77,17 @@ def read_server_packets(data: bytes) -> Iterator[tuple[ServerPacket, int]]:
         if framed is None or framed[1] + framed[0] > len(data):
             raise ValueError(f"no whole packet at byte {at}")
         length, body = framed
+        stop = body + length
         kind = PacketType(data[at] >> 4)
         if kind in _ACKS and length == 2:
             acks = Acks(kind, [])
-            at = read_acks(data, at, acks)
-            yield acks, at
-            continue
-        packet = _read(kind, data, at, body, body + length)
-        at = body + length
-        yield packet, at
+            stop = read_acks(data, at, acks)
+            yield acks, stop
+        elif kind is PacketType.PUBLISH:
+            yield _read_publish(data[at], data, body, stop, v5=v5), stop
+        else:
+            yield _read_answer(kind, data[body:stop], v5=v5), stop
+        at = stop
 
 
 def count_server_packets(data: bytes, at: int, most: int) -> int:
@@ -92,25 +107,49 @@ def count_server_packets(data: bytes, at: int, most: int) -> int:
     return count
 
 
-def _read(kind: PacketType, data: bytes, at: int, body: int, stop: int) -> ServerPacket:
-    if kind is PacketType.PUBLISH:
-        return _read_publish(data[at], data, body, stop)
-    if kind is PacketType.PINGRESP:
-        return Pingresp()
-    number = int.from_bytes(data[body : body + 2], "big")
-    if kind is PacketType.CONNACK:
-        return Connack(number & 0xFF, bool(number >> 8))
-    if kind is PacketType.SUBACK:
-        return Suback(number, data[body + 2 : stop])
-    if kind is PacketType.UNSUBACK:
-        return Unsuback(number)
-    raise ValueError(f"{kind.name}, which no server sends")
-
-
-def _read_publish(first: int, data: bytes, body: int, stop: int) -> Publish:
+def _read_publish(first: int, data: bytes, body: int, stop: int, *, v5: bool) -> SentMessage:
     qos = first >> 1 & 3
     begin = body + 2
     end = begin + int.from_bytes(data[body:begin], "big")
     packet_id = int.from_bytes(data[end : end + 2], "big") if qos else 0
-    payload = data[end + 2 if qos else end : stop]
-    return Publish(data[begin:end], payload, qos, bool(first & 1), bool(first & 8), packet_id)
+    rest = end + 2 if qos else end
+    identifiers: list[int] = []
+    alias = 0
+    block = bytearray()
+    if v5:
+        start, rest = find_properties(data, rest, stop, "PUBLISH")
+        for prop, value, at, after in iter_properties(
+            data, start, rest, FROM_SERVERS[PacketType.PUBLISH], PacketType.PUBLISH
+        ):
+            if prop.identifier == SUBSCRIPTION_IDENTIFIER:
+                identifiers.append(int(value))  # type: ignore[arg-type]  # a number
+            elif prop.identifier == TOPIC_ALIAS:
+                alias = int(value)  # type: ignore[arg-type]  # a number
+            else:
+                block += data[at:after]
+    flags = bool(first & 1), bool(first & 8)
+    publish = Publish(data[begin:end], data[rest:stop], qos, *flags, packet_id, bytes(block))
+    return SentMessage(publish, tuple(identifiers), alias)
+
+
+def _read_answer(kind: PacketType, body: bytes, *, v5: bool) -> Answer:
+    if kind not in FROM_SERVERS or kind in _FROM_CLIENTS_ONLY or (not v5 and kind in _V5_ONLY):
+        raise ValueError(f"{kind.name}, which no server sends")
+    answer = Answer(kind)
+    at = 0
+    if kind is PacketType.CONNACK:
+        answer.session_present = bool(body[0])
+        at = 1
+    elif kind in _ACKS or kind in _WITH_CODES:
+        answer.packet_id = int.from_bytes(body[:2], "big")
+        at = 2
+    if kind not in _WITH_CODES and at < len(body):
+        answer.reason = body[at]
+        at += 1
+    if v5 and at < len(body):
+        start, at = find_properties(body, at, len(body), kind.name)
+        answer.properties, answer.user = decode_properties(
+            body, start, at, FROM_SERVERS[kind], kind
+        )
+    answer.codes = body[at:]
+    return answer

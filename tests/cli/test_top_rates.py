@@ -10,29 +10,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.console import Console, RenderableType
 from topsamples import status
 
 from cli.top import number_format
+from cli.top.base_view import wrapped
 from cli.top.columns import (
     ACTORS,
     TOPICS,
     as_glob,
-    cells_of,
     fitting,
-    head,
     holding,
+    top_table,
     topic_rows,
 )
-from cli.top.rate_history import History, area, spark
+from cli.top.figures import WIDE, area, charts, spark, top_summary
 from cli.top.rates import between, between_all, difference, percentile
-from cli.top.styled_text import cells, fit_text, plain, width_of, wrapped
-from cli.top.summary_text import WIDE, Frame, top_summary
+from cli.top.watched_broker import Frame, History
 
 BOUNDS = (0.001, 0.002, 0.004, 0.008, 0.5)
 SHARES = (0.0, 0.01, 0.5, 0.9, 0.99, 1.0)
 
 counts = st.lists(st.integers(0, 50), min_size=len(BOUNDS) + 1, max_size=len(BOUNDS) + 1)
 values = st.lists(st.floats(0.00001, 2.0), min_size=1, max_size=60)
+
+
+def lines_of(renderable: RenderableType, width: int) -> list[str]:
+    """The lines of a renderable on a terminal of this width."""
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(renderable)
+    return [line.rstrip() for line in capture.get().splitlines()]
 
 
 def histogram(of: list[float]) -> list[int]:
@@ -198,8 +206,8 @@ def test_a_broker_that_recovers_has_no_log_yet() -> None:
     found = between(recovering, status(seconds=2, records=10))
     assert found is not None
     assert found.commit is None
-    lines = top_summary(Frame(recovering, None, History()), 80)
-    assert "is being read" in plain(lines[-1])
+    lines = lines_of(top_summary(Frame(recovering, None, History()), 80), 80)
+    assert "is being read" in lines[-1]
 
 
 # ------------------------------------------------------------------- curves
@@ -224,6 +232,14 @@ def test_an_area_has_its_size(curve: list[float | None], width: int, height: int
 
 def test_an_area_is_filled_from_below() -> None:
     assert area([1.0, 2.0], 2, 2) == [" █", "██"]
+
+
+@pytest.mark.parametrize(("width", "number"), [(40, 1), (80, 2), (200, 4)])
+def test_as_many_curves_as_fit(width: int, number: int) -> None:
+    lines = lines_of(charts(History(), width, 5, 2.0), 300)
+    assert len(lines) == 5
+    assert lines[0].count("most") == number
+    assert all(cell_len(line) <= width for line in lines)
 
 
 def test_history_keeps_the_latest_polls() -> None:
@@ -299,28 +315,12 @@ def test_figures_are_short(value: float) -> None:
 # ------------------------------------------------------------------- lines and columns
 
 
-@given(st.text(), st.integers(1, 40), st.booleans())
-def test_fitted_text_has_the_given_width(text: str, width: int, right: bool) -> None:
-    shown = "".join(letter for letter in text if letter.isprintable())
-    assert cell_len(fit_text(shown, width, right=right)) == width
-
-
 @given(st.text(st.characters(codec="utf-8"), max_size=300), st.integers(1, 60))
 def test_wrapped_lines_fit_and_nothing_is_lost(text: str, width: int) -> None:
     shown = "".join(letter for letter in text if letter.isprintable())
     lines = wrapped(shown, width)
     assert all(cell_len(line) <= max(width, 20) for line in lines)
     assert "".join("".join(lines).split()) == "".join(shown.split())
-
-
-def test_parts_do_not_run_into_each_other() -> None:
-    line = cells((5, [("abc", "plain")]), (5, [("abcdefgh", "strong"), ("x", "bad")]), (3, []))
-    assert "".join(text for text, _ in line) == "abc  abc…    "
-
-
-def test_a_part_may_fill_its_place_but_for_a_blank() -> None:
-    assert plain(cells((5, [("abcd", "plain")]), (3, [("xyz", "plain")]))) == "abcd xyz"
-    assert plain(cells((5, [("abcde", "plain")]), (3, [("xyzz", "plain")]))) == "abc… xy…"
 
 
 ROW = {
@@ -340,15 +340,14 @@ ROW = {
 
 
 @given(st.integers(40, 250))
-def test_a_row_fills_the_width_and_shows_what_matters_most(width: int) -> None:
-    sized = fitting(ACTORS, width)
-    titles, row = plain(head(sized, "recent")), cells_of(ROW, sized)
-    assert width_of(row) <= width
-    assert width_of(head(sized, "recent", "pump")) <= width
-    assert "ACTOR" in titles
+def test_a_row_fits_the_width_and_shows_what_matters_most(width: int) -> None:
+    lines = lines_of(top_table(ACTORS, [ROW], "recent", width), 300)
+    assert len(lines) == 2
+    assert all(cell_len(line) <= width for line in lines)
+    assert "ACTOR" in lines[0]
     if width >= 55:
-        assert "BUSY▼" in titles
-        assert "41%" in plain(row)
+        assert "BUSY▼" in lines[0]
+        assert "41%" in lines[1]
 
 
 def test_all_columns_are_shown_where_there_is_room() -> None:
@@ -358,7 +357,7 @@ def test_all_columns_are_shown_where_there_is_room() -> None:
 
 
 def test_names_chosen_by_clients_are_harmless_in_a_row() -> None:
-    row = plain(cells_of(ROW, fitting(ACTORS, 200)))
+    _, row = lines_of(top_table(ACTORS, [ROW], "recent", 200), 200)
     assert row.isprintable()
     assert "\\u001b[31m[red]\\u202e" in row
 
@@ -369,10 +368,10 @@ def test_figures_fit_the_width(width: int) -> None:
     after = status(received=[10**6, 10**7, 5], commit=[0, 5, 5, 5, 5, 1], seconds=2)
     history = History()
     history.add(after, between(before, after))
-    lines = top_summary(Frame(after, between(before, after), history), width)
+    lines = lines_of(top_summary(Frame(after, between(before, after), history), width), 300)
     assert len(lines) == (5 if width >= WIDE else 9)
-    assert all(width_of(line) <= width for line in lines)
-    shown = "\n".join(plain(line) for line in lines)
+    assert all(cell_len(line) <= width for line in lines)
+    shown = "\n".join(lines)
     assert "p99 beyond" in shown
     assert "5.50M/s" in shown
 
@@ -381,7 +380,7 @@ def test_topics_and_their_share() -> None:
     rows = topic_rows([["b", 75.0], ["a", 25.0]], 100.0)
     assert [row["share"] for row in rows] == [0.75, 0.25]
     assert topic_rows([["a", 5.0]], None)[0]["share"] is None
-    assert plain(cells_of(rows[0], fitting(TOPICS, 40))).split() == ["b", "75", "75%"]
+    assert lines_of(top_table(TOPICS, rows, "rate", 40), 40)[1].split() == ["b", "75", "75%"]
 
 
 def test_a_filter_is_a_part_of_the_name_or_a_pattern() -> None:

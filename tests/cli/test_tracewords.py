@@ -12,7 +12,7 @@ from harness import packets as p
 from simulation.world import SimClient, World, simulate
 
 from actors.inspection.tracer import Tracer
-from cli.logs.trace_text import TraceWords, packet_words
+from cli.logs.trace_text import trace_text
 
 EVIL = 'ev\x1b[31mil\u202e\r\n\x9b"<b>'
 AT = 5 << 20
@@ -47,27 +47,31 @@ DOOR = {
 }
 ATTACH = {
     "connection": "connection:12",
-    "client": "c",
-    "level": 4,
-    "clean": True,
-    "keep_alive": 60,
-    "user": "bob",
-    "will": None,
+    "connect": {
+        "client": "c",
+        "level": 4,
+        "clean": True,
+        "keep_alive": 60,
+        "user": "bob",
+        "password": True,
+        "will": {"topic": "gone", "size": 7, "qos": 1, "retain": False},
+    },
 }
-
-
-PUBLISHED_400 = (
-    "event 5.0 MessagePublished: published 400 messages to a QoS 1, 512 B, packets 1-400 "
-    "(sizes: 400 in all)"
-)
+BATCH = {
+    "qos": 1,
+    "retain": False,
+    "count": 5,
+    "messages": [{"topic": "a", **payload(b"x")}, {"topic": "b", **payload(b"y")}],
+}
+ACKED = {"position": "5.3", "type": "Acked", "session": "c", "packet_ids": [7]}
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "shown"),
     [
         (
             line("packet_in", "PUBLISH", packet=DOOR),
-            '<- PUBLISH QoS 1 packet 7 hall/door 5 B "open!"',
+            '<- PUBLISH qos=1 packet_id=7 topic=hall/door size=5 payload="open!"',
         ),
         (
             line(
@@ -75,86 +79,67 @@ PUBLISHED_400 = (
                 "PUBACK",
                 packet={"type": "PUBACK", "packet_ids": [[1, 9, 1]], "count": 9},
             ),
-            "-> PUBACK packets 1-9",
+            "-> PUBACK packet_ids=1-9 count=9",
+        ),
+        (
+            line("packet_out", "CONNACK", packet={"reason": 0x87, "session_present": False}),
+            "-> CONNACK reason=0x87 (not authorized)",
+        ),
+        (
+            line("packet_out", "CONNACK", packet={"type": "CONNACK", "reason": 5}),
+            "-> CONNACK reason=not authorized",
+        ),
+        (
+            line("packet_out", "SUBACK", packet={"packet_id": 1, "codes": [1, 0x87]}),
+            "-> SUBACK packet_id=1 codes=[0x01 (granted qos 1); 0x87 (not authorized)]",
+        ),
+        (
+            line("gets", "Retained", message={"count": 1, "messages": [{"position": AT}]}),
+            "<- Retained count=1 messages=[position=5.0]",
+        ),
+        (
+            line("packet_in", "SUBSCRIBE", packet={"packet_id": 1, "filters": [["a/#", 1]]}),
+            "<- SUBSCRIBE packet_id=1 filters=[a/# 1]",
         ),
         (
             line("packet_in", "violation", text="PUBLISH with QoS 3"),
             "<- violation: PUBLISH with QoS 3",
         ),
         (
-            line(
-                "sends",
-                "PUBACK",
-                to="connection:12",
-                to_client="c",
-                packet={"type": "PUBACK", "packet_ids": [7], "count": 1},
-            ),
-            "-> connection:12 (c) PUBACK packet 7",
+            line("sends", "PUBACK", to="connection:12", to_client="c", packet={"packet_id": 7}),
+            "-> connection:12 (c) PUBACK packet_id=7",
         ),
         (
-            line(
-                "sends",
-                "Batch",
-                to="subscription:4",
-                to_client="r",
-                more=9999,
-                message={
-                    "qos": 1,
-                    "retain": False,
-                    "count": 2,
-                    "messages": [{"topic": "a", **payload(b"x")}, {"topic": "b", **payload(b"y")}],
-                },
+            line("sends", "Batch", to="subscription:4", to_client="r", more=9999, message=BATCH),
+            (
+                "-> subscription:4 (r) and 9,999 more Batch qos=1 count=5 "
+                'messages=[topic=a size=1 payload="x"; topic=b size=1 payload="y"; ...]'
             ),
-            "-> subscription:4 (r) and 9,999 more Batch: QoS 1, 2 messages: a, b",
         ),
         (
             line("gets", "ConnectionAttached", message=ATTACH),
-            "<- ConnectionAttached: connection:12 c: MQTT 3.1.1, clean, keep alive 60 s, user bob",
+            (
+                "<- ConnectionAttached connection=connection:12 connect.client=c connect.level=4 "
+                "connect.clean connect.keep_alive=60 connect.user=bob connect.password "
+                "connect.will.topic=gone connect.will.size=7 connect.will.qos=1"
+            ),
         ),
         (
-            line(
-                "gets",
-                "ConnectionDetached",
-                message={"connection": None, "reason": "kicked", "orderly": False},
-            ),
-            "<- ConnectionDetached: an operator disconnected the client",
+            line("gets", "ConnectionDetached", message={"reason": "kicked", "orderly": False}),
+            "<- ConnectionDetached reason=an operator disconnected the client",
         ),
         (line("gets", "Writable", message={}), "<- Writable"),
         (
-            line(
-                "event",
-                "Acked",
-                position=AT + 3,
-                event={"session": "c", "pids": [7], "e": "Acked", "v": 1},
-            ),
-            "event 5.3 Acked: acknowledged packet 7 (PUBACK)",
+            line("event", "Acked", position=AT + 3, event=ACKED, text="acknowledged packet 7"),
+            "event 5.3 Acked: acknowledged packet 7",
         ),
         (
-            line(
-                "event",
-                "MessagePublished",
-                position=AT,
-                size=512,
-                cut={"sizes": 400},
-                event={
-                    "session": "c",
-                    "qos": 1,
-                    "retain": False,
-                    "topics": ["a"],
-                    "which": [],
-                    "pids": [[1, 400, 1]],
-                    "sizes": [1] * 20,
-                    "at": 0,
-                    "count": 400,
-                    "e": "MessagePublished",
-                    "v": 1,
-                },
-            ),
-            PUBLISHED_400,
+            line("event", "Queued", position=AT, event={}, text="queued", cut={"refs": 4000}),
+            "event 5.0 Queued: queued (refs: 4,000 in all)",
         ),
         (
-            line("publish", "PUBLISH", packet=DOOR, position=AT, will=False, waits=True),
-            'published QoS 1 packet 7 hall/door 5 B "open!" at 5.0, waiting for PUBREL',
+            line("publish", "PUBLISH", packet=DOOR),
+            'published qos=1 packet_id=7 topic=hall/door size=5 payload="open!"',
         ),
         (
             line(
@@ -181,32 +166,12 @@ PUBLISHED_400 = (
         (line("dances", "well"), "dances well"),
     ],
 )
-def test_lines_as_text(given: dict[str, Any], said: str) -> None:
-    shown = TraceWords().text(given)
-    assert re.fullmatch(r"\d\d:\d\d:\d\d\.123 session:13 {6} .*", shown)
-    assert shown.endswith(f" {said}")
-    assert TraceWords(who=True).text(given).endswith(f" {said}")
-
-
-def test_the_topic_of_a_message_is_remembered() -> None:
-    words = TraceWords()
-    acked = line(
-        "event",
-        "Delivered",
-        position=AT + 1,
-        event={
-            "session": "c",
-            "filter": "#",
-            "qos": 1,
-            "pids": [1],
-            "refs": [AT],
-            "e": "Delivered",
-            "v": 1,
-        },
-    )
-    assert "message 5.0" in words.text(acked)
-    words.text(line("publish", "PUBLISH", packet=DOOR, position=AT))
-    assert "sent hall/door (5.0) QoS 1, packet 1, for #" in words.text(acked)
+def test_lines_as_text(given: dict[str, Any], shown: str) -> None:
+    printed = trace_text(given)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\.123 session:13 {6} .*", printed)
+    assert printed.endswith(f" {shown}")
+    assert trace_text(given, who=True).endswith(f" {shown}")
+    assert " p1 session:13 " in trace_text(given, log="p1")
 
 
 @pytest.mark.parametrize(
@@ -220,8 +185,9 @@ def test_the_topic_of_a_message_is_remembered() -> None:
     ],
 )
 def test_the_beginning_of_a_payload_is_shown(data: bytes, size: int, shown: str) -> None:
-    said = packet_words({**DOOR, **payload(data, size)})
-    assert said.endswith((f" B {shown}", f" KiB {shown}"))
+    printed = trace_text(line("packet_in", "PUBLISH", packet={**DOOR, **payload(data, size)}))
+    assert printed.endswith(f" payload={shown}")
+    assert f" size={size} " in printed or not size
 
 
 @pytest.mark.parametrize(
@@ -230,14 +196,15 @@ def test_the_beginning_of_a_payload_is_shown(data: bytes, size: int, shown: str)
         {},
         {"ms": "x"},
         {"kind": "event"},
-        line("packet_in", "PUBLISH", packet={"type": "PUBLISH"}),
-        line("event", "Acked", position="x", event=[]),
-        line("gets", "Batch", message={"qos": EVIL}),
+        line("packet_in", "PUBLISH", packet=[EVIL]),
+        line("event", "Acked", position="x", text=EVIL),
+        line("event", "Acked", position=AT, text=EVIL),
+        line("gets", "Batch", message={EVIL: EVIL, "messages": [{EVIL: EVIL}]}),
         {EVIL: EVIL},
     ],
 )
 def test_unknown_lines_are_shown_unchanged(broken: dict[str, Any]) -> None:
-    shown = TraceWords().text(broken)
+    shown = trace_text(broken)
     assert shown.isprintable()
     assert shown
 
@@ -284,9 +251,9 @@ def test_hostile_names_stay_on_their_line() -> None:
         "ends",
         "closes",
     }
-    for words in (TraceWords(), TraceWords(who=True)):
+    for who in (False, True):
         for one in lines:
-            shown = words.text(one)
+            shown = trace_text(one, who=who)
             assert shown.isprintable()
             assert len(shown) < 1000
             assert "\x1b" not in shown

@@ -621,9 +621,9 @@ def test_top_and_the_trace_of_a_topic_are_about_all_processes(steady: Broker) ->
         assert tail.returncode == 0
         # Published in one log, then taken by the other, sent and acknowledged there.
         assert [(line["log"], line["kind"], line["what"]) for line in lines] == [
-            (logs[1], "publish", "PUBLISH"),
+            (logs[1], "event", "MessagePublished"),
             (logs[1], "route", "route"),
-            (logs[0], "publish", "PUBLISH"),
+            (logs[0], "event", "MessagePublished"),
             (logs[0], "route", "route"),
             (logs[0], "event", "Delivered"),
             (logs[0], "event", "Acked"),

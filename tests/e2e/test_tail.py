@@ -167,9 +167,9 @@ def test_a_topic_is_traced_from_publisher_to_acknowledgement(quiet: Broker, own:
         panel.publish("hall/door", b"open!", 1)
         message = lock.expect_a(Publish)
         lock.acknowledge(message)
-        publish = tail.wait(kind="publish")
+        publish = tail.wait(what="MessagePublished")
         assert publish["client"] == "panel"
-        assert publish["packet"]["qos"] == 1
+        assert publish["event"]["qos"] == 1
         route = tail.wait(kind="route")
         assert route["targets"] == [
             {"client": "lock", "filter": "hall/#", "qos": 1, "connected": True}
@@ -206,7 +206,7 @@ def test_an_actor_is_traced_until_it_ends(quiet: Broker, own: Clients) -> None:
         own.close()
         assert tail.ended() == 0
         assert f"foldmq: the trace has ended: {urn} stopped" in tail.err
-        assert any('<- Batch: QoS 1, a 5 B "hello"' in line for line in tail.out)
+        assert any("<- Batch qos=1 count=1 messages=[" in line for line in tail.out)
         assert all(line.split()[1] == urn for line in tail.out)
 
 

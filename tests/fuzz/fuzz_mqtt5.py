@@ -28,7 +28,7 @@ from protocol.mqtt.packets import (
     Publishes,
 )
 from protocol.mqtt.publish_encoder_v5 import PacketVariant, TopicAliasMode, prepare_publishes
-from protocol.mqtt.server_packet_decoder_v5 import SentMessage, read_server_packets_v5
+from protocol.mqtt.server_packet_decoder import SentMessage, read_server_packets
 
 CONNECT = b"\x10\x0e\0\4MQTT\5\2\0\x3c\0\0\1c"
 SEEDS = [
@@ -130,7 +130,8 @@ def check_messages(batch: Publishes) -> None:
     numbers = {topic: index + 1 for index, topic in enumerate(dict.fromkeys(batch.topics))}
     variant = PacketVariant(batch.qos, 5, batch.retain, (1, 300), 0, TopicAliasMode.SET)
     outgoing = prepare_publishes(batch.topics, batch.payloads, batch.blocks or (), variant, numbers)
-    sent = [packet for packet, _ in read_server_packets_v5(outgoing.render(batch.packet_ids))]
+    raw = outgoing.render(batch.packet_ids)
+    sent = [packet for packet, _ in read_server_packets(raw, v5=True)]
     for one, message in zip(sent, batch, strict=True):
         if not isinstance(one, SentMessage) or one.identifiers != (1, 300):
             raise AssertionError("a message lost its identifiers")

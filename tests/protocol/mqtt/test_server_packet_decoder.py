@@ -16,11 +16,9 @@ from protocol.mqtt.encoder import (
 )
 from protocol.mqtt.packets import Acks, ConnectCode, PacketType, Publish
 from protocol.mqtt.server_packet_decoder import (
-    Connack,
-    Pingresp,
+    Answer,
+    SentMessage,
     ServerPacket,
-    Suback,
-    Unsuback,
     count_server_packets,
     read_server_packets,
 )
@@ -39,7 +37,7 @@ def publishes(draw: st.DrawFn) -> tuple[bytes, ServerPacket]:
     dup = bool(qos) and draw(st.booleans())
     pid = draw(PIDS) if qos else 0
     raw = encode_publish(topic, payload, qos, pid, retain=retain, dup=dup)
-    return raw, Publish(topic, payload, qos, retain, dup, pid)
+    return raw, SentMessage(Publish(topic, payload, qos, retain, dup, pid))
 
 
 @st.composite
@@ -57,11 +55,14 @@ def answers(draw: st.DrawFn) -> tuple[bytes, ServerPacket]:
             [
                 (
                     encode_connack(code, session_present=present),
-                    Connack(code, session_present=present and not code),
+                    Answer(PacketType.CONNACK, code, session_present=present and not code),
                 ),
-                (encode_suback(pid, codes), Suback(pid, bytes(codes))),
-                (encode_unsuback(pid), Unsuback(pid)),
-                (PINGRESP, Pingresp()),
+                (
+                    encode_suback(pid, codes),
+                    Answer(PacketType.SUBACK, packet_id=pid, codes=bytes(codes)),
+                ),
+                (encode_unsuback(pid), Answer(PacketType.UNSUBACK, packet_id=pid)),
+                (PINGRESP, Answer(PacketType.PINGRESP)),
             ]
         )
     )
@@ -86,7 +87,7 @@ def single(packets: list[ServerPacket]) -> int:
 @given(st.lists(st.one_of(publishes(), acknowledgements(), answers()), max_size=12))
 def test_encoded_packets_are_read_back(sent: list[tuple[bytes, ServerPacket]]) -> None:
     data = b"".join(raw for raw, _ in sent)
-    read = list(read_server_packets(data))
+    read = list(read_server_packets(data, v5=False))
     packets = [packet for _, packet in sent]
     assert [packet for packet, _ in read] == merged(packets)
     assert [stop for _, stop in read] == sorted(stop for _, stop in read)
@@ -96,8 +97,9 @@ def test_encoded_packets_are_read_back(sent: list[tuple[bytes, ServerPacket]]) -
 
 def test_packets_are_read_on_request() -> None:
     data = encode_publish(b"a", b"x") + b"\xff broken"
-    reading = read_server_packets(data)
-    assert next(reading)[0] == Publish(b"a", b"x", 0, retain=False, dup=False, packet_id=0)
+    reading = read_server_packets(data, v5=False)
+    publish = Publish(b"a", b"x", 0, retain=False, dup=False, packet_id=0)
+    assert next(reading)[0] == SentMessage(publish)
     with pytest.raises(ValueError, match=r"byte|PacketType"):
         next(reading)
 
@@ -107,7 +109,7 @@ def test_packets_are_read_on_request() -> None:
 )
 def test_packets_of_clients_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"whole|server|valid"):
-        list(read_server_packets(data))
+        list(read_server_packets(data, v5=False))
 
 
 def test_of_many_packets_only_some_are_counted() -> None:

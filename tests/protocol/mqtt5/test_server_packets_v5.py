@@ -34,7 +34,7 @@ from protocol.mqtt.reason_codes import (
     ReasonCode,
     connect_code,
 )
-from protocol.mqtt.server_packet_decoder_v5 import Answer, SentMessage, read_server_packets_v5
+from protocol.mqtt.server_packet_decoder import Answer, SentMessage, read_server_packets
 from protocol.mqtt.server_packet_encoder_v5 import (
     ConnackProperties,
     Explanation,
@@ -52,7 +52,7 @@ STRING, USER = b"\x1f\0\4full", b"\x26\0\1k\0\1v"
 
 
 def read_one(raw: bytes) -> Answer:
-    ((packet, stop),) = read_server_packets_v5(raw)
+    ((packet, stop),) = read_server_packets(raw, v5=True)
     assert stop == len(raw)
     assert isinstance(packet, Answer)
     return packet
@@ -270,13 +270,13 @@ def test_messages_are_encoded_for_the_connection(
     pids = [one[2] for one in batch]
     for first, last in ((0, None), (0, None), (start, stop), (start, None)):
         raw = outgoing.render(pids[first:last], first, last, dup=dup)
-        read = [packet for packet, _ in read_server_packets_v5(raw)]
+        read = [packet for packet, _ in read_server_packets(raw, v5=True)]
         assert read == [
             SentMessage(publish, variant.identifiers, alias) for publish, alias in sent[first:last]
         ]
     read_sizes = []
     at = 0
-    for _, end in read_server_packets_v5(outgoing.render(pids)):
+    for _, end in read_server_packets(outgoing.render(pids), v5=True):
         read_sizes.append(end - at)
         at = end
     assert outgoing.sizes == read_sizes
@@ -331,12 +331,12 @@ def test_an_alias_is_announced_before_it_is_used() -> None:
 )
 def test_packets_of_clients_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"whole|server|valid"):
-        list(read_server_packets_v5(data))
+        list(read_server_packets(data, v5=True))
 
 
 def test_pings_and_several_packets_are_read_back() -> None:
     raw = b"\xd0\0" + encode_server_disconnect(0) + encode_suback_v5(1, [0])
-    assert [packet for packet, _ in read_server_packets_v5(raw)] == [
+    assert [packet for packet, _ in read_server_packets(raw, v5=True)] == [
         Answer(PacketType.PINGRESP),
         Answer(PacketType.DISCONNECT),
         Answer(PacketType.SUBACK, packet_id=1, codes=b"\0"),
