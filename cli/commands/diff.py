@@ -4,7 +4,6 @@ import asyncio
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from cli.commands.replay import expiry_text
 from cli.common import text
 from cli.common.progress_bar import progress
 from cli.logs.node_logs import check_comparable, check_one_log, open_logs
@@ -27,7 +26,7 @@ from projections.past.state_differences import (
     states_between,
 )
 from projections.past.state_facts import Granted, SessionFacts, StateFacts, WillFacts
-from projections.past.subscription_text import OF_MEMBERS, options_text
+from projections.views.session_text import OF_MEMBERS, expiry_text, options_text
 
 
 def run_diff(

@@ -11,7 +11,7 @@ from eventstore.format.event_parsing import UnreadableEvent, parse_event
 from eventstore.format.positions import Position, format_position
 from eventstore.reasons import close_text
 from projections.past.event_text import words
-from projections.past.topic_lookup import Published
+from projections.views.session_view import Published
 
 Line = Mapping[str, Any]
 
