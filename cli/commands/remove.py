@@ -168,7 +168,7 @@ def _session_line(row: dict[str, Any]) -> str:
             parts.append(text.count_of(row[field], word) + in_flight)
     if row["queued"]:
         parts.append(f"{row['queued']:,} queued ({text.size(row['queued_bytes'])})")
-    return f"  {text.name(row['client'])}  {', '.join(parts)}"
+    return f"  {text.name(row['session'])}  {', '.join(parts)}"
 
 
 def _sum(answer: dict[str, Any], *lists: str) -> int:

@@ -13,12 +13,12 @@ from cli.logs.point_resolution import parse_point, point_at, points_at, write_cl
 from cli.logs.source_flags import SourceFlags
 from cli.logs.topic_flags import check_filter
 from eventstore.errors import NotFound, UsageError
+from eventstore.partitions import short_name
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import PointSpec
 from projections.past.indexed_sessions import session_at
 from projections.past.joined_state import JoinedRetained, JoinedState, fold_logs
-from projections.past.log_moments import short_name
 from projections.past.replay import AsOf, Replay
 from projections.past.topic_lookup import MessageTopics
 from projections.state.session import SessionState

@@ -12,6 +12,7 @@ from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from projections.state.session import Will
     from projections.views.session_view import (
         DeliveryView,
         MemberView,
@@ -194,7 +195,7 @@ def _waits(row: MessageView, now_ms: int) -> str:
     return f", waiting for {display.duration(now_ms - row.published_ms)}"
 
 
-def will_text(will: WillView) -> str:
+def will_text(will: WillView | Will) -> str:
     """Return topic, QoS and delay of a will."""
     retained = " retained" if will.retain else ""
     delay = f", {will.delay} s after the connection ends" if will.delay else ""

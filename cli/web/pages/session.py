@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from cli.commands.diff import session_diff
 from cli.logs.broker_client import Refused
 from cli.logs.point_resolution import parse_point, point_at
 from cli.web.background_fold import Folding, Histories
@@ -30,8 +29,8 @@ from eventstore.format.positions import format_position, position
 from eventstore.reading.log_points import LogPoint
 from projections.past.event_reader import refs_of
 from projections.past.event_text import words
-from projections.past.state_facts import SessionFacts, session_facts
 from projections.past.topic_lookup import MessageTopics
+from projections.views.differences import NO_SESSION, SessionFacts, session_diff, session_facts
 from projections.views.session_text import history_lines
 from projections.views.session_view import session_from, session_view
 
@@ -56,7 +55,6 @@ _MARGIN = 50
 """The axis begins this fraction of its length before the first event."""
 _LINES = 40
 """Maximum number of differences listed."""
-_NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
 
 
 class SessionPages:
@@ -288,7 +286,7 @@ async def _event(seen: SessionMoment, topics: MessageTopics) -> dict[str, Any] |
 
 
 def _facts(state: SessionState | None) -> SessionFacts:
-    return _NOTHING if state is None else session_facts(state)
+    return NO_SESSION if state is None else session_facts(state)
 
 
 def _changes(before: SessionState | None, after: SessionState | None) -> list[str]:
