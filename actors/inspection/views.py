@@ -29,7 +29,7 @@ from projections.views.state_view import retained_view
 from projections.views.vocabulary import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from actors.kernel.actor import LoopActor
     from actors.session.interfaces import ClientConnection
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from eventstore.format.positions import Position
     from projections.state.retained import RetainedMessage
     from projections.state.session import SessionState
-    from projections.views.session_view import SessionView
 
 LARGEST_PAYLOAD = 256 * 1024
 """Maximum bytes of a payload in an answer."""
@@ -254,25 +253,14 @@ def session_answer(
         most=most,
         members=_members(name, node, offset, most),
     )
-    _check_room(view)
     answer: dict[str, Any] = plain(view)
-    return answer
-
-
-def _check_room(view: SessionView) -> None:
-    """Raise TooLarge if the names in an answer are too long: one may have 64 KiB."""
-    rows: Iterable[Any] = chain(
-        view.messages(),
-        view.subscriptions.rows,
-        view.members.rows if view.members is not None else (),
-        (view.live or {})["actors"],
-    )
-    left = _LARGEST_ANSWER
-    for row in rows:
-        values = row.values() if isinstance(row, dict) else plain(row).values()
-        left -= sum(len(value) for value in values if isinstance(value, str))
+    left = _LARGEST_ANSWER  # a name may have 64 KiB
+    lists = [part["rows"] for part in answer.values() if isinstance(part, dict) and "rows" in part]
+    for row in chain(answer["actors"], *lists):
+        left -= sum(len(value) for value in row.values() if isinstance(value, str))
         if left < 0:
             raise TooLarge("the names in the answer are too long: request fewer items")
+    return answer
 
 
 def retained_row(message: RetainedMessage, node: NodeContext) -> dict[str, Any]:

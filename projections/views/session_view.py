@@ -19,7 +19,7 @@ Row = TypeVar("Row")
 Message = TypeVar("Message", bound="MessageView")
 
 _OLDEST = 3
-"""Waiting messages of a subscription that are named."""
+"""Waiting messages of a subscription that are named; a running broker names one."""
 
 
 class Published(NamedTuple):
@@ -258,7 +258,8 @@ def subscription_row(
 ) -> SubscriptionView:
     """Return a subscription with the QoS that was granted."""
     topic = live.topic if live is not None else _unknown
-    heads = [waiting >> FLAG_BITS for waiting in islice(held.queue or (), _OLDEST)]
+    count = _OLDEST if live is None else 1
+    heads = [waiting >> FLAG_BITS for waiting in islice(held.queue or (), count)]
     return SubscriptionView(
         held.filter,
         qos,

@@ -6,6 +6,7 @@ Positions are text, such as ``12.3``; times are named ``..._at`` and given in UT
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Final
 
 from eventstore.display import iso
@@ -29,14 +30,27 @@ _TIMES: Final = frozenset(
 )
 
 
+_SCALARS: Final = frozenset({str, int, bool, type(None), float})
+
+
 def plain(value: Any) -> Any:
     """Return a view as a dict of numbers and texts; times stay Unix times in milliseconds."""
-    names = getattr(type(value), "__dataclass_fields__", None)
-    if names is not None:
-        own = {name: plain(getattr(value, name)) for name in names}
-        live = own.pop("live", None)
-        return own | live if live else own
-    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    names = _names(type(value))
+    if not names:
+        return value
+    own = {}
+    for name in names:
+        each = getattr(value, name)
+        own[name] = each if type(each) in _SCALARS else plain(each)
+    live = own.pop("live", None)
+    return own | live if live else own
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(getattr(kind, "__dataclass_fields__", ()))
 
 
 def json_object(value: object, key: str = "") -> object:
