@@ -42,6 +42,8 @@ LARGEST_PAYLOAD = 256 * 1024
 """Maximum bytes of a payload in an answer."""
 _MEMBERS_READ = 64
 """Maximum offline members of a shared subscription whose granted QoS is looked up."""
+_COUNTED = ("counted_since_ms", "dropped", "connects", "takeovers", "last_close")
+"""What the row of a session's actor has of the history of its client."""
 _LARGEST_ANSWER = 512 * 1024
 """Maximum characters of names in an answer."""
 
@@ -97,6 +99,7 @@ def actor_row(actor: LoopActor, node: NodeContext) -> dict[str, Any]:
     busy, handled = actor.recent
     span = max(now - kernel.epoch_began, 1e-3)
     last = actor.last_run
+    history = history_fields(actor.name, None, node) if isinstance(actor, Session) else {}
     return {
         "id": actor.actor_urn,
         "type": type_of(actor),
@@ -112,19 +115,7 @@ def actor_row(actor: LoopActor, node: NodeContext) -> dict[str, Any]:
         "busy_us": round(actor.busy * 1e6),
         "recent_us_per_s": round(busy * 1e6 / span, 1),
         "recent_per_s": round(handled / span, 1),
-        **(_history_of(actor.name, node) if isinstance(actor, Session) else {}),
-    }
-
-
-def _history_of(client: str, node: NodeContext) -> dict[str, Any]:
-    """Return a summary of a client's history."""
-    history = node.clients.find(client)
-    return {
-        "counted_since_ms": history.since_ms or None,
-        "dropped": history.dropped.total() if history.dropped is not None else 0,
-        "connects": history.connects,
-        "takeovers": history.takeovers,
-        "last_close": history.last_close or None,
+        **({key: history[key] for key in _COUNTED} if history else {}),
     }
 
 

@@ -6,7 +6,6 @@ Positions are text, such as ``12.3``; times are named ``..._at`` and given in UT
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any, Final
 
 from eventstore.display import iso
@@ -37,7 +36,7 @@ def plain(value: Any) -> Any:
     """Return a view as a dict of numbers and texts; times stay Unix times in milliseconds."""
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
-    names = _names(type(value))
+    names: Mapping[str, object] = getattr(type(value), "__dataclass_fields__", {})
     if not names:
         return value
     own = {}
@@ -46,11 +45,6 @@ def plain(value: Any) -> Any:
         own[name] = each if type(each) in _SCALARS else plain(each)
     live = own.pop("live", None)
     return own | live if live else own
-
-
-@cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(getattr(kind, "__dataclass_fields__", ()))
 
 
 def json_object(value: object, key: str = "") -> object:
