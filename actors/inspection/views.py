@@ -6,6 +6,7 @@ A session is shown from its folded state; frozen sessions stay frozen, and nothi
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -248,10 +249,19 @@ def session_answer(
     left = _LARGEST_ANSWER  # a name may have 64 KiB
     lists = [part["rows"] for part in answer.values() if isinstance(part, dict) and "rows" in part]
     for row in chain(answer["actors"], *lists):
-        left -= sum(len(value) for value in row.values() if isinstance(value, str))
+        left -= _letters(row)
         if left < 0:
             raise TooLarge("the names in the answer are too long: request fewer items")
     return answer
+
+
+def _letters(value: object) -> int:
+    """Return the number of characters of all texts in a row."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        value = value.values()
+    return sum(map(_letters, value)) if isinstance(value, Iterable) else 0
 
 
 def retained_row(message: RetainedMessage, node: NodeContext) -> dict[str, Any]:

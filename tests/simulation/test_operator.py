@@ -656,6 +656,25 @@ def test_an_answer_with_too_long_names_is_refused_before_it_is_made() -> None:
     simulate(scenario)
 
 
+def test_the_topics_of_waiting_messages_count_in_an_answer() -> None:
+    async def scenario() -> None:
+        async with World(max_ack_pending=1).running() as world:
+            filters = [(f"+/{number}/#", 1) for number in range(20)]
+            await world.connect("c", filters=filters)
+            sender = await world.connect("s")
+            for number in range(20):
+                for last, packet_id in (("in flight", 1), ("x" * 60_000, 2)):
+                    topic = f"a/{number}/{last}"
+                    sender.send(p.publish(topic, b"", 1, 2 * number + packet_id))
+            await world.go(2)
+            shown = await ask(world, "session", client="c", most=2)
+            assert [row["queued"] for row in shown["subscriptions"]["rows"]] == [1, 1]
+            with pytest.raises(TooLarge):
+                await ask(world, "session", client="c")
+
+    simulate(scenario)
+
+
 def test_the_position_of_an_answer_is_that_of_the_last_event() -> None:
     async def scenario() -> None:
         async with World().running() as world:
