@@ -38,3 +38,8 @@ def split_log_name(log: str) -> tuple[str, int] | None:
     """
     found = _OF_SEVERAL.fullmatch(log)
     return (found[1], int(found[3])) if found is not None else None
+
+
+def short_name(log: str) -> str:
+    """Return a name of a log that is unique among those of its node or cluster: ``p0``."""
+    return directory_name(log) or log

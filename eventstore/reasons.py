@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from eventstore.display import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 DROP_REASONS: Final[Mapping[str, str]] = {
     "queue_messages": "the queue had as many messages as `max_queued_messages` allows",
@@ -264,3 +264,10 @@ def _plain(reason: str, *tables: Mapping[str, str]) -> str:
         if reason in table:
             return table[reason].replace("`", "")
     return escaped(reason)
+
+
+def dropped_by(reasons: Mapping[str, int]) -> Iterator[str]:
+    """Yield a line for each reason for which messages were dropped, the most frequent first."""
+    for reason, count in sorted(reasons.items(), key=lambda item: -item[1]):
+        if count:
+            yield f"{count:,}: {drop_text(reason)}"

@@ -258,7 +258,7 @@ class Queries:
             raise Refused(f"no session {shown(name)}")
         offset = number(request, "offset", 0, 1 << 31)
         most = number(request, "most", _PART, _MAX_PART)
-        return views.session_view(name, state, self._node, offset, most)
+        return views.session_answer(name, state, self._node, offset, most)
 
     # Messages.
 
@@ -289,7 +289,7 @@ class Queries:
         message = self._node.state.retained.current(topic)
         if message is None:
             raise Refused(f"no retained message on {shown(topic)}")
-        return views.retained_view(message, self._node)
+        return views.retained_answer(message, self._node)
 
     def _check_retained(self) -> None:
         """Raise NotReady while retained messages of other logs may be missing."""

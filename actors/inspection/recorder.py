@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from eventstore.format.event_parsing import Event
     from eventstore.format.positions import Position
     from eventstore.log.pending_record import OutputSink
-    from projections.past.topic_lookup import Topics
+    from projections.views.session_view import Topics
 
 _log = structlog.get_logger("foldmq")
 

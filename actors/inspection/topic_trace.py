@@ -33,7 +33,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.node_events import RetainedCleared
 from eventstore.format.positions import count_runs, to_runs
-from projections.past.topic_lookup import Published
+from projections.views.session_view import Published
 from protocol.mqtt.packets import Publish
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import matches

@@ -33,7 +33,7 @@ from eventstore.format.events import MessagePublished
 from eventstore.format.positions import count_runs, to_runs
 from eventstore.reading.position_text import several
 from projections.past import event_text
-from projections.past.topic_lookup import Published
+from projections.views.session_view import Published
 from protocol.mqtt.message_properties import decode_message_properties
 from protocol.mqtt.packets import Acks, Publishes, Will
 from protocol.mqtt.property_table import AUTHENTICATION_DATA, PROPERTIES
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from eventstore.format.event_parsing import Event
     from eventstore.format.positions import Position, Run
     from eventstore.log.message_store import MessageStore
-    from projections.past.topic_lookup import Topics
     from projections.state.retained import RetainedMessage
+    from projections.views.session_view import Topics
 
 NAME_LIMIT = 256
 """Maximum characters of a name (client identifier, topic, filter, ...)."""

@@ -6,7 +6,8 @@ A session is shown from its folded state; frozen sessions stay frozen, and nothi
 from __future__ import annotations
 
 import base64
-from itertools import islice
+from collections.abc import Iterable
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from actors.connection.connection import Connection
@@ -18,42 +19,34 @@ from actors.routing.subscriber import is_shared
 from actors.session.session import Session
 from actors.session.subscription_actor import Subscription
 from eventstore.format.events import LOG_SESSION
-from eventstore.format.stored_properties import expiry_ms
-from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
-from protocol.mqtt.message_properties import properties_object
+from projections.views.session_view import (
+    LiveSession,
+    MemberView,
+    Part,
+    session_view,
+    subscription_row,
+)
+from projections.views.state_view import retained_view
+from projections.views.vocabulary import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
 
     from actors.kernel.actor import LoopActor
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import ClientConnection
     from eventstore.format.positions import Position
     from projections.state.retained import RetainedMessage
-    from projections.state.session import InFlight, SessionState, SubscriptionState
+    from projections.state.session import SessionState
 
 LARGEST_PAYLOAD = 256 * 1024
 """Maximum bytes of a payload in an answer."""
 _MEMBERS_READ = 64
 """Maximum offline members of a shared subscription whose granted QoS is looked up."""
+_COUNTED = ("counted_since_ms", "dropped", "connects", "takeovers", "last_close")
+"""What the row of a session's actor has of the history of its client."""
 _LARGEST_ANSWER = 512 * 1024
 """Maximum characters of names in an answer."""
-
-
-class _Room:
-    """Limits the size of an answer: names may have 64 KiB."""
-
-    __slots__ = ("_left",)
-
-    def __init__(self) -> None:
-        self._left = _LARGEST_ANSWER
-
-    def taken(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return a row if there is room for it; otherwise raises TooLarge."""
-        self._left -= sum(len(value) for value in row.values() if isinstance(value, str))
-        if self._left < 0:
-            raise TooLarge("the names in the answer are too long: request fewer items")
-        return row
 
 
 def type_of(actor: LoopActor) -> str:
@@ -107,6 +100,7 @@ def actor_row(actor: LoopActor, node: NodeContext) -> dict[str, Any]:
     busy, handled = actor.recent
     span = max(now - kernel.epoch_began, 1e-3)
     last = actor.last_run
+    history = history_fields(actor.name, None, node) if isinstance(actor, Session) else {}
     return {
         "id": actor.actor_urn,
         "type": type_of(actor),
@@ -122,19 +116,7 @@ def actor_row(actor: LoopActor, node: NodeContext) -> dict[str, Any]:
         "busy_us": round(actor.busy * 1e6),
         "recent_us_per_s": round(busy * 1e6 / span, 1),
         "recent_per_s": round(handled / span, 1),
-        **(_history_of(actor.name, node) if isinstance(actor, Session) else {}),
-    }
-
-
-def _history_of(client: str, node: NodeContext) -> dict[str, Any]:
-    """Return a summary of a client's history."""
-    history = node.clients.find(client)
-    return {
-        "counted_since_ms": history.since_ms or None,
-        "dropped": history.dropped.total() if history.dropped is not None else 0,
-        "connects": history.connects,
-        "takeovers": history.takeovers,
-        "last_close": history.last_close or None,
+        **({key: history[key] for key in _COUNTED} if history else {}),
     }
 
 
@@ -169,14 +151,13 @@ def subscription_view(actor: Subscription, node: NodeContext) -> dict[str, Any]:
     subscriber = actor.subscriber
     state = node.state.sessions.peek(subscriber.session)
     held = state.subscriptions.get(subscriber.filter) if state is not None else None
-    found = (
-        _subscription(subscriber.session, held, node)
-        if held is not None
-        else {"filter": subscriber.filter}
-    )
+    known: dict[str, Any] = {"filter": subscriber.filter}
+    if held is not None:
+        live = _live_session(subscriber.session, node)
+        known = plain(subscription_row(held, live.granted_qos(held), live))
     return {
-        "client": subscriber.session,
-        **found,
+        "session": subscriber.session,
+        **known,
         "matched": actor.matched,
         "replayed": actor.replayed,
     }
@@ -184,23 +165,30 @@ def subscription_view(actor: Subscription, node: NodeContext) -> dict[str, Any]:
 
 def session_row(name: str, state: SessionState, node: NodeContext) -> dict[str, Any]:
     """Return a session as a row of a list."""
-    actor = node.directory.find_session(name)
-    connection = actor.connection if actor is not None else None
     return {
-        "client": name,
+        "session": name,
         "connected": state.connected,
         "clean": state.clean,
         "members": node.router.groups.find(name).size if is_shared(name) else None,
         "level": state.level,
         "bridge": state.bridge,
-        "passive": name not in node.state.sessions.live,
         "subscriptions": len(state.subscriptions),
-        "inflight": len(state.inflight) + len(state.releasing),
+        "in_flight": len(state.inflight) + len(state.releasing),
         "queued": state.queued,
         "queued_bytes": state.queued_bytes,
         "user": state.user,
-        "address": connection.address if connection is not None else None,
         "closed_ms": None if state.connected else state.closed_ms + node.clock.jumped_ms,
+        **_session_facts(name, state, node),
+    }
+
+
+def _session_facts(name: str, state: SessionState, node: NodeContext) -> dict[str, Any]:
+    """Return what is known of a session beside its state."""
+    actor = node.directory.find_session(name)
+    connection = actor.connection if actor is not None else None
+    return {
+        "frozen": name not in node.state.sessions.live,
+        "address": connection.address if connection is not None else None,
         "expires_ms": _expires(state, node),
         "actor": actor.actor_urn if actor is not None else None,
         **history_fields(name, connection, node),
@@ -236,79 +224,53 @@ def history_fields(
     }
 
 
-def session_view(
+def session_answer(
     name: str, state: SessionState, node: NodeContext, offset: int, most: int
 ) -> dict[str, Any]:
     """Return a session in detail; its lists contain at most ``most`` items from ``offset`` on."""
     actor = node.directory.find_session(name)
     connection = actor.connection if actor is not None else None
-    topic = _topics(node)
-    oldest = min(
-        (first for held in state.waiting.values() if (first := _oldest(held)) is not None),
-        default=None,
-    )
-    will = state.will
-    room = _Room()
-    return {
-        **session_row(name, state, node),
+    facts = {
+        **_session_facts(name, state, node),
         "position": node.journal.last,
         "denied_what": dict(node.clients.find(name).denied or ()),
-        "receive_maximum": state.receive_maximum,
-        "packet_maximum": state.packet_maximum,
-        "expiry": state.expiry,
-        "shared": is_shared(name),
-        "shared_with": _members(name, node, offset, most, room),
-        "generation": state.generation,
-        "last_pid": state.last_pid,
-        "oldest": None if oldest is None else {"ref": oldest, "topic": topic(oldest)},
-        "will": None
-        if will is None
-        else {
-            "topic": will.topic,
-            "qos": will.qos,
-            "retain": will.retain,
-            "delay": will.delay,
-            "ref": will.ref,
-        },
-        "subscriptions": _part(
-            state.subscriptions.values(),
-            len(state.subscriptions),
-            offset,
-            most,
-            lambda held: room.taken(_subscription(name, held, node)),
-        ),
-        "inflight": _sent(state.inflight, node, offset, most, topic, room),
-        "releasing": _sent(state.releasing, node, offset, most, topic, room),
-        "inbound": _part(
-            state.inbound.items(),
-            len(state.inbound),
-            offset,
-            most,
-            lambda item: room.taken({"pid": item[0], "ref": item[1], "topic": topic(item[1])}),
-        ),
-        "connection": (connection_view(connection) if isinstance(connection, Connection) else None),
-        "actors": [
-            room.taken(actor_row(one, node)) for one in _actors_of(name, node, offset, most)
-        ],
+        "connection": connection_view(connection) if isinstance(connection, Connection) else None,
+        "actors": [actor_row(each, node) for each in _actors_of(name, node, offset, most)],
     }
+    view = session_view(
+        state,
+        _live_session(name, node, facts),
+        jumped_ms=node.clock.jumped_ms,
+        offset=offset,
+        most=most,
+        members=_members(name, node, offset, most),
+    )
+    answer: dict[str, Any] = plain(view)
+    left = _LARGEST_ANSWER  # a name may have 64 KiB
+    lists = [part["rows"] for part in answer.values() if isinstance(part, dict) and "rows" in part]
+    for row in chain(answer["actors"], *lists):
+        left -= _letters(row)
+        if left < 0:
+            raise TooLarge("the names in the answer are too long: request fewer items")
+    return answer
+
+
+def _letters(value: object) -> int:
+    """Return the number of characters of all texts in a row."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        value = value.values()
+    return sum(map(_letters, value)) if isinstance(value, Iterable) else 0
 
 
 def retained_row(message: RetainedMessage, node: NodeContext) -> dict[str, Any]:
     """Return a retained message as a row of a list."""
-    expires_ms = expiry_ms(message.expires) + node.clock.jumped_ms if message.expires else 0
-    return {
-        "topic": message.topic,
-        "qos": message.qos,
-        "size": len(message.payload),
-        "ref": message.ref,
-        "set_by": message.publisher or None,
-        "permitted": publisher_permitted(message, node),
-        "expires_ms": expires_ms or None,
-        "properties": properties_object(message.block),
-    }
+    row: dict[str, Any] = plain(retained_view(message, node.clock.jumped_ms))
+    return {**row, "permitted": publisher_permitted(message, node)}
 
 
-def retained_view(message: RetainedMessage, node: NodeContext) -> dict[str, Any]:
+def retained_answer(message: RetainedMessage, node: NodeContext) -> dict[str, Any]:
     """Return a retained message with its payload, if that is not too large."""
     small = len(message.payload) <= LARGEST_PAYLOAD
     payload = base64.b64encode(message.payload).decode() if small else None
@@ -324,43 +286,6 @@ def _actors_of(name: str, node: NodeContext, offset: int, most: int) -> list[Loo
         found.append(session.connection)
     chosen = islice(node.router.subscribers(name), offset, offset + most)
     return found + [one.actor for one in chosen if one.actor is not None]
-
-
-def _part(
-    items: Iterable[Any],
-    total: int,
-    offset: int,
-    most: int,
-    shown: Callable[[Any], dict[str, Any]],
-) -> dict[str, Any]:
-    return {"total": total, "rows": [shown(one) for one in islice(items, offset, offset + most)]}
-
-
-def _sent(
-    table: Mapping[int, InFlight],
-    node: NodeContext,
-    offset: int,
-    most: int,
-    topic: Callable[[Position], str | None],
-    room: _Room,
-) -> dict[str, Any]:
-    return _part(
-        table.items(),
-        len(table),
-        offset,
-        most,
-        lambda item: room.taken(
-            {
-                "pid": item[0],
-                "qos": item[1].flags & QOS_MASK,
-                "retain": bool(item[1].flags & RETAIN_FLAG),
-                "ref": item[1].ref,
-                "filter": item[1].subscription.filter,
-                "topic": topic(item[1].ref),
-                "sent_ms": item[1].sent_ms + node.clock.jumped_ms,
-            }
-        ),
-    )
 
 
 def granted_qos(name: str, qos: int, node: NodeContext) -> int:
@@ -383,61 +308,35 @@ def granted_qos(name: str, qos: int, node: NodeContext) -> int:
     return max(granted, default=qos)
 
 
-def _subscription(name: str, held: SubscriptionState, node: NodeContext) -> dict[str, Any]:
-    return {
-        "filter": held.filter,
-        "qos": granted_qos(name, held.qos, node),
-        "options": held.options,
-        "identifier": held.identifier,
-        "active": held.active,
-        "outstanding": held.outstanding,
-        "window": node.options.max_ack_pending,
-        "queued": len(held.queue) if held.queue is not None else 0,
-        "queued_bytes": held.queued_bytes,
-        "oldest": _oldest(held),
-    }
-
-
-def _members(
-    name: str, node: NodeContext, offset: int, most: int, room: _Room
-) -> dict[str, Any] | None:
+def _members(name: str, node: NodeContext, offset: int, most: int) -> Part[MemberView] | None:
     """Return the members of a shared subscription; None for other sessions."""
     if not is_shared(name):
         return None
-    group = node.router.groups.find(name)
+    group, window = node.router.groups.find(name), node.options.max_ack_pending
 
-    def member(client: str) -> dict[str, Any]:
+    def member(client: str) -> MemberView:
         if client.startswith(LOG_SESSION):
             remote = group.remote.get(client.removeprefix(LOG_SESSION))
-            return room.taken(
-                {
-                    "client": client,
-                    "connected": remote is not None and remote.online > 0,
-                    "qos": 2,
-                    "outstanding": remote.under_way if remote is not None else 0,
-                    "window": remote.room if remote is not None else 0,
-                }
-            )
+            if remote is None:
+                return MemberView(client, False, 2, 0, 0)
+            return MemberView(client, remote.online > 0, 2, remote.under_way, remote.room)
         state = node.state.sessions.peek(client)
         held = state.subscriptions.get(name) if state is not None else None
-        return room.taken(
-            {
-                "client": client,
-                "connected": client in group.online,
-                "qos": held.qos if held is not None else None,
-                "outstanding": held.outstanding if held is not None else 0,
-                "window": node.options.max_ack_pending,
-            }
+        if held is None:
+            return MemberView(client, client in group.online, None, 0, window)
+        return MemberView(
+            client,
+            client in group.online,
+            held.qos,
+            held.outstanding,
+            window,
+            held.options,
+            held.identifier,
+            held.active,
         )
 
     names = [*sorted(group.members), *(LOG_SESSION + log for log in sorted(group.logs))]
-    return _part(names, len(names), offset, most, member)
-
-
-def _oldest(held: SubscriptionState) -> Position | None:
-    """Return the position of the next message for a subscription."""
-    ends = held.queue.ends() if held.queue is not None else None
-    return ends[0] >> FLAG_BITS if ends is not None else None
+    return Part(len(names), [member(each) for each in names[offset : offset + most]])
 
 
 def _expires(state: SessionState, node: NodeContext) -> int | None:
@@ -447,12 +346,18 @@ def _expires(state: SessionState, node: NodeContext) -> int | None:
     return node.clock.time_ms() + round(delay * 1000)
 
 
-def _topics(node: NodeContext) -> Callable[[Position], str | None]:
-    """Return a function that returns the topic of a cached message."""
+def _live_session(
+    name: str, node: NodeContext, facts: Mapping[str, Any] | None = None
+) -> LiveSession:
     get = node.messages.get
 
     def topic(ref: Position) -> str | None:
-        message = get(ref)
+        message = get(ref)  # as long as it is in memory
         return message.topic.decode() if message is not None else None
 
-    return topic
+    return LiveSession(
+        node.options.max_ack_pending,
+        lambda held: granted_qos(name, held.qos, node),
+        topic,
+        facts or {},
+    )

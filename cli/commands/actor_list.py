@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from cli.commands.reply_json import json_object
 from cli.common import text
 from cli.common.progress_bar import progress
 from cli.common.tables import Column, Table, duration_text, idle
@@ -17,6 +16,7 @@ from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.source_flags import SourceFlags
 from eventstore.errors import UsageError
+from projections.views.vocabulary import json_object
 
 Row = Mapping[str, Any]
 

@@ -9,19 +9,22 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from cli.commands.actor_list import ACTOR_TYPES, SESSION_TYPES, log_broker
-from cli.commands.published_messages import add_published
-from cli.commands.reply_json import json_object
-from cli.commands.session_page import (
-    actor_words,
-    connection_lines,
-    session_lines,
-    subscription_lines,
-)
+from cli.commands.published_messages import with_published
 from cli.common import text
+from cli.common.tables import duration_text, idle
 from cli.logs.broker_client import LiveBroker, Refused, TooLarge
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.source_flags import SourceFlags
+from eventstore.format.positions import format_position
+from projections.views.session_text import (
+    connection_lines,
+    more_lines,
+    queued_text,
+    session_lines,
+)
+from projections.views.session_view import SessionView, session_from
+from projections.views.vocabulary import json_object, plain
 
 ACTOR_ID = re.compile(r"[a-z]+:[0-9]+")
 
@@ -30,7 +33,14 @@ _SHOWN = 20
 """Maximum number of list items shown as text."""
 _IN_JSON = 100
 _AT_ONCE = 1000
-_LISTS = {"subscriptions": "filter", "inflight": "pid", "releasing": "pid", "inbound": "pid"}
+_LISTS = {
+    "subscriptions": "filter",
+    "in_flight": "packet_id",
+    "releasing": "packet_id",
+    "inbound": "packet_id",
+}
+_LOAD = 1000.0
+"""Minimum work in microseconds per second that is shown."""
 _COUNTERS = ("messages_in", "messages_out", "bytes_in", "bytes_out")
 
 
@@ -75,14 +85,14 @@ async def ask_session(broker: LiveBroker, which: str, **part: Any) -> dict[str, 
         raise
 
 
-async def read_session(broker: LiveBroker, client: str, count: int | None) -> dict[str, Any]:
+async def read_session(broker: LiveBroker, client: str, count: int | None) -> SessionView:
     """Return a session with ``count`` items of each of its lists; None: with all.
 
     The broker sends it in parts; everything but the lists is as of the first part.
     """
     most = _AT_ONCE if count is None else min(count, _AT_ONCE)
     offset = 0
-    found: dict[str, Any] | None = None
+    answer: dict[str, Any] | None = None
     while True:
         try:
             page = await broker.ask("session", client=client, offset=offset, most=most)
@@ -91,11 +101,11 @@ async def read_session(broker: LiveBroker, client: str, count: int | None) -> di
                 raise
             most = max(1, most // 4)
             continue
-        found = page if found is None else _joined(found, page)
+        answer = page if answer is None else _joined(answer, page)
         offset += most
-        longest = max(found[name]["total"] for name in _LISTS)
+        longest = max(answer[name]["total"] for name in _LISTS)
         if offset >= (longest if count is None else min(count, longest)):
-            return found
+            return session_from(answer)
 
 
 def _joined(found: dict[str, Any], page: dict[str, Any]) -> dict[str, Any]:
@@ -153,28 +163,21 @@ class _ActorPageText:
 
     async def _show_session(self, broker: LiveBroker, client: str) -> None:
         rates = None
-        before = await broker.ask("session", client=client, most=1)
-        if before["connection"] is not None:
-            began = time.monotonic()
+        before = (await broker.ask("session", client=client, most=1))["connection"]
+        began = time.monotonic()
+        if before is not None:
             await asyncio.sleep(_RATE_SECONDS)
-            found = await self._whole(broker, client)
-            rates = connection_rates(
-                before["connection"], found["connection"], time.monotonic() - began
-            )
-        else:
-            found = await self._whole(broker, client)
-        await add_published(broker, found, thorough=self._full)
+        count = None if self._full else _IN_JSON if self._as_json else _SHOWN
+        view = await read_session(broker, client, count)
+        if before is not None:
+            after = (view.live or {})["connection"]
+            rates = connection_rates(before, after, time.monotonic() - began)
+        view = await with_published(broker, view, thorough=self._full)
         if self._as_json:
-            _print_json({**found, "rates": rates})
+            _print_json({**plain(view), "rates": rates})
             return
-        for line in session_lines(found, rates, _now_ms()):
+        for line in live_session_lines(view, rates):
             sys.stdout.write(line + "\n")
-
-    async def _whole(self, broker: LiveBroker, client: str) -> dict[str, Any]:
-        """Return a session, with its complete lists if requested."""
-        if self._full:
-            return await read_session(broker, client, None)
-        return await read_session(broker, client, _IN_JSON if self._as_json else _SHOWN)
 
 
 def connection_of(found: dict[str, Any]) -> dict[str, Any] | None:
@@ -191,19 +194,57 @@ def connection_rates(
     return {f"{name}_per_s": round((after[name] - before[name]) / passed, 1) for name in _COUNTERS}
 
 
+def live_session_lines(view: SessionView, rates: dict[str, float] | None) -> Iterator[str]:
+    """Yield a session of a running broker in full, with its actors."""
+    live, now_ms = view.live or {}, _now_ms()
+    yield from session_lines(view, format_position(live["position"]), now_ms, rates)
+    if live["actors"]:
+        yield "  actors:"
+        yield from (f"    {_actor_words(row, now_ms)}" for row in live["actors"])
+        yield from more_lines(view.subscriptions)
+
+
 def actor_lines(found: dict[str, Any], rates: dict[str, float] | None) -> Iterator[str]:
     """Yield an actor that is not a session in full, as text."""
     row, detail, now_ms = found["actor"], found["detail"], _now_ms()
     yield f"{text.escaped(row['type'])} {text.name(row['name'])}"
     parent = text.escaped(row["parent"]) if row["parent"] is not None else "no actor"
-    yield f"  {actor_words(row, now_ms)}"
+    yield f"  {_actor_words(row, now_ms)}"
     yield f"  supervised by {parent}"
     if row["type"] == "connection":
         if detail["client"] is not None:
             yield f"  client {text.name(detail['client'])}"
         yield from connection_lines(detail, rates, now_ms)
     elif row["type"] == "subscription":
-        yield from subscription_lines(detail, now_ms)
+        yield from subscription_lines(detail)
+
+
+def subscription_lines(detail: dict[str, Any]) -> Iterator[str]:
+    """Yield the subscription of a connected session as text."""
+    yield f"  of {text.name(detail['session'])}, filter {text.name(detail['filter'])}"
+    if "qos" in detail:
+        parts = [f"QoS {detail['qos']}"]
+        if detail["qos"] or detail["outstanding"]:
+            parts.append(f"{detail['outstanding']:,} of {detail['window']:,} in flight")
+        if detail["qos"] or detail["queued"]:
+            parts.append(queued_text(detail["queued"], detail["queued_bytes"]))
+        yield f"  {', '.join(parts)}"
+    yield (
+        f"  {text.count_of(detail['matched'], 'message')} matched, {detail['replayed']:,} retained "
+        "ones sent at the beginning"
+    )
+
+
+def _actor_words(row: dict[str, Any], now_ms: int) -> str:
+    """Return an actor's counters on a line."""
+    last = idle(row["last_active_ms"], now_ms)
+    load = f" ({row['recent_us_per_s'] / 1e4:.1f} %)" if row["recent_us_per_s"] >= _LOAD else ""
+    return (
+        f"{text.escaped(row['id'])}  {text.escaped(row['state'])}, {row['handled']:,} handled, "
+        f"mailbox {row['mailbox']:,}/{row['high_water']:,}, "
+        f"{'never active' if last is None else f'idle {last}'}, "
+        f"busy {duration_text(row['busy_us'] / 1000)}{load}"
+    )
 
 
 def _print_json(found: dict[str, Any]) -> None:

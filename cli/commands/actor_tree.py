@@ -11,6 +11,7 @@ from cli.common import text
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.source_flags import SourceFlags
+from projections.views.vocabulary import json_object
 
 _NAME_LIMIT = 60
 _DRAWN = ("├─ ", "└─ ", "│  ")
@@ -27,7 +28,7 @@ def run_actor_tree(flags: SourceFlags, children: int, *, as_json: bool) -> None:
     trees = [Tree(part, plain=plain) for part in by_log.values()]
     if as_json:
         roots = [tree.object(root) for tree in trees for root in tree.roots]
-        sys.stdout.write(text.json_line(roots) + "\n")
+        sys.stdout.write(text.json_line(json_object(roots)) + "\n")
     else:
         for tree in trees:
             for line in tree.lines(children):

@@ -66,7 +66,7 @@ async def _kick_actor(flags: SourceFlags, which: str, manner: ChangeOptions) -> 
         broker = broker_of(brokers, which)
         found = await find_actor(broker, which)
         if found is None:
-            client = (await ask_session(broker, which, most=0))["client"]
+            client = (await ask_session(broker, which, most=0))["session"]
         else:
             client = found["actor"]["client"]
         if found is not None and found["actor"]["type"] == "connection":

@@ -38,12 +38,12 @@ from eventstore.format.events import (
 )
 from eventstore.format.node_events import BrokerStarted, BrokerStopped, OperatorActed
 from eventstore.format.positions import format_position, sequence_of
+from eventstore.partitions import short_name
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import PointSpec
 from projections.past.event_reader import EVENT_TYPES, EventEntry, EventFilter, refs_of
 from projections.past.event_text import event_object, payload_words, words
-from projections.past.log_moments import short_name
 from projections.past.merged_events import LogEntry, MergedReader
 from projections.past.topic_lookup import MessageTopics
 

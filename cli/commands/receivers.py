@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Any
 
 from cli.commands.actor_list import LOG_COLUMN, Row, log_broker
-from cli.commands.reply_json import json_object
 from cli.common import text
 from cli.common.colour import Style
 from cli.common.tables import Column, Table
@@ -16,6 +15,7 @@ from cli.logs.log_brokers import LogBrokers
 from cli.logs.source_flags import SourceFlags
 from cli.logs.topic_flags import check_topic
 from eventstore.format.positions import format_position
+from projections.views.vocabulary import json_object
 from protocol.mqtt.shared_filters import split_share
 from protocol.mqtt.topics import matches
 
@@ -227,7 +227,7 @@ def outcome_lines(topic: str, rows: list[Row], retained: Row | None, qos: int = 
     else:
         log = f"in log {text.name(retained['log'])}, " if "log" in retained else ""
         lines.append(
-            f"retained: {log}message {format_position(retained['ref'])}, QoS {retained['qos']}, "
-            f"{text.size(retained['size'])}; sent first to new subscribers"
+            f"retained: {log}message {format_position(retained['position'])}, "
+            f"QoS {retained['qos']}, {text.size(retained['size'])}; sent first to new subscribers"
         )
     return lines

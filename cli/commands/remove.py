@@ -68,7 +68,7 @@ async def _remove(flags: SourceFlags, clients: Iterable[str], manner: ChangeOpti
                 with brokers.leaving_out(broker):
                     answer = await broker.ask("session", client=client, most=0)
                     found[client] = {**answer, "subscriptions": answer["subscriptions"]["total"]}
-                    found[client]["inflight"] = _sum(answer, "inflight", "releasing")
+                    found[client]["in_flight"] = _sum(answer, "in_flight", "releasing")
             except Refused as error:
                 done.refused.append(str(error))
         lines = list(map(_session_line, found.values()))
@@ -97,7 +97,7 @@ async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: ChangeOptio
             brokers.check_complete()
             return
         done = ChangeResult()
-        by_name = sorted(rows, key=lambda row: str(row["client"]))
+        by_name = sorted(rows, key=lambda row: str(row["session"]))
         what = _removal(len(rows)) + _without(brokers)
         if await confirmed(list(map(_session_line, by_name)), what, manner):
             for broker in brokers.present:
@@ -111,7 +111,7 @@ async def remove_offline(
     broker: LiveBroker, rows: list[dict[str, Any]], done: ChangeResult
 ) -> None:
     """Remove sessions unless their clients have connected since they were listed."""
-    closed = {row["client"]: row["closed_ms"] for row in rows}
+    closed = {row["session"]: row["closed_ms"] for row in rows}
     for portion in portions(closed):
         before = max(closed[client] for client in portion)
         await change(broker, "remove_sessions", done, clients=portion, offline_before_ms=before)
@@ -162,13 +162,13 @@ def _removal(count: int) -> str:
 
 def _session_line(row: dict[str, Any]) -> str:
     parts = ["connected" if row["connected"] else f"offline since {text.clock(row['closed_ms'])}"]
-    for field, word in (("subscriptions", "subscription"), ("inflight", "message")):
+    for field, word in (("subscriptions", "subscription"), ("in_flight", "message")):
         if row[field]:
-            in_flight = " in flight" if field == "inflight" else ""
+            in_flight = " in flight" if field == "in_flight" else ""
             parts.append(text.count_of(row[field], word) + in_flight)
     if row["queued"]:
         parts.append(f"{row['queued']:,} queued ({text.size(row['queued_bytes'])})")
-    return f"  {text.name(row['client'])}  {', '.join(parts)}"
+    return f"  {text.name(row['session'])}  {', '.join(parts)}"
 
 
 def _sum(answer: dict[str, Any], *lists: str) -> int:

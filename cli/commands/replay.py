@@ -3,48 +3,39 @@
 import asyncio
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import nsmallest
-from itertools import chain, islice
 
 from cli.common import text
 from cli.common.progress_bar import progress
 from cli.logs.node_logs import check_comparable, check_one_log, open_logs
-from cli.logs.point_resolution import parse_point, point_at, write_clock_notes
+from cli.logs.point_resolution import parse_point, point_at, points_at, write_clock_notes
 from cli.logs.source_flags import SourceFlags
 from cli.logs.topic_flags import check_filter
 from eventstore.errors import NotFound, UsageError
-from eventstore.format.positions import Position, format_position
-from eventstore.format.stored_properties import expiry_ms
+from eventstore.partitions import short_name
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import PointSpec
 from projections.past.indexed_sessions import session_at
 from projections.past.joined_state import JoinedRetained, JoinedState, fold_logs
-from projections.past.log_moments import short_name
 from projections.past.replay import AsOf, Replay
-from projections.past.subscription_text import OF_MEMBERS, options_text
 from projections.past.topic_lookup import MessageTopics
-from projections.state.node_state import NodeState
-from projections.state.retained import RetainedMessage
-from projections.state.session import InFlight, SessionState, SubscriptionState
-from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
-from protocol.mqtt.message_properties import properties_object
+from projections.state.session import SessionState
+from projections.views.session_text import session_lines
+from projections.views.session_view import members_of, session_view, with_messages
+from projections.views.state_view import (
+    TotalsView,
+    retained_line,
+    retained_view,
+    shared_count,
+    totals_lines,
+    totals_view,
+)
+from projections.views.vocabulary import json_object
 from protocol.mqtt.shared_filters import SHARE
 
 _LISTED = 20
-_NEVER = 0xFFFF_FFFF
-"""Session expiry in seconds of a session that does not expire."""
-_OLDEST = 3
-_SUMMED = (
-    "connected",
-    "subscriptions",
-    "in_flight",
-    "queued",
-    "queued_bytes",
-    "inbound",
-    "wills",
-)
 
 
 def run_replay(
@@ -69,26 +60,19 @@ async def _run(
 ) -> None:
     async with open_logs(flags, session) as logs:
         await write_clock_notes(logs, moment)
-        if "" not in logs:
-            check_one_log(logs, session)
-            check_comparable(logs, moment)
-            time_ms = moment.time_ms if moment is not None else None
-            joined = await fold_logs(logs, time_ms, progress)
-            lines = _joined(joined, time_ms, topic, as_json=as_json)
-        elif session is not None:
-            point = await point_at(logs[""], moment)
-            lines = await _session(logs[""], session, point, moment, as_json=as_json)
+        check_one_log(logs, session)
+        check_comparable(logs, moment)
+        if session is not None:
+            ((_, source),) = logs.items()
+            point = await point_at(source, moment)
+            lines = await _session(source, session, point, moment, as_json=as_json)
         else:
-            point = await point_at(logs[""], moment)
-            replay = Replay(logs[""], point.sequence, None, progress)
-            as_of = await replay.to(point)
-            state = replay.state
+            joined = await fold_logs(logs, await points_at(logs, moment), progress)
+            as_of = _as_of(joined, moment)
             if topic is not None:
-                lines = _retained(state, topic, as_of, as_json=as_json)
-            elif as_json:
-                lines = _everything(state, as_of)
+                lines = _retained(joined, topic, as_of, as_json=as_json)
             else:
-                lines = summary_lines(state, as_of)
+                lines = _objects(joined, moment) if as_json else summary_lines(joined, as_of)
         for line in lines:
             sys.stdout.write(line + "\n")
 
@@ -97,94 +81,73 @@ async def _session(
     source: LogSource, name: str, point: LogPoint, moment: PointSpec | None, *, as_json: bool
 ) -> Iterator[str]:
     """Return a session in full; raises NotFound if it did not exist."""
-    members: list[tuple[SessionState, SubscriptionState]] = []
+    members = None
     group = name.startswith(SHARE)
     known = None if group else await session_at(source, name, point)
     if known is not None:
         record = (await source.some([point.sequence]))[0]
         as_of = AsOf(point, record.time_ms, record.jumps.total_ms)
-        found, carried = known.state, known.carried
+        state, carried = known.state, known.carried
     else:
         # The members of a shared subscription are in the events of their own sessions.
         replay = Replay(source, point.sequence, None if group else name, progress)
         as_of = await replay.to(point)
-        found, carried = replay.state.sessions.get(name), replay.state.carried
-        if group and found is not None:
-            members = _members(replay.state, found)
-    if found is None:
+        state, carried = replay.state.sessions.get(name), replay.state.carried
+        if group:
+            members = members_of(name, replay.state.sessions.values())
+    if state is None:
         raise NotFound(f"no session {text.name(name)} as of {as_of}")
     topics = MessageTopics(source, carried)
-    await topics.load(_refs(found))
-    if not as_json:
-        return session_at_lines(found, as_of, topics, _until(as_of, moment), members)
-    shown = session_object(found, topics, as_of.jumped_ms)
-    if group:
-        shown["members"] = [_member_object(*one) for one in members]
-    return iter([text.json_line({**as_of.fields(), **shown})])
+    view = session_view(state, jumped_ms=as_of.jumped_ms, members=members)
+    await topics.load(row.position for row in view.messages())
+    view = with_messages(view, topics)
+    if as_json:
+        return iter([text.json_line({**as_of.fields(), **_object(view)})])
+    now_ms = round(time.time() * 1000)
+    if moment is not None:
+        now_ms = as_of.record_ms if moment.time_ms is None else moment.time_ms
+    return session_lines(view, as_of, now_ms)
 
 
-def _until(as_of: AsOf, moment: PointSpec | None) -> int:
-    """Return the time that ages are relative to, in Unix milliseconds."""
-    if moment is None:
-        return round(time.time() * 1000)
-    return as_of.record_ms if moment.time_ms is None else moment.time_ms
+def _object(view: object, log: str = "") -> dict[str, object]:
+    found = json_object(view)
+    assert isinstance(found, dict)  # noqa: S101 - every view is an object
+    return {"log": log, **found} if log else found
 
 
-def _refs(state: SessionState) -> list[Position]:
-    """Return the messages of a session whose topics are shown."""
-    sent = [one.ref for one in chain(state.inflight.values(), state.releasing.values())]
-    heads = [ref for held in state.subscriptions.values() for ref in islice(_queued(held), _OLDEST)]
-    return [*sent, *heads, *state.inbound.values()]
+def _as_of(joined: JoinedState, moment: PointSpec | None) -> str:
+    """Return the moment of a state: with several logs a time, since a position is one of a log."""
+    if not joined.several:
+        return str(joined.parts[0].as_of)
+    last_ms = _last_ms(joined, moment)
+    return "before the first record" if last_ms is None else text.clock(last_ms)
 
 
-def _queued(held: SubscriptionState) -> Iterator[Position]:
-    return (waiting >> FLAG_BITS for waiting in held.queue or ())
+def _last_ms(joined: JoinedState, moment: PointSpec | None) -> int | None:
+    return joined.last_ms if moment is None else moment.time_ms
 
 
 # ----------------------------------------------------------------------------- totals
 
 
-def totals(state: NodeState) -> dict[str, int]:
+def totals(joined: JoinedState) -> TotalsView:
     """Return the totals of a state."""
-    sums = _sums(state.sessions.values())
-    retained = {"retained": len(state.retained), "retained_bytes": state.retained.size}
-    return {"sessions": len(state.sessions), **sums, **retained}
+    retained = ((each.message, each.everywhere) for each in joined.retained())
+    return totals_view((state for _, state in joined.sessions()), retained)
 
 
-def _sums(sessions: Iterable[SessionState]) -> dict[str, int]:
-    sums = dict.fromkeys(_SUMMED, 0)
-    for one in sessions:
-        sums["connected"] += one.connected
-        sums["subscriptions"] += len(one.active())
-        sums["in_flight"] += len(one.inflight) + len(one.releasing)
-        sums["queued"] += one.queued
-        sums["queued_bytes"] += one.queued_bytes
-        sums["inbound"] += len(one.inbound)
-        sums["wills"] += one.will is not None
-    return sums
-
-
-def summary_lines(state: NodeState, as_of: AsOf) -> Iterator[str]:
-    """Yield the state of a node as text, largest sessions first."""
-    yield f"state as of {as_of} ({state.entries:,} entries folded)"
-    shared = sum(name.startswith(SHARE) for name in state.sessions)
-    yield from _total_lines(totals(state), shared)
-    yield from _session_lines([("", one) for one in state.sessions.values()])
-
-
-def _total_lines(all_of: dict[str, int], shared: int) -> Iterator[str]:
-    away = all_of["sessions"] - all_of["connected"] - shared
-    here = all_of["connected"]
-    groups = f", {text.count_of(shared, 'shared subscription')}" if shared else ""
-    yield f"  sessions       {all_of['sessions']:,}: {here:,} connected, {away:,} offline{groups}"
-    yield f"  subscriptions  {all_of['subscriptions']:,}"
-    yield f"  in flight      {text.count_of(all_of['in_flight'], 'message')}"
-    queued = text.count_of(all_of["queued"], "message")
-    yield f"  queued         {queued}, {text.size(all_of['queued_bytes'])}"
-    yield f"  inbound QoS 2  {text.count_of(all_of['inbound'], 'message')}"
-    yield f"  wills          {all_of['wills']:,}"
-    retained = text.count_of(all_of["retained"], "topic")
-    yield f"  retained       {retained}, {text.size(all_of['retained_bytes'])}"
+def summary_lines(joined: JoinedState, as_of: str) -> Iterator[str]:
+    """Yield a state as text, largest sessions first."""
+    of_logs = f" of {text.count_of(len(joined.parts), 'log')}" if joined.several else ""
+    yield f"state{of_logs} as of {as_of} ({joined.entries:,} entries folded)"
+    yield from totals_lines(totals(joined), shared_count(state for _, state in joined.sessions()))
+    if joined.several:
+        yield ""
+        for part in joined.parts:
+            count = text.count_of(sum(1 for _ in part.sessions()), "session")
+            place = f"as of {part.as_of}" if part.as_of.point.sequence else str(part.as_of)
+            yield f"  log {part.log}: {count}, {place}"
+    yield from _session_lines(list(joined.sessions()))
 
 
 def _session_lines(sessions: Sequence[tuple[str, SessionState]]) -> Iterator[str]:
@@ -215,360 +178,55 @@ def _weight(state: SessionState) -> tuple[int, int, bool, str]:
     return -state.queued, -sent, not state.connected, state.session
 
 
-def _everything(state: NodeState, as_of: AsOf) -> Iterator[str]:
+def _objects(joined: JoinedState, moment: PointSpec | None) -> Iterator[str]:
     """Yield JSON objects: the totals, every session, and every retained message."""
-    head = {"kind": "state", **as_of.fields(), "entries": state.entries, **totals(state)}
-    yield text.json_line(head)
-    for one in state.sessions.values():
-        yield text.json_line({"kind": "session", **session_object(one, None, as_of.jumped_ms)})
-    for message in state.retained.all():
-        shown = _retained_object(message, as_of.jumped_ms)
-        yield text.json_line({"kind": "retained", **shown})
-
-
-# ----------------------------------------------------------------------------- several logs
-
-
-def _joined(
-    joined: JoinedState, time_ms: int | None, topic: str | None, *, as_json: bool
-) -> Iterator[str]:
-    """Yield the state of several logs, or their retained messages."""
-    last_ms = joined.last_ms if time_ms is None else time_ms
-    as_of = "before the first record" if last_ms is None else text.clock(last_ms)
-    jumped = _jumped_by_log(joined)
-    if topic is not None:
-        found = list(joined.retained(topic))
-        if as_json:
-            for one in found:
-                yield text.json_line(_joined_retained_object(one, jumped[one.log]))
-            return
-        topics = text.count_of(len({one.message.topic for one in found}), "retained message")
-        yield f"{topics} on {text.name(topic)} as of {as_of}"
-        for one in found:
-            (line,) = _retained_lines([one.message], jumped[one.log])
-            yield f"  {short_name(one.log)}{line}{_only_in(one)}"
-    elif as_json:
-        yield from _joined_objects(joined, last_ms)
+    head: dict[str, object] = {"kind": "state"}
+    all_of = _object(totals(joined))
+    if joined.several:
+        last_ms = _last_ms(joined, moment)
+        head["time"] = None if last_ms is None else text.iso(last_ms)
+        head["logs"] = [
+            {
+                "log": part.log,
+                **part.as_of.fields(),
+                "entries": part.state.entries,
+                "sessions": sum(1 for _ in part.sessions()),
+                "retained": len(part.state.retained),
+            }
+            for part in joined.parts
+        ]
     else:
-        yield from joined_summary_lines(joined, as_of)
-
-
-def _only_in(one: JoinedRetained) -> str:
-    return "" if one.everywhere else f" (in {', '.join(map(short_name, one.logs))} only)"
-
-
-def joined_totals(joined: JoinedState) -> dict[str, int]:
-    """Return the totals of several logs; a session in two of them counts once."""
-    names = {one.session for _, one in joined.sessions()}
-    sums = _sums(one for _, one in joined.sessions())
-    sizes: dict[str, int] = {}
-    differing = set()
-    for one in joined.retained():
-        sizes.setdefault(one.message.topic, len(one.message.payload))
-        if not one.everywhere:
-            differing.add(one.message.topic)
-    return {
-        "sessions": len(names),
-        **sums,
-        "retained": len(sizes),
-        "retained_bytes": sum(sizes.values()),
-        "retained_differing": len(differing),
-    }
-
-
-def joined_summary_lines(joined: JoinedState, as_of: str) -> Iterator[str]:
-    """Yield the state of several logs as text, largest sessions first."""
-    logs = text.count_of(len(joined.parts), "log")
-    yield f"state of {logs} as of {as_of} ({joined.entries:,} entries folded)"
-    all_of = joined_totals(joined)
-    shared = {one.session for _, one in joined.sessions() if one.session.startswith(SHARE)}
-    yield from _total_lines(all_of, len(shared))
-    differing = all_of["retained_differing"]
-    if differing:
-        yield f"                 {text.count_of(differing, 'topic')} not the same in all logs"
-    yield ""
-    for part in joined.parts:
-        count = text.count_of(sum(1 for _ in part.sessions()), "session")
-        place = f"as of {part.as_of}" if part.as_of.point.sequence else str(part.as_of)
-        yield f"  log {part.log}: {count}, {place}"
-    yield from _session_lines(list(joined.sessions()))
-
-
-def _joined_objects(joined: JoinedState, last_ms: int | None) -> Iterator[str]:
-    """Yield JSON objects as :func:`_everything`; each names its log."""
-    logs = [
-        {
-            "log": part.log,
-            **part.as_of.fields(),
-            "entries": part.state.entries,
-            "sessions": sum(1 for _ in part.sessions()),
-            "retained": len(part.state.retained),
-        }
-        for part in joined.parts
-    ]
-    head = {"kind": "state", "time": None if last_ms is None else text.iso(last_ms), "logs": logs}
-    yield text.json_line({**head, "entries": joined.entries, **joined_totals(joined)})
+        head.update(joined.parts[0].as_of.fields())
+    yield text.json_line({**head, "entries": joined.entries, **all_of})
     jumped = _jumped_by_log(joined)
-    for log, one in joined.sessions():
-        shown = session_object(one, None, jumped[log])
-        yield text.json_line({"kind": "session", "log": log, **shown})
-    for found in joined.retained():
-        shown = _joined_retained_object(found, jumped[found.log])
-        yield text.json_line({"kind": "retained", **shown})
+    for log, state in joined.sessions():
+        shown = _object(session_view(state, jumped_ms=jumped[log]), log)
+        yield text.json_line({"kind": "session", **shown})
+    for retained in joined.retained():
+        yield text.json_line({"kind": "retained", **_retained_object(retained, jumped)})
 
 
 def _jumped_by_log(joined: JoinedState) -> dict[str, int]:
     return {part.log: part.as_of.jumped_ms for part in joined.parts}
 
 
-def _joined_retained_object(one: JoinedRetained, jumped_ms: int) -> dict[str, object]:
-    only = {} if one.everywhere else {"only_in": list(one.logs)}
-    return {"log": one.log, **_retained_object(one.message, jumped_ms), **only}
-
-
-# ----------------------------------------------------------------------------- one session
-
-
-def session_at_lines(
-    state: SessionState,
-    as_of: AsOf,
-    topics: MessageTopics,
-    now_ms: int,
-    members: Sequence[tuple[SessionState, SubscriptionState]] = (),
+def _retained(
+    joined: JoinedState, topic_filter: str, as_of: str, *, as_json: bool
 ) -> Iterator[str]:
-    """Yield a session in full, as text; ``members`` are those of a shared subscription."""
-    yield f"session {text.name(state.session)} as of {as_of}"
-    if state.session.startswith(SHARE):
-        yield f"  shared subscription of {text.count_of(len(members), 'member')}"
-        for member, held in members:
-            where = "connected" if member.connected else "offline"
-            sent = f", {held.outstanding:,} in flight" if held.outstanding else ""
-            yield f"    {text.name(member.session)}  {where}, {_granted(held)}{sent}"
-    elif state.connected:
-        yield f"  connected (connection {state.generation})"
-    else:
-        closed_ms = state.closed_ms + as_of.jumped_ms
-        yield f"  offline since {text.clock(closed_ms)} ({text.duration(now_ms - closed_ms)})"
-    user = f", user {text.name(state.user)}" if state.user is not None else ""
-    yield f"  {'clean' if state.clean else 'persistent'} session{user}{_protocol(state)}"
-    yield from _subscription_lines(state, topics)
-    yield from _in_flight_lines(
-        "in flight, not acknowledged", state.inflight, topics, now_ms - as_of.jumped_ms
-    )
-    yield from _in_flight_lines(
-        "PUBREC received, waiting for PUBCOMP", state.releasing, topics, now_ms - as_of.jumped_ms
-    )
-    if state.inbound:
-        yield f"  received at QoS 2, waiting for PUBREL: {len(state.inbound):,}"
-        for pid, ref in state.inbound.items():
-            yield f"    packet {pid:<6} {_message(ref, topics)}"
-    if state.will is not None:
-        retained = " retained" if state.will.retain else ""
-        delay = f", {state.will.delay} s after the connection ends" if state.will.delay else ""
-        yield (
-            f"  will {text.name(state.will.topic)} QoS {state.will.qos}{retained} "
-            f"(position {format_position(state.will.ref)}){delay}"
-        )
-
-
-def _protocol(state: SessionState) -> str:
-    """Return the MQTT 5 options of a client's session, or that the client is a bridge."""
-    if state.level < 5:
-        return ", bridge" if state.bridge else ""
-    parts = ["MQTT 5"]
-    if state.expiry is not None and not state.clean:
-        parts.append(f"session expiry {expiry_text(state.expiry)}")
-    if state.receive_maximum < 65_535:
-        parts.append(f"receive maximum {state.receive_maximum}")
-    if state.packet_maximum:
-        parts.append(f"packets of {text.size(state.packet_maximum)} at most")
-    return "".join(f", {part}" for part in parts)
-
-
-def expiry_text(seconds: int | None) -> str:
-    """Return a session expiry interval as text; None: the setting of the broker."""
-    if seconds is None:
-        return "the broker's setting (session_expiry)"
-    return "never" if seconds == _NEVER else f"{seconds} s"
-
-
-def properties_text(block: bytes) -> str:
-    """Return the properties of a message by name, each after a comma."""
-    found = properties_object(block)
-    return "".join(f", {name.replace('_', ' ')} {_value(value)}" for name, value in found.items())
-
-
-def _value(value: object) -> str:
-    if isinstance(value, list):
-        return " ".join(f"{text.name(str(one))}={text.name(str(other))}" for one, other in value)
-    return text.name(str(value))
-
-
-def _subscription_lines(state: SessionState, topics: MessageTopics) -> Iterator[str]:
-    if not state.subscriptions:
-        yield "  no subscriptions"
-        return
-    yield f"  subscriptions: {len(state.active()):,}"
-    for held in state.subscriptions.values():
-        sent = f", {held.outstanding:,} in flight" if held.filter.startswith(SHARE) else ""
-        granted = OF_MEMBERS if held.filter == state.session else _granted(held)
-        yield f"    {text.name(held.filter)}  {granted}{sent}"
-        if held.queue:
-            count = text.count_of(len(held.queue), "message")
-            yield f"      queued: {count}, {text.size(held.queued_bytes)}; the oldest:"
-            for ref in islice(_queued(held), _OLDEST):
-                yield f"        {_message(ref, topics)}"
-
-
-def _granted(held: SubscriptionState) -> str:
-    identifier = f", identifier {held.identifier}" if held.identifier else ""
-    if not held.active:
-        return f"unsubscribed, deliveries pending{identifier}"
-    return f"QoS {held.qos}{options_text(held.options)}{identifier}"
-
-
-def _members(state: NodeState, group: SessionState) -> list[tuple[SessionState, SubscriptionState]]:
-    """Return the sessions that share a subscription, each with its part of it."""
-    found = ((one, one.subscriptions.get(group.session)) for one in state.sessions.values())
-    return [(one, held) for one, held in found if held is not None]
-
-
-def _member_object(member: SessionState, held: SubscriptionState) -> dict[str, object]:
-    return {
-        "session": member.session,
-        "connected": member.connected,
-        "qos": held.qos,
-        **({"options": held.options} if held.options else {}),
-        **({"identifier": held.identifier} if held.identifier else {}),
-        "active": held.active,
-        "in_flight": held.outstanding,
-    }
-
-
-def _in_flight_lines(
-    title: str, table: dict[int, InFlight], topics: MessageTopics, now_ms: int
-) -> Iterator[str]:
-    if not table:
-        return
-    yield f"  {title}: {len(table):,}"
-    for pid, sent in table.items():
-        age = text.duration(now_ms - sent.sent_ms)
-        qos = sent.flags & QOS_MASK
-        yield f"    packet {pid:<6} {_message(sent.ref, topics)}, QoS {qos}, sent {age} ago"
-
-
-def _message(ref: Position, topics: MessageTopics) -> str:
-    known = topics.get(ref)
-    about = f" {text.name(known.topic)}, {text.size(known.size)}" if known is not None else ""
-    return f"message {format_position(ref)}{about}"
-
-
-def session_object(
-    state: SessionState, topics: MessageTopics | None, jumped_ms: int
-) -> dict[str, object]:
-    """Return a session as a JSON object; topics of its messages only with ``topics``.
-
-    ``jumped_ms`` is the sum of the jumps of the clock, which times in states do not include.
-    """
-    will = state.will
-    return {
-        "session": state.session,
-        "connected": state.connected,
-        "closed": None if state.connected else text.iso(state.closed_ms + jumped_ms),
-        "clean": state.clean,
-        "generation": state.generation,
-        "level": state.level,
-        "bridge": state.bridge,
-        "expiry": state.expiry,
-        "user": state.user,
-        "subscriptions": [_subscription_object(one) for one in state.subscriptions.values()],
-        "in_flight": _sent_objects(state.inflight, topics, jumped_ms),
-        "releasing": _sent_objects(state.releasing, topics, jumped_ms),
-        "inbound": [
-            {"packet_id": pid, **_message_object(ref, topics)} for pid, ref in state.inbound.items()
-        ],
-        "queued": state.queued,
-        "queued_bytes": state.queued_bytes,
-        "will": None
-        if will is None
-        else {
-            "topic": will.topic,
-            "qos": will.qos,
-            "retain": will.retain,
-            "delay": will.delay,
-            "position": format_position(will.ref),
-        },
-    }
-
-
-def _subscription_object(held: SubscriptionState) -> dict[str, object]:
-    oldest = next(_queued(held), None)
-    return {
-        "filter": held.filter,
-        "qos": held.qos,
-        **({"options": held.options} if held.options else {}),
-        **({"identifier": held.identifier} if held.identifier else {}),
-        "active": held.active,
-        "queued": len(held.queue or ()),
-        "queued_bytes": held.queued_bytes,
-        "oldest": None if oldest is None else format_position(oldest),
-    }
-
-
-def _sent_objects(
-    table: dict[int, InFlight], topics: MessageTopics | None, jumped_ms: int
-) -> list[dict[str, object]]:
-    return [
-        {
-            "packet_id": pid,
-            **_message_object(sent.ref, topics),
-            "qos": sent.flags & QOS_MASK,
-            "sent": text.iso(sent.sent_ms + jumped_ms),
-        }
-        for pid, sent in table.items()
-    ]
-
-
-def _message_object(ref: Position, topics: MessageTopics | None) -> dict[str, object]:
-    known = topics.get(ref) if topics is not None else None
-    topic = {} if known is None else {"topic": known.topic, "size": known.size}
-    return {"position": format_position(ref), **topic}
-
-
-# ----------------------------------------------------------------------------- retained
-
-
-def _retained(state: NodeState, topic_filter: str, as_of: AsOf, *, as_json: bool) -> Iterator[str]:
-    found = state.retained.match(topic_filter)
+    messages, jumped = list(joined.retained(topic_filter)), _jumped_by_log(joined)
     if as_json:
-        yield from (text.json_line(_retained_object(message, as_of.jumped_ms)) for message in found)
+        yield from (text.json_line(_retained_object(each, jumped)) for each in messages)
         return
-    messages = text.count_of(len(found), "retained message")
-    yield f"{messages} on {text.name(topic_filter)} as of {as_of}"
-    yield from _retained_lines(found, as_of.jumped_ms)
+    count = text.count_of(len({each.message.topic for each in messages}), "retained message")
+    yield f"{count} on {text.name(topic_filter)} as of {as_of}"
+    for each in messages:
+        line = retained_line(retained_view(each.message, jumped[each.log]), each.message.payload)
+        only = "" if each.everywhere else f" (in {', '.join(map(short_name, each.logs))} only)"
+        yield f"{f'  {short_name(each.log)}' if each.log else ''}{line}{only}"
 
 
-def _retained_lines(found: Iterable[RetainedMessage], jumped_ms: int) -> Iterator[str]:
-    for message in found:
-        yield (
-            f"  {format_position(message.ref):>9}  {text.name(message.topic)}  QoS {message.qos}, "
-            f"{text.size(len(message.payload))}: {text.payload_text(message.payload)}"
-            f"{_until_text(message.expires, jumped_ms)}{properties_text(message.block)}"
-        )
-
-
-def _until_text(expires: int, jumped_ms: int) -> str:
-    return f", expires {text.clock(expiry_ms(expires) + jumped_ms)}" if expires else ""
-
-
-def _retained_object(message: RetainedMessage, jumped_ms: int) -> dict[str, object]:
-    return {
-        "topic": message.topic,
-        "qos": message.qos,
-        "position": format_position(message.ref),
-        **text.payload_field(message.payload),
-        **(
-            {"expires": text.iso(expiry_ms(message.expires) + jumped_ms)} if message.expires else {}
-        ),
-        **({"properties": found} if (found := properties_object(message.block)) else {}),
-    }
+def _retained_object(retained: JoinedRetained, jumped: dict[str, int]) -> dict[str, object]:
+    only = {} if retained.everywhere else {"only_in": list(retained.logs)}
+    view = retained_view(retained.message, jumped[retained.log])
+    payload = text.payload_field(retained.message.payload)
+    return {**_object(view, retained.log), **payload, **only}

@@ -18,6 +18,7 @@ from cli.logs.source_flags import SourceFlags
 from cli.logs.topic_flags import check_filter, check_topic
 from eventstore.errors import NoLog
 from eventstore.format.positions import Position, format_position, sequence_of
+from projections.views.vocabulary import json_object
 
 PERMITTED = {True: "yes", False: "no", None: "unknown"}
 """Whether a publisher may still publish its message, in words."""
@@ -88,7 +89,7 @@ async def _list(
     now_ms = round(time.time() * 1000)
     columns: list[Column[Row]] = [
         *([LOG_COLUMN] if brokers.several else []),
-        Column("POSITION", lambda row: format_position(row["ref"]), right=True),
+        Column("POSITION", lambda row: format_position(row["position"]), right=True),
         Column("QOS", lambda row: row["qos"], right=True),
         Column("SIZE", lambda row: text.size(row["size"]), right=True),
         Column("SET", lambda row: _set(row, now_ms), right=True),
@@ -121,21 +122,9 @@ async def _get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) 
             log_broker(brokers)
         found, payload = await brokers.any(ask)
     if as_json:
-        log = {"log": found["log"]} if "log" in found else {}
-        about = {
-            **log,
-            "topic": topic,
-            "qos": found["qos"],
-            "position": format_position(found["ref"]),
-            "set_by": found["set_by"],
-            "permitted": found.get("permitted"),
-        }
-        if found["expires_ms"] is not None:
-            about["expires"] = text.iso(found["expires_ms"])
-        if found["properties"]:
-            about["properties"] = found["properties"]
-        line = text.json_line({**about, "size": found["size"], **text.payload_field(payload)})
-        sys.stdout.write(line + "\n")
+        shown = json_object({key: found[key] for key in found if key != "payload_base64"})
+        assert isinstance(shown, dict)  # noqa: S101 - it is of a mapping
+        sys.stdout.write(text.json_line({**shown, **text.payload_field(payload)}) + "\n")
         return
     out = sys.stdout.buffer
     if out.isatty():
@@ -154,7 +143,7 @@ async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:
     from eventstore.log.message_store import messages_of
     from eventstore.reading.log_source import open_log
 
-    ref: Position = found["ref"]
+    ref: Position = found["position"]
     source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
     for record in await source.some([sequence_of(ref)]):
         for stored in messages_of(record):

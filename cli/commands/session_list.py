@@ -13,6 +13,8 @@ from eventstore.errors import UsageError
 from eventstore.reasons import close_words
 
 _BY_BROKER = ("queued", "queued_bytes", "inflight", "subscriptions")
+_KEYS = {"inflight": ("in_flight",), "rate": ("rate_in", "rate_out")}
+"""Keys of rows by the words that sort them, where these differ."""
 _HERE = ("dropped", "connects", "takeovers", "rate_in", "rate_out")
 _ORDERS = [*_BY_BROKER, "bytes", *_HERE, "rate", "offline", "client"]
 
@@ -71,11 +73,11 @@ async def _run(
 ) -> None:
     rows, total, brokers = await fetch(flags, "sessions", wanted, sort, _BY_BROKER, limit)
     if sort in (None, "client"):
-        rows.sort(key=lambda row: str(row["client"]))
+        rows.sort(key=lambda row: str(row["session"]))
     elif sort == "offline":
         rows.sort(key=lambda row: (row["closed_ms"] is None, row["closed_ms"]))
     elif sort is not None:
-        keys = ("rate_in", "rate_out") if sort == "rate" else (sort,)
+        keys = _KEYS.get(sort, (sort,))
         # Sessions that are not connected have no rates.
         rows.sort(key=lambda row: sum(-1 if row[key] is None else row[key] for key in keys))
         rows.reverse()
@@ -91,7 +93,7 @@ def session_columns(sort: str = "") -> list[Column[Row]]:
         Column("STATE", session_state, style=lambda row: "green" if row["connected"] else "dim"),
         Column("SINCE", lambda row: _offline_for(row, now_ms), right=True),
         Column("SUBSCR.", lambda row: row["subscriptions"], right=True, wide=True),
-        Column("IN FLIGHT", lambda row: row["inflight"], right=True),
+        Column("IN FLIGHT", lambda row: row["in_flight"], right=True),
         Column("QUEUED", lambda row: row["queued"], right=True),
         Column("BYTES", lambda row: text.size(row["queued_bytes"]), right=True, least_width=width),
         Column(
@@ -110,7 +112,7 @@ def session_columns(sort: str = "") -> list[Column[Row]]:
         ),
         Column("ADDRESS", lambda row: row["address"], least_width=140),
         Column("USER", lambda row: row["user"], name=True, least_width=150),
-        Column("CLIENT", lambda row: row["client"], name=True),
+        Column("CLIENT", lambda row: row["session"], name=True),
     ]
 
 
@@ -159,8 +161,8 @@ def clients_of(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
 
     Of several logs, each with members of a shared subscription has a session of its name.
     """
-    shared = {row["client"] for row in rows if row.get("members") is not None}
-    return [row for row in rows if row["client"] not in shared], len(shared)
+    shared = {row["session"] for row in rows if row.get("members") is not None}
+    return [row for row in rows if row["session"] not in shared], len(shared)
 
 
 def left_out(shared: int) -> str:

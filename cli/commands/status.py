@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from cli.commands.actor_list import log_broker
 from cli.commands.certificate_advice import advise_on_certificates, certificate_line
-from cli.commands.status_totals import add_free_space, added_up, dropped_by, memory_parts
+from cli.commands.status_totals import add_free_space, added_up, memory_parts
 from cli.common import text
 from cli.common.colour import Style, painted
 from cli.common.tables import Column, Table
 from cli.logs.broker_search import open_brokers
 from cluster.status import Role, decode_status
 from eventstore.nats.cluster_messages import ask_nodes
+from eventstore.reasons import dropped_by
 from projections.log_proof import REACHED
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from eventstore.datadir import DataDir
-from eventstore.reasons import drop_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 Status = dict[str, Any]
@@ -101,13 +100,6 @@ def memory_parts(found: Mapping[str, Any]) -> list[tuple[str, int]]:
     least = sum(memory.values()) // 100
     parts = [(_MEMORY.get(name, name), size) for name, size in memory.items() if size > least]
     return sorted(parts, key=lambda part: -part[1])
-
-
-def dropped_by(reasons: Mapping[str, int]) -> Iterator[str]:
-    """Yield a line for each reason for which messages were dropped, the most frequent first."""
-    for reason, count in sorted(reasons.items(), key=lambda one: -one[1]):
-        if count:
-            yield f"{count:,}: {drop_text(reason)}"
 
 
 def _logs(logs: Sequence[Status]) -> Status | None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from cli.commands.actor_list import log_broker
 from cli.commands.actor_page import ACTOR_ID
-from cli.commands.reply_json import json_object
 from cli.common import text
 from cli.logs.broker_client import NoLiveBroker, Refused
 from cli.logs.broker_search import open_brokers
@@ -18,6 +17,7 @@ from cli.logs.topic_flags import check_filter
 from cli.logs.trace_client import LiveTrace, Portion, open_trace
 from cli.logs.trace_text import trace_text
 from eventstore.errors import UsageError
+from projections.views.vocabulary import json_object
 
 
 def trace_target(which: str | None, client: str | None, topic: str | None) -> dict[str, str]:

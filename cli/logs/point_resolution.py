@@ -62,6 +62,15 @@ async def point_at(source: LogSource, moment: PointSpec | None) -> LogPoint:
     return LogPoint(await last_until(source, moment.time_ms or 0))
 
 
+async def points_at(logs: Mapping[str, LogSource], moment: PointSpec | None) -> dict[str, LogPoint]:
+    """Return the position of a moment in each log, see :func:`point_at`."""
+    points = {}
+    for log, source in logs.items():
+        with naming_log(log):
+            points[log] = await point_at(source, moment)
+    return points
+
+
 async def end_at(source: LogSource, moment: PointSpec | None) -> LogPoint:
     """Return the position of the last record of a selection up to a moment.
 

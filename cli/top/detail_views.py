@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Static
 
-from cli.commands.actor_page import actor_lines, connection_of, connection_rates
+from cli.commands.actor_page import (
+    actor_lines,
+    connection_of,
+    connection_rates,
+    live_session_lines,
+)
 from cli.commands.receivers import outcome_lines, outcome_text
-from cli.commands.session_page import session_lines
 from cli.common import text
 from cli.logs.broker_client import Refused
 from cli.top.base_view import Page, RowTable, Scroller, as_text
 from cli.top.columns import LOGS, Row, TopColumn
 from cli.top.trace_view import TracePage
+from projections.views.session_view import session_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -102,7 +107,7 @@ class ActorPage(TextPage):
         self._client = row["client"]
         self._before = None if connection is None else (now, connection)
         if is_session:
-            self.say(session_lines(detail, rates, _now_ms()))
+            self.say(live_session_lines(session_from(detail), rates))
         else:
             self.say(actor_lines(found, rates))
 
@@ -139,7 +144,7 @@ class SessionPage(TextPage):
         except Refused as refusal:
             self.say([f"session {_short(self._client)} no longer exists", f"  {refusal}"])
             return
-        self.say(session_lines(found, None, _now_ms()))
+        self.say(live_session_lines(session_from(found), None))
 
     def action_trace(self) -> None:
         """Open a live trace of the client."""
@@ -244,10 +249,6 @@ class LogsPage(Page):
         super().show()
         if self.monitor.frame is not None:
             self._table.fill(list(self.monitor.frame.logs))
-
-
-def _now_ms() -> int:
-    return round(time.time() * 1000)
 
 
 def _short(chosen: str) -> str:

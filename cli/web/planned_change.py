@@ -117,7 +117,7 @@ async def _purge(link: WebLogClient, older_than: str | None, match: str | None) 
             log,
             {
                 "do": "remove_sessions",
-                "clients": [row["client"] for row in part],
+                "clients": [row["session"] for row in part],
                 # A session that connects meanwhile stays.
                 "offline_before_ms": part[-1]["closed_ms"],
             },
@@ -129,7 +129,7 @@ async def _purge(link: WebLogClient, older_than: str | None, match: str | None) 
         question=f"Remove {count_of(len(rows), 'offline session')}?",
         effect="Their subscriptions and queued messages are lost. This cannot be undone. A session "
         "whose client connects meanwhile stays." + (f" {left_out(shared)}." if shared else ""),
-        concerned=sorted(row["client"] for row in rows),
+        concerned=sorted(row["session"] for row in rows),
         typed=str(len(rows)),
         requests=requests,
         done="removed",

@@ -14,7 +14,6 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cli.commands.diff import change_mark, session_changes
 from cli.common import text
 from eventstore.display import count_of
 from eventstore.errors import UsageError
@@ -22,8 +21,13 @@ from eventstore.reading.log_points import LogPoint
 from eventstore.reading.segment import BadIndex
 from projections.past.changed_states import ChangedStates
 from projections.past.replay import Replay
-from projections.past.state_differences import retained_changes, sessions_changed
-from projections.past.state_facts import state_facts
+from projections.views.differences import (
+    ChangedSession,
+    StateFacts,
+    retained_changes,
+    sessions_changed,
+    state_facts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -31,8 +35,6 @@ if TYPE_CHECKING:
     from cli.web.web_log_client import WebLogClient
     from eventstore.reading.log_source import LogSource
     from eventstore.reading.progress import Progress
-    from projections.past.changed_states import ChangedSession
-    from projections.past.state_facts import StateFacts
 
 MAX_RECORDS: Final = 1_000_000
 """Maximum records that are folded or read for the retained messages."""
@@ -86,7 +88,7 @@ class StateDiff:
 
     def session(self, one: ChangedSession) -> None:
         """Add a session that differs."""
-        self._add("session", change_mark(one), session_changes(one))
+        self._add("session", one.mark, one.lines())
 
     def retained(self, mark: str, line: str) -> None:
         """Add a retained message that differs."""
@@ -239,8 +241,8 @@ class StateDiffs:
         found = StateDiff(key.command)
         for one in sessions_changed(old, new):
             found.session(one)
-        for mark, topic, size in retained_changes(old.retained, new.retained):
-            found.retained(mark, f"{mark} retained {text.name(topic)}, {text.size(size)}")
+        for change in retained_changes(old.retained, new.retained):
+            found.retained(change.mark, change.line())
         return found.finish()
 
     def _progress(self, key: _WantedDiff) -> Progress:
@@ -268,4 +270,4 @@ def _facts(replay: Replay, key: _WantedDiff) -> StateFacts:
             "without an index that covers both moments, at most "
             f"{MAX_ITEMS:,} sessions and retained messages are compared here: {key.command}"
         )
-    return state_facts(state, None, replay.origins)
+    return state_facts(state, None, replay.origins.of)

@@ -7,7 +7,6 @@ two are read, which show what was set and removed, but not the messages before t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +26,7 @@ from eventstore.reading.indexed_reading import read_listed
 from eventstore.reading.keys import SESSION
 from eventstore.reading.segment import BadIndex
 from projections.past.indexed_sessions import IndexedSessions, count_entries
-from projections.past.state_facts import session_facts
+from projections.views.differences import ChangedSession, session_facts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -36,19 +35,9 @@ if TYPE_CHECKING:
     from eventstore.format.positions import Position
     from eventstore.format.records import Record
     from eventstore.reading.log_source import LogSource
-    from projections.past.state_facts import SessionFacts
 
 _SESSIONS_AT_ONCE: Final = 10_000
 """Number of sessions whose states are in memory at the same time."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedSession:
-    """A session before and after; None: it did not exist."""
-
-    name: str
-    old: SessionFacts | None
-    new: SessionFacts | None
 
 
 class ChangedStates:

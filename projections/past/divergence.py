@@ -23,6 +23,7 @@ from projections.past.live_state import digest_number
 from projections.state.digests import pending_of, retained_digest, session_digest
 from projections.state.node_state import NodeState
 from projections.state.waiting_queue import QOS_MASK, WaitingQueue
+from projections.views.session_text import will_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -112,13 +113,7 @@ def _show_closed(closed_ms: int, jumped_ms: int) -> str:
 
 
 def _show_will(will: Any, _jumped_ms: int) -> str:
-    if will is None:
-        return "none"
-    retained = " retained" if will.retain else ""
-    delay = f", {will.delay} s after its connection" if will.delay else ""
-    return (
-        f"{display.name(will.topic)} QoS {will.qos}{retained} ({format_position(will.ref)}){delay}"
-    )
+    return "none" if will is None else f"{will_text(will)} ({format_position(will.ref)})"
 
 
 _FIELDS = (

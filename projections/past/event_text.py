@@ -77,8 +77,8 @@ from eventstore.reasons import (
 )
 from projections.log_proof import cause, unproven_end
 from projections.past.message_story import topic_of
-from projections.past.subscription_text import options_text
-from projections.past.topic_lookup import Published, Topics
+from projections.views.session_text import options_text
+from projections.views.session_view import Published, Topics
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.shared_filters import SHARE
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.errors import naming_log
 from eventstore.format.events import LOG_SESSION
-from projections.past.log_moments import points_in_logs
 from projections.past.replay import AsOf, Replay
 from protocol.mqtt.message_properties import expiry_of, with_remaining_expiry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from eventstore.reading.log_points import LogPoint
     from eventstore.reading.log_source import LogSource
     from eventstore.reading.progress import Progress
     from projections.state.node_state import NodeState
@@ -31,14 +31,15 @@ class LogState:
     """The state of one of the logs."""
 
     log: str
+    """Its name; empty: the only one."""
     as_of: AsOf
     state: NodeState
 
     def sessions(self) -> Iterator[SessionState]:
-        """Yield its sessions without those that stand for other logs."""
-        for name, one in self.state.sessions.items():
-            if not name.startswith(LOG_SESSION):
-                yield one
+        """Yield its sessions; of several logs without those that stand for other logs."""
+        for name, state in self.state.sessions.items():
+            if not (self.log and name.startswith(LOG_SESSION)):
+                yield state
 
 
 class JoinedRetained(NamedTuple):
@@ -58,6 +59,11 @@ class JoinedState:
     def __init__(self, parts: list[LogState]) -> None:
         """Take the states of the logs, in the order of the logs."""
         self.parts = parts
+
+    @property
+    def several(self) -> bool:
+        """Whether the logs have names."""
+        return "" not in {part.log for part in self.parts}
 
     @property
     def entries(self) -> int:
@@ -111,15 +117,15 @@ def _messages(part: LogState, topic_filter: str | None) -> Iterable[RetainedMess
 
 
 async def fold_logs(
-    logs: Mapping[str, LogSource], time_ms: int | None, progress: Progress
+    logs: Mapping[str, LogSource], points: Mapping[str, LogPoint], progress: Progress
 ) -> JoinedState:
-    """Fold each log up to a time, Unix time in milliseconds; None: up to its end.
+    """Fold each log up to a point.
 
-    Raises CorruptLog, UnreadableEvent, CutMeanwhile, and CutOff if the state of a log at that time
-    is not known.
+    Raises CorruptLog, UnreadableEvent, CutMeanwhile, and CutOff if the state of a log there is not
+    known.
     """
     parts = []
-    for log, point in (await points_in_logs(logs, time_ms)).items():
+    for log, point in points.items():
         with naming_log(log):
             replay = Replay(logs[log], point.sequence, None, progress)
             as_of = await replay.to(point)

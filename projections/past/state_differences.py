@@ -1,23 +1,28 @@
-"""The differences between the states of a log at two points."""
+"""The differences between the states of one or several logs at two moments."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from eventstore.errors import naming_log
+from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import MAX_INDEX
-from projections.past.changed_states import ChangedSession
 from projections.past.replay import Replay
-from projections.past.state_facts import state_facts
+from projections.views.differences import (
+    ChangedRetained,
+    retained_changes,
+    sessions_changed,
+    state_facts,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping
 
-    from eventstore.format.positions import Position
     from eventstore.reading.log_points import LogPoint
     from eventstore.reading.log_source import LogSource
     from eventstore.reading.progress import Progress
     from projections.past.replay import AsOf
-    from projections.past.state_facts import StateFacts
+    from projections.views.differences import ChangedSession, StateFacts
 
 
 class StatesBetween(NamedTuple):
@@ -29,6 +34,23 @@ class StatesBetween(NamedTuple):
     new: StateFacts
 
 
+class LogChanges(NamedTuple):
+    """The states of one of the logs at two moments."""
+
+    log: str
+    """Its name; empty: the only one."""
+    states: StatesBetween
+
+
+class JoinedChange(NamedTuple):
+    """A retained message that differs in the same way in some logs, or in all."""
+
+    change: ChangedRetained
+    logs: tuple[str, ...]
+    everywhere: bool
+    """Whether it differs so in all logs."""
+
+
 async def states_between(
     source: LogSource, first: LogPoint, second: LogPoint, session: str | None, progress: Progress
 ) -> StatesBetween:
@@ -38,30 +60,52 @@ async def states_between(
     """
     replay = Replay(source, second.sequence, session, progress)
     before = await replay.to(first)
-    old = state_facts(replay.state, session, replay.origins)
+    old = state_facts(replay.state, session, replay.origins.of)
     if first.index != MAX_INDEX:  # a fold cannot continue inside a record
         replay = Replay(source, second.sequence, session, progress)
     after = await replay.to(second)
-    return StatesBetween(before, after, old, state_facts(replay.state, session, replay.origins))
+    return StatesBetween(before, after, old, state_facts(replay.state, session, replay.origins.of))
 
 
-def sessions_changed(old: StateFacts, new: StateFacts) -> Iterator[ChangedSession]:
-    """Yield the sessions that differ, in order."""
-    for name in sorted(old.sessions.keys() | new.sessions.keys()):
-        one, other = old.sessions.get(name), new.sessions.get(name)
-        if one != other:
-            yield ChangedSession(name, one, other)
+async def changes_in_logs(
+    logs: Mapping[str, LogSource],
+    starts: Mapping[str, LogPoint],
+    ends: Mapping[str, LogPoint],
+    session: str | None,
+    progress: Progress,
+) -> AsyncIterator[LogChanges]:
+    """Yield the states of each log at two points; of one session, if given.
+
+    Of several logs, the sessions that stand for other logs are left out. Raises as
+    :func:`states_between`.
+    """
+    for log, source in logs.items():
+        with naming_log(log):
+            states = await states_between(source, starts[log], ends[log], session, progress)
+        for facts in (states.old, states.new) if log else ():
+            for name in [name for name in facts.sessions if name.startswith(LOG_SESSION)]:
+                del facts.sessions[name]
+        yield LogChanges(log, states)
 
 
-def retained_changes(
-    old: Mapping[str, tuple[Position, int]], new: Mapping[str, tuple[Position, int]]
-) -> Iterator[tuple[str, str, int]]:
-    """Yield mark, topic and size of the retained messages that differ, in order."""
-    for topic in sorted(old.keys() | new.keys()):
-        was, now = old.get(topic), new.get(topic)
-        if was == now:
-            continue
-        if now is None:
-            yield "-", topic, was[1] if was is not None else 0
-        else:
-            yield "+" if was is None else "~", topic, now[1]
+def joined_sessions_changed(changes: Iterable[LogChanges]) -> list[tuple[str, ChangedSession]]:
+    """Return log and change of the sessions that differ, by name."""
+    changed = [
+        (log, each) for log, states in changes for each in sessions_changed(states.old, states.new)
+    ]
+    return sorted(changed, key=lambda pair: pair[1].name)
+
+
+def joined_retained_changes(changes: Iterable[LogChanges]) -> list[JoinedChange]:
+    """Return the retained messages that differ, by topic.
+
+    A topic that changed in some logs only, or not in the same way, has an element for each way.
+    """
+    ways: dict[ChangedRetained, list[str]] = {}
+    count = 0
+    for log, states in changes:
+        count += 1
+        for way in retained_changes(states.old.retained, states.new.retained):
+            ways.setdefault(way, []).append(log)
+    joined = [JoinedChange(way, tuple(logs), len(logs) == count) for way, logs in ways.items()]
+    return sorted(joined, key=lambda each: each.change.topic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
@@ -12,6 +12,7 @@ from eventstore.format.positions import INDEX_BITS, Position, from_runs, positio
 from eventstore.reading.indexed_reading import read_listed
 from eventstore.reading.progress import Progress, silent
 from projections.past.message_story import topic_of
+from projections.views.session_view import Published
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import validate_topic_filter
 
@@ -25,21 +26,6 @@ if TYPE_CHECKING:
 _KNOWN_TOPICS = 100_000
 _KNOWN_MESSAGES = 1_000_000
 _LOAD = 256
-
-
-class Published(NamedTuple):
-    """The known facts of a published message, without its payload."""
-
-    topic: str
-    size: int
-    """Size of the payload in bytes."""
-    time_ms: int | None = None
-    """Time of the record (Unix, milliseconds); None: unknown, since a repetition does not have
-    it."""
-    client: str | None = None
-    """The session that published it; None: unknown, for the same reason."""
-    copied_ms: int | None = None
-    """Time of a checkpoint's copy, if only that is known: the message is older."""
 
 
 def topic_matcher(topic_filter: str) -> Callable[[str], bool]:
@@ -74,13 +60,6 @@ class _Held(NamedTuple):
     """Index of the first message in the event."""
     time_ms: int | None
     copied_ms: int | None = None
-
-
-class Topics(Protocol):
-    """Known messages by position."""
-
-    def get(self, ref: Position) -> Published | None:
-        """Return the known facts of a message; None if it is not loaded."""
 
 
 class MessageTopics:

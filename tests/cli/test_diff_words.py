@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from cli.commands.diff import session_diff
-from projections.past.state_facts import SessionFacts
+from projections.views.differences import SessionFacts, session_diff
 
 BEFORE = SessionFacts(True, {}, frozenset({(1, 4), (2, 5)}), (0, 0, {}), frozenset(), None, 2)
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cli.commands.diff import diff_object, session_diff
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import SessionOpened, Subscribed, WillArmed
 from eventstore.format.positions import position
 from projections.past.replay import Origins
-from projections.past.state_facts import session_facts, state_facts
 from projections.state.node_state import NodeState
+from projections.views.differences import diff_object, session_diff, session_facts, state_facts
 
 if TYPE_CHECKING:
-    from projections.past.state_facts import StateFacts
+    from projections.views.differences import StateFacts
 
 
 def opened(expiry: int) -> SessionOpened:
@@ -32,7 +31,7 @@ def folded(*events: Event) -> NodeState:
 
 
 def facts(node: NodeState) -> StateFacts:
-    return state_facts(node, None, Origins())
+    return state_facts(node, None, Origins().of)
 
 
 def test_a_difference_names_options_identifier_expiry_and_will() -> None:

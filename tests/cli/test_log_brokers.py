@@ -168,7 +168,7 @@ async def test_a_broker_that_is_not_ready_is_not_asked_again() -> None:
 
 
 async def test_a_preview_has_the_receivers_of_all_logs() -> None:
-    kept = {"ref": position(5, 1), "qos": 1, "size": 2}
+    kept = {"position": position(5, 1), "qos": 1, "size": 2}
 
     def answer(log: str, _endpoint: str, _request: Answers) -> Answers:
         found = page({"client": f"c-{log}", "why": "sent"})
@@ -229,8 +229,8 @@ def test_a_purge_reports_its_progress_when_a_broker_ends(
     def answer(log: str, endpoint: str, request: Answers) -> Answers:
         if endpoint == "sessions":
             assert request == {"match": "a*", "connected": False, "without_logs": True}
-            session = {"connected": False, "closed_ms": 5, "subscriptions": 0, "inflight": 0}
-            return page({"client": f"c-{log}", "queued": 0, **session}, total=1)
+            session = {"connected": False, "closed_ms": 5, "subscriptions": 0, "in_flight": 0}
+            return page({"session": f"c-{log}", "queued": 0, **session}, total=1)
         assert (endpoint, request["clients"]) == ("change", [f"c-{log}"])
         if log == "n-p1":
             raise NoAnswer("the broker of node n-p1 does not answer: time-out")
@@ -384,10 +384,15 @@ def test_a_purge_leaves_shared_subscriptions_out(
 
     def answer(log: str, endpoint: str, request: Answers) -> Answers:
         if endpoint == "sessions":
-            session = {"connected": False, "closed_ms": 5, "subscriptions": 0, "inflight": 0}
+            session = {"connected": False, "closed_ms": 5, "subscriptions": 0, "in_flight": 0}
             names = [f"c-{log}", *(f"$share/g{number}/a" for number in range(count))]
             rows = [
-                {"client": name, "queued": 0, "members": 2 if "$share" in name else None, **session}
+                {
+                    "session": name,
+                    "queued": 0,
+                    "members": 2 if "$share" in name else None,
+                    **session,
+                }
                 for name in names
             ]
             return page(*rows, total=len(rows))

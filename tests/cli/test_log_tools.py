@@ -46,6 +46,7 @@ from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from projections.audit.log_verifier import LogVerifier
 from projections.past.event_text import event_object, words
+from projections.past.joined_state import JoinedState, LogState
 from projections.past.replay import AsOf
 from projections.past.story_builder import StoryBuilder
 from projections.past.story_text import story_lines
@@ -601,14 +602,13 @@ def test_sums_of_sessions_that_are_frozen() -> None:
     state = NodeState()
     for sequence, data in enumerate(prologue().records, 1):
         state.apply_record(decode_record(sequence, data))
-    before = totals(state)
-    assert (before["sessions"], before["subscriptions"], before["queued"]) == (1, 1, 1)
+    joined = JoinedState([LogState("", AsOf(LogPoint(2), 1), state)])
+    before = totals(joined)
+    assert (before.sessions, before.subscriptions, before.queued) == (1, 1, 1)
     state.sessions.freeze("c", position(3, 0))
-    assert totals(state) == before
+    assert totals(joined) == before
     assert not state.sessions.live
-    assert any(
-        line.split()[:2] == ["c", "offline"] for line in summary_lines(state, AsOf(LogPoint(2), 1))
-    )
+    assert any(line.split()[:2] == ["c", "offline"] for line in summary_lines(joined, "record 2"))
 
 
 class _NeverWalked(OrderedDict[int, Any]):

@@ -11,6 +11,7 @@ import os
 import pkgutil
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,13 +35,16 @@ from cli.commands.actor_list import (
     gather_top,
     id_order,
 )
-from cli.commands.actor_page import ask_session, connection_rates, read_session
+from cli.commands.actor_page import (
+    ask_session,
+    connection_rates,
+    read_session,
+    subscription_lines,
+)
 from cli.commands.actor_tree import Tree
 from cli.commands.receivers import outcome_lines
 from cli.commands.remove import remove_offline
-from cli.commands.reply_json import json_object
 from cli.commands.session_list import session_selection
-from cli.commands.session_page import session_lines, subscription_lines
 from cli.common import tables, text
 from cli.logs import broker_client
 from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
@@ -51,6 +55,22 @@ from cli.main import app as foldmq
 from eventstore.datadir import DataDir
 from eventstore.errors import UsageError
 from eventstore.format.positions import position
+from projections.state.session import InFlight, SessionState, Will
+from projections.state.waiting_queue import WaitingQueue
+from projections.views.session_text import session_lines
+from projections.views.session_view import (
+    DeliveryView,
+    InboundView,
+    MemberView,
+    MessageView,
+    Part,
+    SessionView,
+    SubscriptionView,
+    WillView,
+    session_from,
+    session_view,
+)
+from projections.views.vocabulary import json_object, plain
 
 HOSTILE = "a\x1b[2J\n\u202e<b>"
 NOW = 1_795_271_187_000
@@ -299,7 +319,7 @@ def test_results_and_refusals_are_printed(capsys: pytest.CaptureFixture[str]) ->
 
 async def test_a_purge_keeps_sessions_that_went_offline_later() -> None:
     """Each portion is bound by the latest end of a session in it."""
-    rows = [{"client": f"c{number}", "closed_ms": 1000 + number} for number in range(700)]
+    rows = [{"session": f"c{number}", "closed_ms": 1000 + number} for number in range(700)]
     broker = AnsweringBroker(lambda _, request: {"done": request["clients"], "refused": []})
     done = bulk_change.ChangeResult()
     await remove_offline(broker, rows, done)
@@ -319,26 +339,22 @@ def session_part(request: dict[str, Any], total: int) -> dict[str, Any]:
     if most > 30:
         raise TooLarge("too large")
     numbers = range(first, min(total, first + most))
-    part = {"total": total, "rows": [{"filter": f"f{number}"} for number in numbers]}
-    empty: dict[str, Any] = {"total": 0, "rows": []}
+    state = SessionState("c")
+    for number in range(total):
+        state.subscription(f"f{number}")
     actors = [{"id": "session:1"}, *({"id": f"subscription:{number}"} for number in numbers)]
-    return {
-        "client": "c",
-        "subscriptions": part,
-        "inflight": empty,
-        "releasing": empty,
-        "inbound": empty,
-        "actors": actors,
-    }
+    view = session_view(state, offset=first, most=most)
+    return {**plain(view), "actors": actors}
 
 
 @pytest.mark.parametrize(("count", "shown"), [(None, 100), (50, 50), (20, 20), (500, 100)])
 async def test_a_session_is_read_in_parts_that_fit(count: int | None, shown: int) -> None:
     broker = AnsweringBroker(lambda _, request: session_part(request, 100))
     found = await read_session(broker, "c", count)
-    rows = [row["filter"] for row in found["subscriptions"]["rows"]]
+    assert found.live is not None
+    rows = [row.filter for row in found.subscriptions.rows]
     assert rows[:shown] == [f"f{number}" for number in range(shown)]
-    assert len(found["actors"]) == len(rows) + 1
+    assert len(found.live["actors"]) == len(rows) + 1
 
 
 async def test_a_change_without_an_answer_may_be_done() -> None:
@@ -604,51 +620,71 @@ async def test_a_refusal_is_harmless() -> None:
 # ------------------------------------------------------------------------------------ pages
 
 
-def test_json_has_positions_as_people_write_them() -> None:
+def test_json_has_positions_and_times_as_people_write_them() -> None:
     found = json_object(
         {
             "position": position(12, 3),
-            "oldest": {"ref": position(1, 0), "topic": None},
-            "rows": [{"oldest": position(2, 1), "sent_ms": 5}, {"oldest": None}],
+            "oldest": MessageView(position(1, 0)),
+            "rows": [{"oldest": [{"position": position(2, 1)}], "sent_ms": 5}, {"closed_ms": None}],
+            "age_ms": 7,
         }
     )
-    assert found == {
-        "position": "12.3",
-        "oldest": {"ref": "1.0", "topic": None},
-        "rows": [{"oldest": "2.1", "sent_ms": 5}, {"oldest": None}],
-    }
+    oldest = {"position": "1.0", "topic": None, "size": None, "published_at": None}
+    rows = [
+        {"oldest": [{"position": "2.1"}], "sent_at": "1970-01-01T00:00:00.005Z"},
+        {"closed_at": None},
+    ]
+    assert found == {"position": "12.3", "oldest": oldest, "rows": rows, "age_ms": 7}
+
+
+def session_row_of(name: str = "c", **changed: Any) -> SessionView:
+    """Return an offline session without a connection."""
+    live = {"actor": None, "connection": None, "expires_ms": None, "actors": []}
+    view = session_view(SessionState(name, clean=False, closed_ms=NOW - 60_000))
+    return replace(view, live=live | changed.pop("live", {}), **changed)
+
+
+def test_a_view_is_the_same_after_its_transport() -> None:
+    state = SessionState("c", connected=True, user="u", level=5, last_pid=8, queued=2)
+    state.will = Will("w", 1, True, position(1, 1), 5)
+    held = state.subscription("a/+")
+    held.queue = WaitingQueue()
+    held.queue.extend([position(3, 0), position(3, 1)], 1)
+    state.own_waiting()["a/+"] = held
+    state.inflight[7] = InFlight(position(2, 0), 1, held, NOW)
+    state.own_inbound()[9] = position(4, 0)
+    view = session_view(state)
+    assert [message.position for message in view.messages()] == [
+        *(position(3, 0), position(2, 0), position(4, 0)),
+        *(position(3, 0), position(3, 1)),
+    ]
+    answer = json.loads(json.dumps({**plain(view), "actor": "session:1", "of_later": 1}))
+    again = session_from(answer)
+    assert again == view
+    assert again.live == {"actor": "session:1", "of_later": 1}
 
 
 def test_a_page_of_a_hostile_session_is_harmless() -> None:
-    sent = {"pid": 7, "qos": 2, "retain": True, "ref": position(3, 1), "sent_ms": NOW - 5000}
-    old = {**sent, "published_ms": NOW - 360_000}
-    found = {
-        "client": HOSTILE,
-        "actor": None,
-        "position": position(9, 0),
-        "connected": False,
-        "closed_ms": NOW - 60_000,
-        "expires_ms": None,
-        "clean": False,
-        "user": HOSTILE,
-        "connection": None,
-        "queued": 1,
-        "queued_bytes": 5,
-        "oldest": {"ref": position(2, 0), "topic": HOSTILE, "published_ms": NOW - 3 * 3_600_000},
-        "will": {"topic": HOSTILE, "qos": 1, "retain": False, "ref": position(1, 1)},
-        "subscriptions": {"total": 2, "rows": []},
-        "inflight": {"total": 1, "rows": [{**old, "filter": HOSTILE, "topic": HOSTILE}]},
-        "releasing": {"total": 1, "rows": [{**sent, "filter": "f", "topic": None}]},
-        "inbound": {
-            "total": 1,
-            "rows": [{"pid": 9, "ref": position(4, 0), "topic": "t", "published_ms": NOW - 2000}],
-        },
-        "actors": [],
-    }
-    lines = list(session_lines(found, None, NOW))
+    about = {"packet_id": 7, "qos": 2, "retain": True, "sent_ms": NOW - 5000}
+    sent = DeliveryView(position(3, 1), filter="f", **about)
+    known = replace(sent, topic=HOSTILE, filter=HOSTILE, published_ms=NOW - 360_000)
+    inbound = InboundView(position(4, 0), "t", published_ms=NOW - 2000, packet_id=9)
+    view = session_row_of(
+        HOSTILE,
+        user=HOSTILE,
+        queued=1,
+        queued_bytes=5,
+        oldest=MessageView(position(2, 0), HOSTILE, published_ms=NOW - 3 * 3_600_000),
+        will=WillView(HOSTILE, 1, retain=False, delay=0, position=position(1, 1)),
+        subscriptions=Part(2, []),
+        in_flight=Part(1, [known]),
+        releasing=Part(1, [sent]),
+        inbound=Part(1, [inbound]),
+    )
+    lines = list(session_lines(view, "9.0", NOW))
     assert all(line.isprintable() for line in lines)
     shown = text.name(HOSTILE)
-    assert lines[0] == f"session {shown}, as of 9.0"
+    assert lines[0] == f"session {shown} as of 9.0"
     assert lines[2] == f"  persistent session, user {shown}, does not expire"
     assert lines[4] == "    and 2 more (--full shows all)"
     assert lines[6] == (
@@ -657,12 +693,13 @@ def test_a_page_of_a_hostile_session_is_harmless() -> None:
     )
     assert lines[8] == "    packet 7      message 3.1, QoS 2 retained, for f, last sent 5 s ago"
     assert lines[10] == "    packet 9      message 4.0 t, waiting for 2 s"
-    assert lines[11] == f"  queue: 1 message, 5 B; the oldest: message 2.0 {shown}, waiting for 3 h"
-    assert lines[-1] == f"  will: {shown} QoS 1 (position 1.1)"
+    oldest = f"message 2.0 {shown}, waiting for 3 h"
+    assert lines[11] == f"  queued: 1 message, 5 B; the oldest: {oldest}"
+    assert lines[-1] == f"  will {shown} QoS 1 (position 1.1)"
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("changed", "said"),
     [
         ({"connected": True, "expiry": 60}, "  persistent session, session expiry 60 s"),
         ({"connected": True, "expiry": 0xFFFFFFFF}, "  persistent session, session expiry never"),
@@ -670,39 +707,26 @@ def test_a_page_of_a_hostile_session_is_harmless() -> None:
         ({"connected": False, "expiry": 60}, "  persistent session, does not expire"),
         ({"connected": True, "clean": True, "expiry": 0}, "  clean session: it ends with"),
         (
-            {"connected": True, "will": {"topic": "w", "qos": 1, "retain": True, "delay": 5}},
-            "  will: w QoS 1 retained (position 1.1), 5 s after the connection ends",
+            {"connected": True, "will": WillView("w", 1, True, 5, position(1, 1))},
+            "  will w QoS 1 retained, 5 s after the connection ends (position 1.1)",
         ),
     ],
 )
-def test_a_session_page_has_expiry_and_will_delay(found: dict[str, Any], said: str) -> None:
-    if "will" in found:
-        found["will"]["ref"] = position(1, 1)
-    empty = {"total": 0, "rows": []}
-    session = {
-        "client": "c", "actor": None, "position": position(9, 0), "closed_ms": NOW, "clean": False,
-        "user": None, "expires_ms": None, "connection": None, "queued": 0, "will": None,
-        "actors": [], "subscriptions": empty, "inflight": empty, "releasing": empty,
-        "inbound": empty, "expiry": None, **found,
-    }  # fmt: skip
-    assert any(line.startswith(said) for line in session_lines(session, None, NOW))
+def test_a_session_page_has_expiry_and_will_delay(changed: dict[str, Any], said: str) -> None:
+    assert any(line.startswith(said) for line in session_lines(session_row_of(**changed), 9, NOW))
 
 
 def test_a_page_of_a_shared_subscription_names_its_members() -> None:
-    window = {"outstanding": 1, "window": 8}
-    members = [{"client": "ann", "connected": True, "qos": 1, **window}]
-    held = {"filter": "t", "qos": 2, "active": True, "queued": 0, "oldest": None, **window}
-    empty = {"total": 0, "rows": []}
-    found = {
-        "client": "$share/g/t", "actor": None, "position": position(9, 0), "connected": False,
-        "closed_ms": NOW, "clean": False, "user": None, "expires_ms": None, "connection": None,
-        "queued": 0, "will": None, "actors": [], "packet_maximum": 100, "receive_maximum": 5,
-        "shared_with": {"total": 1, "rows": members}, "inflight": empty, "releasing": empty,
-        "inbound": empty,
-        "subscriptions": {"total": 1, "rows": [{**held, "options": 0x1C, "identifier": 7}]},
-    }  # fmt: skip
-    assert list(session_lines(found, None, NOW))[1:] == [
-        "  shared subscription, members: 1",
+    held = SubscriptionView("t", 2, 0x1C, 7, True, 1, 8, 0, 0)
+    view = session_row_of(
+        "$share/g/t",
+        packet_maximum=100,
+        receive_maximum=5,
+        members=Part(1, [MemberView("ann", True, 1, 1, 8)]),
+        subscriptions=Part(1, [held]),
+    )
+    assert list(session_lines(view, "9.0", NOW))[1:] == [
+        "  shared subscription of 1 member",
         "    ann  connected, QoS 1, 1 of 8 in flight",
         "  accepts at most 5 unfinished deliveries and packets of 100 B",
         "  subscriptions: 1",
@@ -723,9 +747,9 @@ def test_a_page_of_a_shared_subscription_names_its_members() -> None:
     ],
 )
 def test_a_subscription_at_qos_0_has_no_window(about: dict[str, Any], said: str) -> None:
-    found = {"client": "c", "filter": "f", "matched": 0, "replayed": 0, "qos": 0, "window": 8}
+    found = {"session": "c", "filter": "f", "matched": 0, "replayed": 0, "qos": 0, "window": 8}
     found |= {"outstanding": 0, "queued": 0, "queued_bytes": 5, **about}
-    assert list(subscription_lines(found, NOW))[1] == said
+    assert list(subscription_lines(found))[1] == said
 
 
 def test_rates_are_of_one_connection() -> None:
@@ -744,7 +768,7 @@ def test_rates_are_of_one_connection() -> None:
 
 def test_receivers_are_summed_up() -> None:
     rows = [{"why": "sent"}, {"why": "sent"}, {"why": "queued"}, {"why": "overlapped"}]
-    lines = outcome_lines(HOSTILE, rows, {"ref": position(4, 2), "qos": 1, "size": 2048})
+    lines = outcome_lines(HOSTILE, rows, {"position": position(4, 2), "qos": 1, "size": 2048})
     assert all(line.isprintable() for line in lines)
     assert lines[0].endswith(", a message at QoS 1 now: sent to 2 clients, queued for 1")
     assert lines[1].startswith("retained: message 4.2, QoS 1, 2.0 KiB")

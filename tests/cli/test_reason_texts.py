@@ -17,7 +17,6 @@ from actors.inspection.status_metrics import DROPPED
 from actors.node.read_pause import ReadPause
 from cli.commands import log_events, why
 from cli.commands.session_list import session_columns
-from cli.commands.session_page import connection_lines, history_lines
 from cli.commands.status import status_lines
 from cli.top.columns import ACTORS
 from cli.web.pages.render import environment
@@ -41,6 +40,7 @@ from projections.past.event_reader import EventEntry
 from projections.past.log_stories import LogStory
 from projections.past.story_builder import StoryBuilder
 from projections.past.topic_lookup import MessageTopics
+from projections.views.session_text import connection_lines, history_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -49,8 +49,8 @@ def test_the_copy_of_a_checkpoint_is_younger_than_the_message() -> None:
     link = _Held(log)
     copy, own = (decode_record(number, data).time_ms for number, data in enumerate(log.records, 1))
     rows: list[dict[str, Any]] = [
-        {"log": "", "ref": position(1, 0), "set_by": "ann"},
-        {"log": "", "ref": position(2, 0), "set_by": "bob"},
+        {"log": "", "position": position(1, 0), "set_by": "ann"},
+        {"log": "", "position": position(2, 0), "set_by": "bob"},
     ]
     asyncio.run(describe_setters(cast("Any", link), rows))
     assert [row["set_by"] for row in rows] == ["ann", "bob"]

@@ -15,7 +15,6 @@ from cli.logs.point_resolution import parse_point
 from cli.web.pages import overview
 from cli.web.pages.log import MergedLogPage
 from cli.web.pages.overview import Pages
-from cli.web.pages.session_at import view_of
 from cli.web.pages.time_axis_values import moment_of, notes_on_clocks
 from cli.web.pages.timeline import TimePages
 from cli.web.state_diffs import StateDiff
@@ -25,6 +24,7 @@ from eventstore.format.node_events import BrokerStopped
 from eventstore.format.records import decode_record
 from eventstore.reading.log_points import LogPoint
 from projections.state.node_state import NodeState
+from projections.views.session_view import session_view
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -54,7 +54,7 @@ async def test_times_of_a_session_are_those_of_the_clock() -> None:
         node.apply_record(record)
     state = node.sessions.peek("c")
     assert state is not None
-    assert view_of(state, 0, 10, as_of.jumped_ms)["closed_ms"] == as_of.record_ms
+    assert session_view(state, jumped_ms=as_of.jumped_ms).closed_ms == as_of.record_ms
 
 
 async def test_questions_by_time_say_that_the_clock_jumped() -> None:

@@ -286,10 +286,10 @@ async def test_a_change_goes_to_the_broker_that_has_the_session() -> None:
 async def test_sessions_of_all_logs_are_purged_by_their_brokers() -> None:
     def answer(log: str, endpoint: str, request: Answers) -> Answers:
         if endpoint == "page":
-            return page({"client": f"{log} late", "closed_ms": 9, "members": None})
+            return page({"session": f"{log} late", "closed_ms": 9, "members": None})
         assert request["without_logs"]
         more = "c" if log == "n-p0" else None
-        return page({"client": f"{log} a", "closed_ms": 5, "members": None}, cursor=more)
+        return page({"session": f"{log} a", "closed_ms": 5, "members": None}, cursor=more)
 
     found = await plan_change(Link(answer), {"do": "purge", "match": "*"})
     assert found.typed == "3"

@@ -126,7 +126,7 @@ def test_a_retained_message_has_its_publisher_and_time(make_broker: Callable[...
     (found,) = run("retained", "ls", "--json", *data).objects
     (event,) = run("log", "--type", "MessagePublished", "--json", *data).objects
     assert found["set_by"] == "pump-7"
-    assert found["set_ms"] is not None
+    assert found["set_at"] is not None
     assert event["session"] == "pump-7"
     assert "  pump-7  " in run("retained", "ls", *data).lines[1]
     clients.close()

@@ -212,12 +212,12 @@ def test_replay_of_one_session(data: tuple[str, str]) -> None:
     out = run("replay", *data, "--session", "screen").out
     third, fourth = position_of(data, 1), position_of(data, 2)
     assert "  connected (connection 1)\n  persistent session\n" in out
-    assert "    hall/+  QoS 2\n    lamp  QoS 0\n" in out
-    assert re.search(rf"packet 3 +message {third} hall/door, 4 B, QoS 1, sent .+ ago", out)
-    assert re.search(rf"packet 4 +message {fourth} hall/door, 6 B, QoS 2, sent .+ ago", out)
+    assert "    hall/+  QoS 2, 2 in flight\n    lamp  QoS 0\n" in out
+    assert re.search(rf"packet 3 +message {third} hall/door, 4 B, QoS 1, .+ sent .+ ago", out)
+    assert re.search(rf"packet 4 +message {fourth} hall/door, 6 B, QoS 2, .+ sent .+ ago", out)
     out = run("replay", *data, "--session", "archive").out
     assert re.search(r"^  offline since [\d :.-]+ \(.+\)$", out, re.MULTILINE)
-    assert "queued: 3 messages, 12 B; the oldest:" in out
+    assert "queued: 3 messages, 12 B; the oldest: message " in out
     assert f"message {position_of(data, 0)} hall/door, 4 B" in out
     out = run("replay", *data, "--session", "sensor").out
     assert re.search(r"packet 77 +message \S+ hall/door, 10 B", out)
@@ -226,9 +226,9 @@ def test_replay_of_one_session(data: tuple[str, str]) -> None:
 
 def test_replay_as_json(data: tuple[str, str]) -> None:
     (screen,) = run("replay", *data, "--session", "screen", "--json").objects
-    assert [one["packet_id"] for one in screen["in_flight"]] == [3]
-    assert [one["packet_id"] for one in screen["releasing"]] == [4]
-    assert screen["in_flight"][0]["topic"] == "hall/door"
+    assert [row["packet_id"] for row in screen["in_flight"]["rows"]] == [3]
+    assert [row["packet_id"] for row in screen["releasing"]["rows"]] == [4]
+    assert screen["in_flight"]["rows"][0]["topic"] == "hall/door"
     (lamp,) = run("replay", *data, "--topic", "lamp", "--json").objects
     assert (lamp["payload"], lamp["qos"]) == ("on", 1)
     assert lamp["position"] == position_of(data, 0, "lamp")
@@ -239,10 +239,10 @@ def test_replay_as_of_a_moment(data: tuple[str, str]) -> None:
     first = position_of(data, 0)
     deliveries = events(data, "--session", "screen", "--type", "Delivered")
     before = run("replay", *data, "--at", first, "--session", "screen", "--json").objects[0]
-    assert (before["in_flight"], before["as_of"]) == ([], first)
+    assert (before["in_flight"]["rows"], before["as_of"]) == ([], first)
     at = deliveries[0]["position"]
     then = run("replay", *data, "--at", at, "--session", "screen", "--json").objects[0]
-    assert [one["packet_id"] for one in then["in_flight"]] == [1]
+    assert [row["packet_id"] for row in then["in_flight"]["rows"]] == [1]
     timed = run("replay", *data, "--at", events(data)[-1]["time"], "--json").objects[0]
     assert timed["in_flight"] == 2
     assert run("replay", *data, "--at", "1d ago", "--json").objects[0]["sessions"] == 0
@@ -277,7 +277,7 @@ def test_a_shared_subscription_with_its_members(running: Broker, data: tuple[str
     ran = run("replay", *data, "--session", topic_filter)
     assert "  shared subscription of 1 member\n    member  offline, QoS 1\n" in ran.out
     (found,) = run("replay", *data, "--session", topic_filter, "--json").objects
-    member_of = [(one["session"], one["connected"], one["qos"]) for one in found["members"]]
+    member_of = [(one["session"], one["connected"], one["qos"]) for one in found["members"]["rows"]]
     assert member_of == [("member", False, 1)]
 
 

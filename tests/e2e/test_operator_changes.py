@@ -54,7 +54,7 @@ class Place:
         until(lambda: set(names) <= self.sessions("--offline"), "the ends of all")
 
     def sessions(self, *flags: str) -> set[str]:
-        return {row["client"] for row in self.run("sessions", "ls", "--json", *flags).objects}
+        return {row["session"] for row in self.run("sessions", "ls", "--json", *flags).objects}
 
     def retained(self, topic_filter: str = "#") -> set[str]:
         return {row["topic"] for row in self.run("retained", "ls", topic_filter, "--json").objects}

@@ -538,11 +538,11 @@ def test_live_commands_are_about_all_processes(steady: Broker) -> None:
         client.receive()
 
         def listed() -> set[tuple[str, str]]:
-            return {(row["log"], row["client"]) for row in rows("sessions", "ls")}
+            return {(row["log"], row["session"]) for row in rows("sessions", "ls")}
 
         assert listed() == {(logs[0], here), (logs[1], there), (logs[1], online)}
         only = rows("sessions", "ls", "--node", logs[0], "--match", "away*")
-        assert [row["client"] for row in only] == [here]
+        assert [row["session"] for row in only] == [here]
         assert {row["log"] for row in rows("actors", "ls", "--type", "broker")} == set(logs)
 
         code, said = run(broker, "status")

@@ -477,9 +477,9 @@ def test_the_past_is_that_of_foldmq_replay(
         shown = page.good("/session", client="away", at=at).shown
         assert f"State {'connected' if expected['connected'] else 'offline'}" in shown
         assert f"Queued {expected['queued']} " in shown
-        assert f"In flight {len(expected['in_flight'])} " in shown
-        assert expected["subscriptions"]
-        for held in expected["subscriptions"]:
+        assert f"In flight {expected['in_flight']['total']} " in shown
+        assert expected["subscriptions"]["rows"]
+        for held in expected["subscriptions"]["rows"]:
             assert held["filter"] in shown
 
 

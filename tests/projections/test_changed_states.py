@@ -18,15 +18,15 @@ from eventstore.format.positions import INDEX_BITS
 from eventstore.reading import keys
 from projections.past.changed_states import ChangedStates
 from projections.past.replay import Origins, fold
-from projections.past.state_facts import state_facts
 from projections.state.node_state import NodeState
+from projections.views.differences import state_facts
 
 if TYPE_CHECKING:
     from randomnode import Node
 
     from eventstore.format.event_parsing import Event
     from eventstore.format.positions import Position
-    from projections.past.state_facts import StateFacts
+    from projections.views.differences import StateFacts
 
 Steps = list[tuple[str, str, int]]
 CHECKPOINT: Steps = [("end_turn", "ann", 1), *[("checkpoint", "ann", 0)] * 2, ("end_turn", "a", 1)]
@@ -54,7 +54,7 @@ def folded(source: IndexedSource, last: int) -> StateFacts | None:
         record = source.record(sequence)
         origins.take(record, node)
         fold(node, record)
-    return None if node.partial else state_facts(node, None, origins)
+    return None if node.partial else state_facts(node, None, origins.of)
 
 
 async def no_pause() -> None:

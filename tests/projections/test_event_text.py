@@ -39,7 +39,7 @@ from eventstore.reasons import (
     RESEND_REASONS,
 )
 from projections.past.event_text import event_object, words
-from projections.past.topic_lookup import Published
+from projections.views.session_view import Published
 
 REF = position(5, 0)
 NONE: dict[int, Published] = {}

@@ -20,31 +20,27 @@ from specification import snapshot
 from eventstore.errors import CorruptLog, CutMeanwhile
 from eventstore.format.events import LOG_SESSION, Queued, Subscribed
 from eventstore.format.turn_parts import TurnAssembler
+from eventstore.partitions import short_name
 from eventstore.reading.log_points import LogPoint, last_until
 from eventstore.reading.progress import silent
 from projections.past.event_reader import EventFilter, EventReader
-from projections.past.joined_changes import (
-    LogChanges,
-    changes_in_logs,
-    joined_retained_changes,
-    joined_sessions_changed,
-)
 from projections.past.joined_state import JoinedState, LogState, fold_logs
-from projections.past.log_moments import points_in_logs, short_name
 from projections.past.merged_events import MergedReader
 from projections.past.replay import AsOf, Replay
 from projections.past.state_differences import (
+    LogChanges,
     StatesBetween,
-    retained_changes,
-    sessions_changed,
+    changes_in_logs,
+    joined_retained_changes,
+    joined_sessions_changed,
     states_between,
 )
-from projections.past.state_facts import StateFacts
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage
+from projections.views.differences import StateFacts, retained_changes, sessions_changed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from eventstore.format.positions import Position
     from eventstore.format.records import Record
@@ -82,6 +78,14 @@ class GrowingSource(FakeSource):
 
     def grow(self, count: int) -> None:
         self.last = min(self.end, self.last + count)
+
+
+async def points_in_logs(logs: Mapping[str, LogSource], time_ms: int | None) -> dict[str, LogPoint]:
+    """Return the last record of each log up to a time; None: its last one."""
+    return {
+        log: LogPoint(source.last if time_ms is None else await last_until(source, time_ms))
+        for log, source in logs.items()
+    }
 
 
 def whole(source: WholeSource) -> LogSource:
@@ -356,10 +360,10 @@ def test_states_and_changes_are_those_of_each_log(
 
     async def check() -> None:
         for time_ms in moments:
-            joined = await fold_logs(sources, time_ms, silent)
+            joined = await fold_logs(sources, await points_in_logs(sources, time_ms), silent)
             alone = {log: await fold_alone(one, time_ms) for log, one in sources.items()}
             check_state(joined, alone)
-        latest = await fold_logs(sources, None, silent)
+        latest = await fold_logs(sources, await points_in_logs(sources, None), silent)
         check_state(latest, alone)
         assert latest.last_ms == times[-1]
         assert all(one.everywhere for one in latest.retained())  # nothing happened for seconds
@@ -367,7 +371,8 @@ def test_states_and_changes_are_those_of_each_log(
             await check_changes(before, after)
 
     async def check_changes(before: int, after: int) -> None:
-        changes = [one async for one in changes_in_logs(sources, before, after, silent)]
+        starts, ends = await points_in_logs(sources, before), await points_in_logs(sources, after)
+        changes = [each async for each in changes_in_logs(sources, starts, ends, None, silent)]
         sessions = []
         retained: dict[str, set[tuple[str, str, int]]] = {}
         for log, source in sources.items():
@@ -383,7 +388,7 @@ def test_states_and_changes_are_those_of_each_log(
         assert joined_sessions_changed(changes) == sessions
         joined = joined_retained_changes(changes)
         for log, own in retained.items():
-            assert {(one.mark, one.topic, one.size) for one in joined if log in one.logs} == own
+            assert {each.change for each in joined if log in each.logs} == own
         assert all(one.everywhere == (len(one.logs) == len(sources)) for one in joined)
 
     asyncio.run(check())
@@ -425,9 +430,9 @@ def test_a_retained_message_that_some_logs_have_not_taken_is_a_change_of_the_oth
     there = StatesBetween(as_of, as_of, old, facts(all=(9, 2)))
     found = joined_retained_changes([LogChanges("n-p0", here), LogChanges("n-p1", there)])
     assert found == [
-        ("~", "all", 2, ("n-p0", "n-p1"), True),
-        ("+", "new", 3, ("n-p0",), False),
-        ("-", "some", 1, ("n-p1",), False),
+        (("~", "all", 2), ("n-p0", "n-p1"), True),
+        (("+", "new", 3), ("n-p0",), False),
+        (("-", "some", 1), ("n-p1",), False),
     ]
 
 
@@ -440,7 +445,13 @@ def test_a_log_that_cannot_be_folded_is_named() -> None:
 
     logs["n-p1"].require_whole = short  # type: ignore[method-assign]
     with pytest.raises(CorruptLog, match=r"^log n-p1: the log is damaged: record 9 is missing"):
-        asyncio.run(fold_logs({log: whole(one) for log, one in logs.items()}, None, silent))
+        asyncio.run(
+            fold_logs(
+                {log: whole(one) for log, one in logs.items()},
+                dict.fromkeys(logs, LogPoint(1)),
+                silent,
+            )
+        )
 
 
 def test_short_names() -> None:

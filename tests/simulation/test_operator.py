@@ -299,13 +299,13 @@ def test_lists_come_in_pages_that_together_have_everything_once() -> None:
                 page = await ask(world, "page", cursor=page["cursor"])
                 rows += page["rows"]
             assert page["cursor"] is None
-            assert sorted(row["client"] for row in rows) == sorted(names)
-            passive = sum(row["passive"] for row in rows)
-            assert passive == -(-len(names) // 2)
-            assert len(world.broker.node.state.sessions.live) == len(names) - passive
+            assert sorted(row["session"] for row in rows) == sorted(names)
+            frozen = sum(row["frozen"] for row in rows)
+            assert frozen == -(-len(names) // 2)
+            assert len(world.broker.node.state.sessions.live) == len(names) - frozen
             found = await ask(world, "sessions", match="c00?7", connected=False)
             expected = [name for number, name in enumerate(sorted(names)) if number % 2 == 0]
-            assert sorted(row["client"] for row in found["rows"]) == [
+            assert sorted(row["session"] for row in found["rows"]) == [
                 name for name in expected if name[:3] == "c00" and name[-1] == "7"
             ]
 
@@ -440,17 +440,18 @@ def test_a_session_is_shown_as_it_is() -> None:
             assert [row["filter"] for row in shown["subscriptions"]["rows"]] == ["t/#", "u"]
             (held, _) = shown["subscriptions"]["rows"]
             assert (held["outstanding"], held["window"], held["queued"]) == (2, 2, 3)
-            assert [(one["pid"], one["topic"]) for one in shown["inflight"]["rows"]] == [
+            assert [(row["packet_id"], row["topic"]) for row in shown["in_flight"]["rows"]] == [
                 (1, "t/1"),
                 (2, "t/1"),
             ]
-            assert shown["inbound"]["rows"][0] | {"ref": 0} == {"pid": 77, "ref": 0, "topic": "v"}
+            (inbound,) = shown["inbound"]["rows"]
+            assert (inbound["packet_id"], inbound["topic"]) == (77, "v")
             assert shown["oldest"]["topic"] == "t/1"
             assert shown["queued"] == 3
             assert shown["connection"]["messages_out"] == 2
             rest = await ask(world, "session", client="c", offset=1, most=1)
-            assert [one["pid"] for one in rest["inflight"]["rows"]] == [2]
-            assert rest["inflight"]["total"] == 2
+            assert [row["packet_id"] for row in rest["in_flight"]["rows"]] == [2]
+            assert rest["in_flight"]["total"] == 2
             for row in shown["actors"]:
                 detail = await ask(world, "actor", id=row["id"])
                 assert detail["actor"]["client"] == "c"
@@ -471,21 +472,19 @@ def test_a_shared_subscription_is_shown_with_its_members() -> None:
             sender.send(p.publish("t", b"x", 1, 1, retain=True))
             await world.go(0.5)
             shown = await ask(world, "session", client=group)
-            assert shown["shared"]
             detail = await ask(world, "actor", id=shown["actor"])
             assert detail["actor"]["type"] == "sharedsession"
-            assert detail["detail"]["client"] == group
+            assert detail["detail"]["session"] == group
             members = [
-                (one["client"], one["connected"], one["qos"], one["outstanding"])
-                for one in shown["shared_with"]["rows"]
+                (row["session"], row["connected"], row["qos"], row["outstanding"])
+                for row in shown["members"]["rows"]
             ]
             assert members == [("ann", True, 1, 1), ("bob", False, 2, 0)]
             (row,) = (await ask(world, "sessions", match=group))["rows"]
             assert row["members"] == 2
             (receiver,) = (await ask(world, "subscriptions", topic="t"))["rows"]
             assert (receiver["why"], receiver["online"], receiver["members"]) == ("shared", 1, 2)
-            alone = await ask(world, "session", client="ann")
-            assert (alone["shared"], alone["shared_with"], alone["members"]) == (False, None, None)
+            assert (await ask(world, "session", client="ann"))["members"] is None
 
     simulate(scenario)
 
@@ -697,6 +696,25 @@ def test_an_answer_with_too_long_names_is_refused_before_it_is_made() -> None:
             found = await ask(world, "session", client="c", most=2)
             assert found["subscriptions"]["total"] == 20
             assert len(found["subscriptions"]["rows"]) == 2
+
+    simulate(scenario)
+
+
+def test_the_topics_of_waiting_messages_count_in_an_answer() -> None:
+    async def scenario() -> None:
+        async with World(max_ack_pending=1).running() as world:
+            filters = [(f"+/{number}/#", 1) for number in range(20)]
+            await world.connect("c", filters=filters)
+            sender = await world.connect("s")
+            for number in range(20):
+                for last, packet_id in (("in flight", 1), ("x" * 60_000, 2)):
+                    topic = f"a/{number}/{last}"
+                    sender.send(p.publish(topic, b"", 1, 2 * number + packet_id))
+            await world.go(2)
+            shown = await ask(world, "session", client="c", most=2)
+            assert [row["queued"] for row in shown["subscriptions"]["rows"]] == [1, 1]
+            with pytest.raises(TooLarge):
+                await ask(world, "session", client="c")
 
     simulate(scenario)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _HIGHEST_SESSIONS = ("queued", "queued_bytes", "inflight", "subscriptions")
 _SESSION_ORDERS = (*_HIGHEST_SESSIONS, "client", "offline")
-_BY_CLIENT = Order("client", lambda row: str(row["client"]))
+_BY_CLIENT = Order("client", lambda row: str(row["session"]))
 _BY_OFFLINE = Order("offline", lambda row: (row["closed_ms"] is None, row["closed_ms"] or 0))
 """Sort key: longest offline first, connected sessions last."""
 _ACTOR_ORDERS = ("recent", "busy", "handled", "mailbox", "high_water", "last_active")
@@ -154,7 +154,7 @@ class Lists:
         if encoded is not None:
             payload = base64.b64decode(encoded)
         else:
-            payload = await self._from_log(found["log"], found["ref"])
+            payload = await self._from_log(found["log"], found["position"])
         return {
             "text": payload_text(payload, _PAYLOAD_SHOWN),
             "lines": _as_lines(payload),

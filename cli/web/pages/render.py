@@ -21,7 +21,7 @@ from cli.common.package_version import version
 from cli.top import number_format
 from eventstore.format.positions import format_position
 from eventstore.reasons import close_text, close_words, drop_text
-from projections.past.subscription_text import options_text
+from projections.views.session_text import options_text
 
 _TITLE = 2000
 """Maximum length of a name in a tooltip."""

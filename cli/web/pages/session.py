@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from cli.commands.diff import session_diff
-from cli.commands.session_page import history_lines
 from cli.logs.broker_client import Refused
 from cli.logs.point_resolution import parse_point, point_at
 from cli.web.background_fold import Folding, Histories
 from cli.web.pages.responses import Site, asked, chosen_log, is_fragment, moment_ms, number
-from cli.web.pages.session_at import describe_messages, of_few_records, view_of
+from cli.web.pages.session_at import described, of_few_records
 from cli.web.pages.time_axis_values import (
     axis_about,
     moment_of,
@@ -31,8 +29,10 @@ from eventstore.format.positions import format_position, position
 from eventstore.reading.log_points import LogPoint
 from projections.past.event_reader import refs_of
 from projections.past.event_text import words
-from projections.past.state_facts import SessionFacts, session_facts
 from projections.past.topic_lookup import MessageTopics
+from projections.views.differences import NO_SESSION, SessionFacts, session_diff, session_facts
+from projections.views.session_text import history_lines
+from projections.views.session_view import session_from, session_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,6 @@ _MARGIN = 50
 """The axis begins this fraction of its length before the first event."""
 _LINES = 40
 """Maximum number of differences listed."""
-_NOTHING = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
 
 
 class SessionPages:
@@ -84,9 +83,10 @@ class SessionPages:
             return self._site.page(request, "session.html", **values)
         offset = number(request, "offset", 0, _MAX_OFFSET)
         view = gone = None
-        part = _PART
+        part, history = _PART, list[str]()
+        now_ms = round(time.time() * 1000)
         try:
-            view, part = await self._link.ask_less(
+            answer, part = await self._link.ask_less(
                 "session",
                 _PARTS,
                 lambda most: {"client": client, "offset": offset, "most": most},
@@ -94,13 +94,20 @@ class SessionPages:
             )
         except Refused as error:
             gone = str(error)
-        if view is not None:
-            view["now_ms"] = round(time.time() * 1000)
-            view["history"] = [line.strip() for line in history_lines(view, view["now_ms"])]
-            view["log"] = log
+        else:
+            view = session_from(answer)
+            history = [line.strip() for line in history_lines(answer, now_ms)]
             async with self._link.log(log) as source:
-                await describe_messages(view, source, self._message_topics(source))
-        shown = {"view": view, "gone": gone, "offset": offset, "part": part, "log": log}
+                view = await described(view, source, self._message_topics(source))
+        shown = {
+            "view": view,
+            "gone": gone,
+            "offset": offset,
+            "part": part,
+            "log": log,
+            "history": history,
+            "now_ms": now_ms,
+        }
         shown |= await self._time_values(request, client, log)
         status = 200 if view is not None or is_fragment(request) else 404
         return self._site.page(
@@ -189,10 +196,8 @@ class SessionPages:
             point = _within(history, await point_at(source, moment))
             past = await self._past(source, history, point, offset)
             past["notes"] = await notes_on_clocks({log: source}, moment)
-        view = past.pop("view")
-        if view is not None:
-            view["log"] = log
-        return {**values, "folding": None, "past": past, "view": view}
+        view, now_ms = past.pop("view"), past["as_of"].record_ms
+        return {**values, "folding": None, "past": past, "view": view, "now_ms": now_ms}
 
     async def _past(
         self, source: LogSource, history: SessionHistory, point: LogPoint, offset: int
@@ -203,9 +208,8 @@ class SessionPages:
         topics = MessageTopics(source, history.carried)
         view = None
         if seen.state is not None:
-            view = view_of(seen.state, offset, _PART, as_of.jumped_ms)
-            view["now_ms"] = as_of.record_ms
-            await describe_messages(view, source, topics)
+            view = session_view(seen.state, jumped_ms=as_of.jumped_ms, offset=offset, most=_PART)
+            view = await described(view, source, topics)
         number = seen.number
         return {
             "view": view,
@@ -284,7 +288,7 @@ async def _event(seen: SessionMoment, topics: MessageTopics) -> dict[str, Any] |
 
 
 def _facts(state: SessionState | None) -> SessionFacts:
-    return _NOTHING if state is None else session_facts(state)
+    return NO_SESSION if state is None else session_facts(state)
 
 
 def _changes(before: SessionState | None, after: SessionState | None) -> list[str]:
@@ -304,40 +308,25 @@ def _changed(before: SessionState | None, after: SessionState | None) -> dict[st
     """Return the changed parts of the state, and the removed ones."""
     if after is None:
         return {"rows": frozenset(), "fields": frozenset(), "gone": []}
-    old, new = _rows(before), _rows(after)
-    rows = {key for key, value in new.items() if old.get(key) != value}
+    old, new = {} if before is None else _parts(before), _parts(after)
+    changed = {key for key, value in new.items() if old.get(key) != value}
     gone = [key[1] for key in old.keys() - new.keys() if key[0] == "subscriptions"]
-    fields = {
-        name
+    fields = {key[0] for key in changed if key[1] is None}
+    return {"rows": changed, "fields": fields, "gone": sorted(map(str, gone))}
+
+
+def _parts(state: SessionState) -> dict[tuple[str, object], object]:
+    """Return what may change: fields without a key, and the rows of lists with theirs."""
+    view = session_view(state)
+    parts: dict[tuple[str, object], object] = {
+        (name, None): getattr(view, name)
         for name in ("connected", "clean", "user", "queued", "queued_bytes", "generation", "will")
-        if getattr(before, name, None) != getattr(after, name)
     }
-    counts = (_counts(before), _counts(after))
-    fields |= {name for name in counts[1] if counts[0].get(name) != counts[1][name]}
-    return {"rows": frozenset(rows), "fields": frozenset(fields), "gone": sorted(map(str, gone))}
-
-
-def _counts(state: SessionState | None) -> dict[str, int]:
-    if state is None:
-        return {}
-    sent = len(state.inflight) + len(state.releasing)
-    return {"subscriptions": len(state.subscriptions), "sent": sent}
-
-
-def _rows(state: SessionState | None) -> dict[tuple[str, object], object]:
-    """Return the rows of a state's lists for comparison."""
-    if state is None:
-        return {}
-    found: dict[tuple[str, object], object] = {}
-    for key, held in state.subscriptions.items():
-        queued = len(held.queue or ())
-        found["subscriptions", key] = (held.qos, held.active, held.outstanding, queued)
-    for name, table in (("inflight", state.inflight), ("releasing", state.releasing)):
-        for pid, sent in table.items():
-            found[name, pid] = (sent.ref, sent.sent_ms)
-    for pid, ref in state.inbound.items():
-        found["inbound", pid] = ref
-    return found
+    parts["subscriptions", None], parts["sent", None] = view.subscriptions.total, view.sent
+    parts |= {("subscriptions", row.filter): row for row in view.subscriptions.rows}
+    for name in ("in_flight", "releasing", "inbound"):
+        parts |= {(name, row.packet_id): row for row in getattr(view, name).rows}
+    return parts
 
 
 def _too_short(history: SessionHistory) -> str:
