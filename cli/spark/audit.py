@@ -17,7 +17,7 @@ from cli.spark.job_runner import Job, run_job, write_result
 from cli.spark.output import check_html, save_html
 from cli.spark.spark_flags import SparkFlags
 from eventstore.errors import UsageError
-from spark.jobs.audit_outcome import Outcome
+from projections.audit.audit_outcome import Outcome
 from spark.jobs.local_facts import NOTHING, SMALL, limits_here
 from spark.jobs.pipeline import audit
 from spark.report.html_report import audit_page

@@ -17,10 +17,10 @@ from projections.past.stored_projections import (
     StoredItem,
     StoredProjections,
 )
-from spark.jobs.audit_outcome import ALL_CLAIM as ALL
-from spark.jobs.audit_outcome import RETAINED_CLAIM as RETAINED
-from spark.jobs.audit_outcome import SESSION_CLAIM as SESSION
-from spark.jobs.audit_outcome import StateClaim
+from projections.audit.audit_outcome import ALL_CLAIM as ALL
+from projections.audit.audit_outcome import RETAINED_CLAIM as RETAINED
+from projections.audit.audit_outcome import SESSION_CLAIM as SESSION
+from projections.audit.audit_outcome import StateClaim
 
 BROKER, PROJECTIONS = "broker", "projections"
 _DIGITS = 16

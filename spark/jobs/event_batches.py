@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spark.jobs.event_codec import pack_events
+from projections.audit.event_codec import pack_events
 
 if TYPE_CHECKING:
     from eventstore.format.positions import Position

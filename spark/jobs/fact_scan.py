@@ -13,8 +13,7 @@ from eventstore.format.fast_parse import parse_frequent
 from eventstore.format.node_events import RetainedSnapshot
 from eventstore.format.positions import MAX_INDEX, position
 from eventstore.format.records import HEADER_FROM, link_of
-from projections.audit.rule_table import Rule
-from spark.jobs.chain_check import (
+from projections.audit.chain_check import (
     COUNTS,
     DROPS,
     OPEN,
@@ -27,12 +26,13 @@ from spark.jobs.chain_check import (
     RecordLink,
     check_link,
 )
+from projections.audit.event_codec import packed_item
+from projections.audit.histogram import MIN_MS, RateCounts
+from projections.audit.log_summary import BEYOND_ALL
+from projections.audit.rule_table import Rule
 from spark.jobs.event_batches import EventBatches
-from spark.jobs.event_codec import packed_item
 from spark.jobs.event_facts import FACT_MAKERS, FactMakers
 from spark.jobs.fact_schema import FactBuffer
-from spark.jobs.histogram import MIN_MS, RateCounts
-from spark.jobs.log_summary import BEYOND_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

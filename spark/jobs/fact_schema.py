@@ -1,75 +1,33 @@
-"""Facts: narrow rows of one table that the scan makes from the records of a log.
-
-All kinds of facts share the columns; each uses some of them. Positions are packed, times are Unix
-times in milliseconds.
-"""
+"""Facts as Arrow batches: see ``projections.audit.facts``."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from projections.audit.audit_results import MANY_ROWS
+from projections.audit.facts import (
+    CARRIED,
+    EFFECT,
+    EVENTS,
+    GRANT,
+    NODE,
+    RELEASED,
+    REPLAY,
+    RETAINED,
+    SENT,
+    SPANS,
+    WILL,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-NODE: Final = 0
-"""About the log as a whole, for the driver: ``data`` is JSON, see ``chain_check.LogNote``."""
-EVENTS: Final = 8
-"""Events of a session (``data``, packed) from ``at`` on; ``payload`` where their fold needs it."""
-SPANS: Final = 1
-"""Events that begin or end subscriptions (``data``, packed), again; ``number`` 1: a snapshot."""
-EFFECT: Final = 9
-"""A message of ``session`` on ``topic``, published at ``ref``, took effect at ``at``.
-
-``number`` is its QoS plus four times the part of that record in its turn, ``check`` a checksum of
-its properties and payload, ``time_ms`` the time of its effect, ``size`` its
-``packed_size``, ``expires`` the Unix time in seconds at which it expires, 0: never."""
-SENT: Final = 2
-"""A message published at ``ref`` with QoS 2; it may take effect elsewhere in the log.
-
-``at`` is the position of this statement, ``size`` and ``expires`` are as for EFFECT; ``number`` 1:
-it becomes retained then, ``digest`` is that of the retained message, empty if it clears a topic."""
-RELEASED: Final = 3
-"""The message of ``ref`` took effect at ``at``; the scan did not see its publication.
-
-``session`` and ``number`` are as for EFFECT."""
-RETAINED: Final = 10
-"""The retained message of ``topic`` changed at ``at``: ``number`` is one of the four below, plus
-four times the QoS of the message. ``expires`` is as for EFFECT; for EXPIRED_SO it is the time of
-the record.
-
-From there on the message is known by ``ref``, and has this ``digest``, empty if there is none.
-``session`` is its publisher, empty if unknown."""
-REPLAY: Final = 4
-"""``session`` got the message of ``ref`` as a retained one, for the filter ``topic``, at ``at``.
-
-``time_ms`` is the position where the record of its turn begins, ``expires`` the time of the
-record in seconds; ``number`` 0: it was queued."""
-CARRIED: Final = 5
-"""The message of ``ref`` on ``topic`` was repeated at ``at`` because its record is cut off.
-
-``session`` is its publisher, empty if unknown; the other columns are as for SENT and EFFECT."""
-WILL: Final = 6
-"""A will was armed at ``at``, or another log assigned a message to a shared subscription there.
-
-``ref`` is the same position; ``topic`` and ``check`` are those of the message."""
-GRANT: Final = 7
-"""``session`` was granted the filter ``topic`` at ``at`` with QoS 1 or 2.
-
-``number`` is that QoS, plus 4 with No Local; ``time_ms`` is the time of the record."""
-
-MANY: Final = (EVENTS, EFFECT, RETAINED)
-"""Kinds with up to as many facts as the log has entries; the other kinds have fewer.
-
-Their numbers are the highest: Spark skips cached batches by the range of the values in them."""
-FEW: Final = (NODE, SPANS, SENT, RELEASED, REPLAY, CARRIED, WILL, GRANT)
-"""The other kinds."""
-
-SET, REPEATED_SO, CLEARED, EXPIRED_SO = 0, 1, 2, 3
-"""Kinds of changes of a retained message: published, repeated by a checkpoint (then ``check`` is
-its former position and ``before`` its digest there), removed by an operator, expired."""
+Fold: TypeAlias = "Callable[[Iterable[tuple[Any, ...]]], Iterable[tuple[Any, ...]]]"
+"""See ``projections.audit.log_folds``."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -113,6 +71,36 @@ def memory_of(batch: pa.RecordBatch) -> int:
     objects = 0 if kind in {EVENTS, EFFECT} else _AS_OBJECTS * batch.num_rows
     size: int = batch.nbytes
     return 4 * size + objects
+
+
+def fact_batch(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Return rows with some columns as facts; the other columns are null."""
+    values = dict(zip(columns, zip(*rows, strict=True), strict=True))
+    arrays = [
+        pa.array(values[field.name], field.type)
+        if field.name in values
+        else pa.nulls(len(rows), field.type)
+        for field in SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def fact_rows(batches: Iterable[pa.RecordBatch], *columns: str) -> Iterator[tuple[Any, ...]]:
+    """Yield some columns of facts, row by row."""
+    for batch in batches:
+        yield from zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+
+
+def fold_batches(
+    fold: Fold,
+    columns: Sequence[str],
+    results: Sequence[str],
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Yield the results of a fold of facts; ``columns`` and ``results`` are those of its rows."""
+    rows = iter(fold(fact_rows(batches, *columns)))
+    while some := list(islice(rows, MANY_ROWS)):
+        yield fact_batch(results, some)
 
 
 class FactColumns:
@@ -193,8 +181,8 @@ class FactBuffer:
         )
         self.released = FactColumns(RELEASED, "session", "at", "ref", "time_ms", "number")
         self.retained = FactColumns(
-            *(RETAINED, "session", "at", "ref", "number", "check", "topic", "digest", "before"),
-            "expires",
+            *(RETAINED, "session", "at", "ref", "time_ms", "number", "check", "topic", "digest"),
+            *("before", "expires"),
         )
         self.replays = FactColumns(
             REPLAY, "session", "at", "ref", "time_ms", "number", "topic", "expires"

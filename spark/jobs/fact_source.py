@@ -33,7 +33,7 @@ _NOT_OURS: Final = frozenset({"rows", "columns", "from", "types", "sessions", "m
 
 
 def facts_of(log: Log) -> DataFrame:
-    """Return the facts of a log, see ``fact_schema``, as of the moment of the computation.
+    """Return the facts of a log, see ``projections.audit.facts``, as of the moment it is computed.
 
     They cover the whole log up to ``until``: options that exclude earlier records are ignored.
     """
@@ -41,27 +41,15 @@ def facts_of(log: Log) -> DataFrame:
     return log.spark.read.format(_FORMAT).options(**whole_options(log.options)).load()
 
 
-def read_facts(log: Log, memory: int | None = None) -> pa.Table | None:
-    """Return the facts of a log as ``facts_of`` does, but read in this process, without Spark.
+def read_facts(log: Log) -> Iterator[pa.RecordBatch]:
+    """Yield the facts of a log as ``facts_of`` does, but read in this process, without Spark.
 
-    None if an audit of them in this process may need more than ``memory`` bytes. Raises the errors
-    of reading a log.
+    Raises the errors of reading a log.
     """
-    import pyarrow as pa
-
-    from spark.jobs.fact_schema import SCHEMA, memory_of
     from spark.tables.options import SourceOptions
 
     options = SourceOptions.read({**whole_options(log.options), "partitions": "1"})
-    parts = chain.from_iterable(_plan(options))
-    found: list[pa.RecordBatch] = []
-    needed = 0
-    for batch in chain.from_iterable(map(_facts, parts)):
-        found.append(batch)
-        needed += memory_of(batch)
-        if memory is not None and needed > memory:
-            return None
-    return pa.Table.from_batches(found, SCHEMA)
+    return chain.from_iterable(map(_facts, chain.from_iterable(_plan(options))))
 
 
 def whole_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -133,7 +121,7 @@ class FactsReader(DataSourceReader):
 
 def _plan(options: SourceOptions) -> list[list[FactRange]]:
     """Return the ranges that each task reads: large logs in parts, small ones together."""
-    from spark.jobs.histogram import MIN_MS
+    from projections.audit.histogram import MIN_MS
     from spark.tables.discovery import find_logs
     from spark.tables.node_names import nodes_of
     from spark.tables.planning import group_ranges, plan_ranges, split_ranges
@@ -159,7 +147,7 @@ def _interval_ms(found: RecordRange) -> int:
     It keeps the number of intervals of all parts together small.
     """
     from eventstore.errors import CorruptLog
-    from spark.jobs.histogram import MIN_MS, interval_ms
+    from projections.audit.histogram import MIN_MS, interval_ms
     from spark.tables.planning import RecordTimes
 
     times = RecordTimes(found.stored)

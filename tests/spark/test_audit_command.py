@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.jobs.audit_outcome import Outcome
+    from projections.audit.audit_outcome import Outcome
     from spark.tables.log import Log
 
 HERE = LocalLimits(1 << 40, 1 << 40)

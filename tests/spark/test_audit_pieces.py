@@ -17,11 +17,17 @@ from eventstore.format.event_parsing import entries
 from eventstore.format.events import Acked, Delivered, MessagePublished
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import GENESIS, decode_record
-from projections.audit.rule_table import Rule
-from projections.audit.unfinished_deliveries import BUCKETS
-from spark.jobs import statistics
-from spark.jobs.audit_outcome import MAX_VIOLATIONS
-from spark.jobs.chain_check import (
+from projections.audit import statistics
+from projections.audit.audit_outcome import MAX_VIOLATIONS
+from projections.audit.audit_results import (
+    RESULT_COLUMNS,
+    SLOWEST,
+    AuditResults,
+    AuditTotals,
+    bounded,
+    quantile,
+)
+from projections.audit.chain_check import (
     COUNTS,
     PIECE,
     PROBLEM,
@@ -32,20 +38,14 @@ from spark.jobs.chain_check import (
     check_link,
     join_pieces,
 )
-from spark.jobs.event_codec import pack_events, packed_item, unpack_events
-from spark.jobs.fact_schema import EFFECT, EVENTS, NODE, RELEASED, SENT, FactBuffer
+from projections.audit.event_codec import pack_events, packed_item, unpack_events
+from projections.audit.facts import EFFECT, EVENTS, NODE, RELEASED, SENT, TOTALS, VIOLATION
+from projections.audit.histogram import MIN_MS, RateCounts, interval_ms, merge_rates
+from projections.audit.log_summary import BEYOND_ALL, summarize_logs
+from projections.audit.rule_table import Rule
+from projections.audit.unfinished_deliveries import BUCKETS
+from spark.jobs.fact_schema import FactBuffer
 from spark.jobs.fact_source import FactRange, FactsPartition, FactsReader
-from spark.jobs.histogram import MIN_MS, RateCounts, interval_ms, merge_rates
-from spark.jobs.log_summary import BEYOND_ALL, summarize_logs
-from spark.jobs.session_result_rows import (
-    SLOWEST,
-    TOTALS,
-    VIOLATION,
-    AuditTotals,
-    SessionResults,
-    bounded,
-    quantile,
-)
 from spark.tables.options import SourceOptions
 from spark.tables.stored_log import RecordRange
 
@@ -352,10 +352,14 @@ def test_quantiles_are_bounds_of_their_bucket() -> None:
     assert bounded(quantile(buckets, 0.01), 300) == 0
 
 
+def rows_of(results: AuditResults) -> list[dict[str, Any]]:
+    return [dict(zip(RESULT_COLUMNS, row, strict=True)) for row in results.rest()]
+
+
 def test_totals_of_tasks_are_put_together() -> None:
     tasks = []
     for task in range(3):
-        results = SessionResults()
+        results = AuditResults()
         for number in range(30):
             longest = task * 100 + number
             results.totals.add_session("n", f"s{longest}", latencies(longest), {1: longest})
@@ -363,8 +367,7 @@ def test_totals_of_tasks_are_put_together() -> None:
         tasks.append(results)
     totals = AuditTotals()
     for results in tasks:
-        (batch,) = results.rest()
-        (row,) = batch.to_pylist()
+        (row,) = rows_of(results)
         assert row["kind"] == TOTALS
         totals.merge(orjson.loads(row["data"]))
     assert totals.counts["expected"] == 15
@@ -376,12 +379,12 @@ def test_totals_of_tasks_are_put_together() -> None:
 
 
 def test_violations_that_are_too_many_are_counted() -> None:
-    results = SessionResults()
+    results = AuditResults()
     for number in range(MAX_VIOLATIONS + 50):
         results.violation("order", "n", "s", number, "what")
     results.violation("queue", "n", "s", 1, "what")
-    rows = [row for batch in (*results.full(), *results.rest()) for row in batch.to_pylist()]
-    kept = [row["rule"] for row in rows if row["kind"] == VIOLATION]
+    rows = rows_of(results)
+    kept = [row["topic"] for row in rows if row["kind"] == VIOLATION]
     assert (kept.count("order"), kept.count("queue")) == (MAX_VIOLATIONS, 1)
     totals = orjson.loads(rows[-1]["data"])
     assert totals["counts"]["wrong order"] == MAX_VIOLATIONS + 50

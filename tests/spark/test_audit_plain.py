@@ -10,11 +10,11 @@ from brokencauses import BROKEN_CAUSES, KEPT_CAUSES
 from brokenlogs import BROKEN, KEPT, Case
 from brokenmqtt5 import BROKEN_MQTT5, KEPT_MQTT5
 from harness.logs import HeldLog, LogBuilder
-from harness.plainaudit import Wrong, audit_plainly
+from harness.plainaudit import audit_plainly
 from holedlogs import BROKEN_HOLED, KEPT_HOLED
 
 from eventstore.format.records import decode_record
-from projections.audit.rule_table import Rule
+from projections.audit.rule_table import Rule, Violation
 from spark.tables.record_checks import RecordChecker
 from spark.tables.stored_log import RecordRange
 
@@ -42,7 +42,7 @@ class _Stream:
             self.gone.add(request["seq"])
 
 
-def audited(log: LogBuilder, stream: _Stream) -> list[Wrong]:
+def audited(log: LogBuilder, stream: _Stream) -> list[Violation]:
     held = HeldLog(log, stream.first, stream.gone)
     whole = RecordRange(held, held.first, held.last, held.last)  # type: ignore[arg-type]
     return audit_plainly(log.node, RecordChecker(whole, decode_record, strict=False).records())

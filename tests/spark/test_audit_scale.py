@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.jobs.audit_outcome import Outcome
+    from projections.audit.audit_outcome import Outcome
 
 PLANS = (
     Plan(6000, "single", clients=60, node="single"),

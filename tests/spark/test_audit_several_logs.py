@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.jobs.audit_outcome import Outcome
+    from projections.audit.audit_outcome import Outcome
 
 Raw = dict[str, Any]
 A, B = "n-p0", "n-p1"
