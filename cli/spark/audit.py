@@ -18,8 +18,7 @@ from cli.spark.output import check_html, save_html
 from cli.spark.spark_flags import SparkFlags
 from eventstore.errors import UsageError
 from projections.audit.audit_outcome import Outcome
-from spark.jobs.local_facts import NOTHING, SMALL, limits_here
-from spark.jobs.pipeline import audit
+from spark.jobs.pipeline import NOTHING, SMALL, audit, limits_here
 from spark.report.html_report import audit_page
 from spark.report.json_report import audit_json
 from spark.report.text_report import audit_text

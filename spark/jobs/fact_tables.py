@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
@@ -12,9 +13,10 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from projections.audit.audit_outcome import MAX_VIOLATIONS
 from projections.audit.audit_results import RESULT_COLUMNS
 from projections.audit.chain_check import LogNote
+from projections.audit.fact_buffer import folded
 from projections.audit.facts import FEW, MANY, NODE, TOTALS, VIOLATION
+from projections.audit.local_facts import reduce_collections
 from projections.audit.log_summary import BEYOND_ALL
-from spark.jobs.fact_scan import reduce_collections
 from spark.jobs.fact_schema import DDL, fact_batch, fold_batches
 from spark.runtime.marked_errors import mark_errors
 
@@ -22,10 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import ExitStack
 
-    import pyarrow as pa
-
+    from projections.audit.fact_buffer import Fold
     from projections.audit.log_summary import LogSummary
-    from spark.jobs.fact_schema import Fold
 
 _FEW_TASKS: Final = 4
 """Maximum tasks of which the driver takes all violations that they keep."""
@@ -36,7 +36,7 @@ MANY_SPANS: Final = 50_000
 class FactTables:
     """Facts in Spark, in as many tasks as given; derived tables are on its disks until the end.
 
-    The methods are those of ``local_facts.LocalFacts``.
+    The methods are those of ``projections.audit.local_facts.LocalFacts``.
     """
 
     def __init__(self, facts: DataFrame, tasks: int, kept: ExitStack) -> None:
@@ -76,11 +76,8 @@ class FactTables:
 
     def made(self, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> DataFrame:
         """Return rows as facts."""
-        import pyarrow as pa
-
-        return self._all.sparkSession.createDataFrame(
-            pa.Table.from_batches([fact_batch(columns, rows)]), DDL
-        )
+        batches = map(fact_batch, folded(iter, rows, columns))
+        return self._all.sparkSession.createDataFrame(pa.Table.from_batches(batches), DDL)
 
     def chosen(self, facts: DataFrame, *kinds: int) -> DataFrame:
         """Return those of some kinds among facts."""

@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import DataFrame
 
 from projections.audit.audit_engine import AuditEngine
 from projections.audit.audit_outcome import StateClaim
-from spark.jobs.fact_source import facts_of, read_facts
+from projections.audit.local_facts import LocalFacts, TooManyFacts
+from spark.jobs.fact_reading import read_facts
+from spark.jobs.fact_source import facts_of
 from spark.jobs.fact_tables import FactTables
-from spark.jobs.local_facts import LOCAL_BYTES, SMALL, LocalFacts, LocalLimits, TooManyFacts
 from spark.jobs.log_comparison import compare_in_spark, compare_logs, readable
+from spark.runtime.machine import available_memory, usable_cores
 from spark.tables.node_names import check_claimed_nodes
 from spark.tables.planning import bytes_of
 
@@ -25,6 +27,40 @@ if TYPE_CHECKING:
     from projections.audit.audit_outcome import Outcome
     from projections.audit.broker_logs import BrokerLogs, ComparedLog
     from spark.tables.log import Log
+
+
+LOCAL_BYTES: Final = 128 << 20
+"""Logs up to this size are audited in the memory of the driver, whatever its size."""
+_ONE_CORE: Final = 2 << 30
+"""Logs up to this size, divided by the number of cores, are audited by one core: with more cores
+Spark is done earlier, though it takes more processor time."""
+_EXPECTED: Final = 8
+"""Bytes of memory for each byte of a log, if its entries are short: ``LocalFacts`` knows more."""
+
+
+class LocalLimits(NamedTuple):
+    """Limits for logs that are audited in the memory of the driver."""
+
+    log_bytes: int = LOCAL_BYTES
+    """Maximum size of the log."""
+    memory: int | None = None
+    """Bytes of memory that a log of more than ``LOCAL_BYTES`` may take; None: any number."""
+
+
+SMALL: Final = LocalLimits()
+"""Those of up to ``LOCAL_BYTES``."""
+NOTHING: Final = LocalLimits(0)
+"""All logs with records are audited with Spark."""
+
+
+def limits_here() -> LocalLimits:
+    """Return the limits for this machine: an audit may take half of the available memory."""
+    available = available_memory()
+    if available is None:
+        return SMALL
+    memory = available // 2
+    most = min(memory // _EXPECTED, _ONE_CORE // usable_cores())
+    return LocalLimits(max(LOCAL_BYTES, most), memory)
 
 
 def audit(
@@ -68,7 +104,7 @@ def audit(
     if here:
         memory = None if size <= LOCAL_BYTES else local.memory
         try:
-            return engine().outcome(LocalFacts(read_facts(log), memory))
+            return engine().outcome(LocalFacts(read_facts(log.options), memory))
         except TooManyFacts:
             here = False
     with ExitStack() as kept:

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 from eventstore.format.records import decode_record
 from eventstore.format.turn_parts import TurnAssembler
 from projections.audit.audit_engine import AuditEngine
-from spark.jobs.fact_scan import FactScan
-from spark.jobs.local_facts import LocalFacts
-from spark.tables.record_checks import CheckedRecord
+from projections.audit.fact_scan import CheckedRecord, FactScan
+from projections.audit.local_facts import LocalFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    import pyarrow as pa
-
     from projections.audit.audit_outcome import Outcome
+    from projections.audit.fact_buffer import FactChunk
     from projections.audit.rule_table import Violation
     from projections.log_proof import Doubt
 
@@ -44,7 +42,7 @@ def _outcome(node: str, records: Iterable[CheckedRecord]) -> Outcome:
     return AuditEngine().outcome(LocalFacts(_scanned(node, records)))
 
 
-def _scanned(node: str, records: Iterable[CheckedRecord]) -> Iterator[pa.RecordBatch]:
+def _scanned(node: str, records: Iterable[CheckedRecord]) -> Iterator[FactChunk]:
     scan = FactScan(node)
     for record in records:
         scan.take(record)

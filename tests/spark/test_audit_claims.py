@@ -23,8 +23,7 @@ from projections.audit.audit_outcome import (
 from projections.audit.rule_table import Rule
 from projections.state.digests import NO_DIGEST, retained_digest, session_digest
 from projections.state.node_state import NodeState
-from spark.jobs.local_facts import NOTHING, SMALL
-from spark.jobs.pipeline import audit
+from spark.jobs.pipeline import NOTHING, SMALL, audit
 from spark.runtime.marked_errors import BadOption
 from spark.tables.log import Log
 

@@ -11,8 +11,7 @@ from harness.nats import PASSWORD, USER
 from cli.spark import audit as audit_command
 from eventstore.format.events import Acked, SessionOpened
 from eventstore.format.node_events import BrokerStarted
-from spark.jobs.local_facts import SMALL, LocalLimits
-from spark.jobs.pipeline import audit
+from spark.jobs.pipeline import SMALL, LocalLimits, audit
 from spark.runtime.session import is_submitted
 
 if TYPE_CHECKING:

@@ -39,13 +39,15 @@ from projections.audit.chain_check import (
     join_pieces,
 )
 from projections.audit.event_codec import pack_events, packed_item, unpack_events
+from projections.audit.fact_buffer import FactBuffer
 from projections.audit.facts import EFFECT, EVENTS, NODE, RELEASED, SENT, TOTALS, VIOLATION
 from projections.audit.histogram import MIN_MS, RateCounts, interval_ms, merge_rates
 from projections.audit.log_summary import BEYOND_ALL, summarize_logs
 from projections.audit.rule_table import Rule
 from projections.audit.unfinished_deliveries import BUCKETS
-from spark.jobs.fact_schema import FactBuffer
-from spark.jobs.fact_source import FactRange, FactsPartition, FactsReader
+from spark.jobs.fact_reading import FactRange
+from spark.jobs.fact_schema import fact_batch
+from spark.jobs.fact_source import FactsPartition, FactsReader
 from spark.tables.options import SourceOptions
 from spark.tables.stored_log import RecordRange
 
@@ -254,8 +256,8 @@ def test_long_names_make_small_batches() -> None:
     numbers = [[number] * count for number in range(7)]
     facts.effects.extend(["s"] * count, *numbers[:5], [topic] * count, *numbers[5:])
     batches = list(facts.rest())
-    assert sum(batch.num_rows for batch in batches) == facts.counts[EFFECT] == count
-    assert max(batch.nbytes for batch in batches) < 16 << 20
+    assert sum(map(len, batches)) == facts.counts[EFFECT] == count
+    assert max(fact_batch(facts).nbytes for facts in batches) < 16 << 20
 
 
 def test_as_many_pieces_as_one_can_hold() -> None:

@@ -15,7 +15,7 @@ from projections.audit.facts import GRANT, NEEDED, OWED, RETAINED, SET, TOTALS, 
 from projections.audit.log_summary import BEYOND_ALL, Checkpoint, LogSummary, RecordedCut
 from projections.audit.retained_audit import RETAINED_COLUMNS, fold_retained
 from protocol.mqtt.topics import matches
-from spark.jobs.fact_schema import DDL, fact_batch
+from spark.jobs.fact_schema import DDL
 from spark.jobs.fact_tables import FactTables
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ def folded(rows: Iterable[Row], **given: Any) -> list[Row]:
         node: LogSummary(node, 0, 600, 0, 100, BEYOND_ALL, BEYOND_ALL, **given) for node in NODES
     }
     in_order = sorted(rows, key=lambda row: (row["node"], row["at"]))
-    told = fold_retained(AuditPlan(logs), (tuple(map(row.get, RETAINED_COLUMNS)) for row in in_order))
+    told = fold_retained(
+        AuditPlan(logs), (tuple(map(row.get, RETAINED_COLUMNS)) for row in in_order)
+    )
     return [dict(zip(RESULT_COLUMNS, row, strict=True)) for row in told]
 
 
@@ -151,9 +153,3 @@ def test_the_driver_gets_the_first_violations(spark: SparkSession, tasks: int) -
     if tasks > 1:
         first = {(row["node"], row["at"]) for row in told if row["topic"] == "order"}
         assert first == {("a", at) for at in range(MAX_VIOLATIONS)}
-
-
-def test_rows_are_facts_with_other_columns_null() -> None:
-    batch = fact_batch(("kind", "at"), [(NEEDED, 7), (TOTALS, 8)])
-    assert batch.column("at").to_pylist() == [7, 8]
-    assert batch.column("data").null_count == 2

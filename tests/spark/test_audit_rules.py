@@ -12,12 +12,12 @@ from harness.nats import access
 from harness.spark_plans import compiled
 from holedlogs import BROKEN_HOLED, KEPT_HOLED
 
+from projections.audit import local_facts
 from projections.audit.facts import CARRIED, EFFECT, RELEASED, RETAINED, SENT
 from projections.audit.log_folds import MESSAGE_COLUMNS, RELEASED_COLUMNS, fold_released
 from projections.audit.rule_table import OF_SEVERAL_LOGS, RULES, Rule, Violation
-from spark.jobs import fact_tables, local_facts, pipeline
-from spark.jobs.local_facts import LOCAL_BYTES, NOTHING, SMALL, LocalLimits
-from spark.jobs.pipeline import audit
+from spark.jobs import fact_tables, pipeline
+from spark.jobs.pipeline import LOCAL_BYTES, NOTHING, SMALL, LocalLimits, audit
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ def no_session() -> NoReturn:
     pytest.fail("a small log is audited without Spark")
 
 
-@pytest.mark.parametrize("at_once", [fact_tables.MANY_SPANS, 400], ids=["few subscriptions", "many"])
+@pytest.mark.parametrize(
+    "at_once", [fact_tables.MANY_SPANS, 400], ids=["few subscriptions", "many"]
+)
 @pytest.mark.parametrize("which", ["some", pytest.param("all", marks=pytest.mark.long)])
 def test_spark_finds_the_same(
     spark: SparkSession,
@@ -118,14 +120,6 @@ def same(found: Outcome, other: Outcome) -> None:
     assert found.rules == other.rules
     assert found.notes == other.notes
     assert found.latencies == other.latencies
-
-
-@pytest.mark.parametrize("sorted_bytes", [1 << 30, 1], ids=["at once", "session by session"])
-def test_another_way_to_the_outcome_finds_the_same(
-    stored: Nats, outcome: Outcome, monkeypatch: pytest.MonkeyPatch, sorted_bytes: int
-) -> None:
-    monkeypatch.setattr(local_facts, "_SORTED", sorted_bytes)
-    same(audit(Log(no_session, of(stored, NAMES)), cluster=False, local=SMALL), outcome)
 
 
 def of_nodes(outcome: Outcome, names: list[str]) -> tuple[Violation, ...]:
@@ -164,7 +158,7 @@ def test_a_log_whose_deliveries_do_not_fit_into_memory_is_audited_in_spark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pipeline, "LOCAL_BYTES", 0)
-    monkeypatch.setattr(local_facts, "_COPIES", 1 << 40)
+    monkeypatch.setattr(local_facts, "_DUE_COPIES", 1 << 40)
     started = []
 
     def session() -> SparkSession:
@@ -192,9 +186,9 @@ def test_a_log_whose_deliveries_do_not_fit_into_memory_is_audited_in_spark(
 def test_limits_follow_from_memory_and_cores(
     monkeypatch: pytest.MonkeyPatch, available: int | None, cores: int, log_bytes: int
 ) -> None:
-    monkeypatch.setattr(local_facts, "available_memory", lambda: available)
-    monkeypatch.setattr(local_facts, "usable_cores", lambda: cores)
-    found = local_facts.limits_here()
+    monkeypatch.setattr(pipeline, "available_memory", lambda: available)
+    monkeypatch.setattr(pipeline, "usable_cores", lambda: cores)
+    found = pipeline.limits_here()
     assert found.log_bytes == log_bytes
     assert found.memory == (None if available is None else available // 2)
 

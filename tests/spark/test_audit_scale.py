@@ -14,8 +14,7 @@ from bench.logs.log_generator import Plan, Written, records
 from eventstore.format.event_parsing import entries
 from eventstore.format.events import Acked, Completed, Delivered, MessageDropped, MessagePublished
 from eventstore.format.records import decode_record
-from spark.jobs.local_facts import NOTHING
-from spark.jobs.pipeline import audit
+from spark.jobs.pipeline import NOTHING, audit
 from spark.tables.log import Log
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from eventstore.format.positions import INDEX_BITS, from_runs
 from eventstore.format.records import Record, decode_record
 from eventstore.partitions import partition_of
 from projections.audit.rule_table import Rule
-from spark.jobs.local_facts import NOTHING, SMALL
-from spark.jobs.pipeline import audit
+from spark.jobs.pipeline import NOTHING, SMALL, audit
 from spark.tables.log import Log
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from projections.audit.audit_outcome import (
 )
 from projections.audit.rule_table import Rule
 from projections.state.digests import retained_digest, session_digest
-from spark.jobs.local_facts import NOTHING
-from spark.jobs.pipeline import audit
+from spark.jobs.pipeline import NOTHING, audit
 from spark.tables.log import Log
 
 if TYPE_CHECKING:

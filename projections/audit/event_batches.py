@@ -8,7 +8,7 @@ from projections.audit.event_codec import pack_events
 
 if TYPE_CHECKING:
     from eventstore.format.positions import Position
-    from spark.jobs.fact_schema import FactBuffer
+    from projections.audit.fact_buffer import FactBuffer
 
 _EVENTS = 16_384
 _BYTES = 8 * 1024 * 1024

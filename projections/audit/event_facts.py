@@ -72,8 +72,8 @@ if TYPE_CHECKING:
 
     from eventstore.format.positions import Position, Run
     from eventstore.format.records import Record
-    from spark.jobs.event_batches import EventBatches
-    from spark.jobs.fact_schema import FactBuffer
+    from projections.audit.event_batches import EventBatches
+    from projections.audit.fact_buffer import FactBuffer
 
 _SENT: Final = 65_536
 """Maximum QoS 2 messages held until their release; others are joined by a fold."""
