@@ -1,5 +1,6 @@
-"""The commands that read the log: ``log``, ``replay``, ``diff``, ``verify`` and ``why``."""
+"""The commands that read the log: ``log``, ``replay``, ``diff``, ``verify``, ``audit``, ``why``."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,6 +20,7 @@ def register_log_commands(app: Program) -> None:
     app.command("replay")(_replay)
     app.command("diff")(_diff)
     app.command("verify")(_attest)
+    app.command("audit")(_audit)
     app.command("why")(_why)
 
 
@@ -90,14 +92,57 @@ def _log(
 def _verify(source: SourceFlags, context: typer.Context, as_json: _Json = False) -> None:
     """Check the integrity of the log.
 
-    All records must be present, in order, intact and readable. Prints each problem with its record.
-    Exits with 1 if there are any. Checks all logs of a broker, unless --node names one.
+    Is it what was written? All records must be present, in order, intact and readable. Prints each
+    problem with its record. Exits with 1 if there are any. 'foldmq audit' checks what the events
+    say. Checks all logs of a broker, unless --node names one.
     """
     from cli.commands import verify_log
 
     given = context.obj
     flags = source.over(given) if isinstance(given, SourceFlags) else source
     if not verify_log.run_verify_log(flags, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@with_source_flags
+def _audit(
+    source: SourceFlags,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="POS|TIME", help="Point in time of the state. [default: now]"),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Also write the report as HTML."),
+    ] = None,
+    stored: Annotated[
+        bool,
+        typer.Option("--stored", help="Compare with the stored projections instead of the broker."),
+    ] = False,
+    no_broker: Annotated[
+        bool,
+        typer.Option("--no-broker", help="Audit only the log, without comparing with the broker."),
+    ] = False,
+    cluster: Annotated[
+        bool,
+        typer.Option(
+            "--cluster", help="Treat the nodes as one cluster: each session has one owner."
+        ),
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Check the guarantees of MQTT over the whole log.
+
+    Did the broker do what MQTT promises: was every message delivered, once and in order? Also
+    compares the running broker's state with the log, except with --at. Prints a report. Exits with
+    1 if there are violations, and prints their positions. Takes half of the free memory at most;
+    'spark audit' audits larger logs.
+    """
+    from cli.spark import audit
+    from cli.spark.spark_flags import SparkFlags
+
+    wanted = audit.AuditOptions(at, html, as_json, stored, no_broker, cluster)
+    if not audit.run_audit(SparkFlags(source), wanted, spark=False):
         raise typer.Exit(1)
 
 
@@ -217,10 +262,11 @@ def _attest(
 ) -> None:
     """Compare the running broker with its log.
 
-    Rebuilds the state from the log, which is only read, and compares it with the broker's memory
-    and with the stored projections. Exits with 1 if anything differs, and prints the first position
-    where the states diverge. 'log verify' checks the log itself. With several logs each is compared
-    with its broker, unless --node names one.
+    Does it have the state of its log now? Rebuilds the state from the log, which is only read, and
+    compares it with the broker's memory and with the stored projections. Exits with 1 if anything
+    differs, and prints the first position where the states diverge. 'log verify' checks the log
+    itself, 'audit' what happened. With several logs each is compared with its broker, unless --node
+    names one.
     """
     from cli.commands import verify_state
 

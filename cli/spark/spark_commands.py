@@ -118,8 +118,9 @@ def _audit(
 ) -> None:
     """Check the guarantees of MQTT over the whole log.
 
-    Also compares the running broker's state with the log, except with --at. Prints a report. Exits
-    with 1 if there are violations, and prints their positions.
+    As 'foldmq audit', but Spark audits large logs. Also compares the running broker's state with
+    the log, except with --at. Prints a report. Exits with 1 if there are violations, and prints
+    their positions.
     """
     from cli.spark import audit
 
@@ -172,8 +173,9 @@ def _recovery_check(
 ) -> None:
     """Check that a restarted broker recovered its state.
 
-    After a crash or any other start, everything that was acknowledged or in flight before must
-    exist afterwards. Exits with 1 if anything is missing or wrong, and prints the positions.
+    Was anything lost at its last start? After a crash or any other start, everything that was
+    acknowledged or in flight before must exist afterwards. Exits with 1 if anything is missing or
+    wrong, and prints the positions.
     """
     from cli.spark import recovery_check
 

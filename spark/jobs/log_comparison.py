@@ -7,8 +7,6 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow as pa
-
 from eventstore.errors import CorruptLog
 from eventstore.format.records import decode_record
 from projections.audit.broker_logs import ComparedLog
@@ -25,6 +23,7 @@ from spark.tables.stored_log import open_records
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from eventstore.format.records import Record
@@ -115,6 +114,8 @@ def compare_in_spark(
 def _compare(
     brokers: Sequence[Mapping[str, ReadLog]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
     with mark_errors():
         for batch in batches:
             columns = (batch.column(name).to_pylist() for name in ("broker", "log"))

@@ -5,24 +5,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple
-
-from pyspark.sql import DataFrame
 
 from projections.audit.audit_engine import AuditEngine
 from projections.audit.audit_outcome import StateClaim
 from projections.audit.local_facts import LocalFacts, TooManyFacts
 from spark.jobs.fact_reading import read_facts
-from spark.jobs.fact_source import facts_of
-from spark.jobs.fact_tables import FactTables
 from spark.jobs.log_comparison import compare_in_spark, compare_logs, readable
 from spark.runtime.machine import available_memory, usable_cores
 from spark.tables.node_names import check_claimed_nodes
 from spark.tables.planning import bytes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import DataFrame
 
     from projections.audit.audit_outcome import Outcome
     from projections.audit.broker_logs import BrokerLogs, ComparedLog
@@ -109,7 +108,16 @@ def audit(
             here = False
     with ExitStack() as kept:
         tasks = log.fit_shuffles(ranges)
+        from spark.jobs.fact_source import facts_of  # not before: they need PySpark
+        from spark.jobs.fact_tables import FactTables
+
         return engine().outcome(FactTables(facts_of(log), tasks, kept))
+
+
+def all_here() -> LocalLimits:
+    """Return the limits for an audit without Spark, which may take half of the available memory."""
+    available = available_memory()
+    return LocalLimits(1 << 62, None if available is None else available // 2)
 
 
 def _silent(_doing: str) -> None:
@@ -118,7 +126,7 @@ def _silent(_doing: str) -> None:
 
 def _in_memory(claims: Iterable[StateClaim] | DataFrame | None) -> list[StateClaim] | None:
     """Return claims as a list; None if there are none."""
-    if isinstance(claims, DataFrame):
-        columns = ("where", "node", "kind", "name", "bound", "digest")
-        return [StateClaim(*row) for row in claims.select(*columns).collect()]
-    return list(claims or ()) or None
+    if claims is None or isinstance(claims, Iterable):
+        return list(claims or ()) or None
+    columns = ("where", "node", "kind", "name", "bound", "digest")
+    return [StateClaim(*row) for row in claims.select(*columns).collect()]

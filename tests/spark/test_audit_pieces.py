@@ -304,7 +304,7 @@ def test_readers_of_one_log_count_in_the_same_intervals(monkeypatch: pytest.Monk
     for _ in range(2000):
         log.record(Acked("s", [1]))
     log.stream = "COPY"
-    monkeypatch.setattr("spark.tables.discovery.find_logs", lambda _options: [HeldLog(log)])
+    monkeypatch.setattr("spark.jobs.fact_reading.find_logs", lambda _options: [HeldLog(log)])
     reader = FactsReader(SourceOptions.read({"archive": "none", "partitions": "50"}))
     parts = reader.partitions()
     assert len(parts) == 50
