@@ -15,7 +15,6 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 from spark.jobs.archive_job import archive
-from spark.jobs.fact_source import FactsSource
 from spark.jobs.fact_tables import FactTables
 from spark.jobs.jobs import rebuild
 from spark.jobs.pipeline import audit
@@ -23,10 +22,7 @@ from spark.jobs.recovery_job import recovery_check
 from spark.report.traffic_stats import measure_traffic
 from spark.tables.source import FoldmqSource
 
-WORK = (
-    *(FactTables, FactsSource, FoldmqSource, archive, audit, measure_traffic, rebuild),
-    recovery_check,
-)
+WORK = (FactTables, FoldmqSource, archive, audit, measure_traffic, rebuild, recovery_check)
 """Entry points that import everything used in workers."""
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
-"""The commands that read the log: ``log``, ``replay``, ``diff``, ``verify``, ``audit``, ``why``."""
+"""The commands that read the log: ``log``, ``replay``, ``diff``, ``verify`` and ``why``."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,7 +19,6 @@ def register_log_commands(app: Program) -> None:
     app.command("replay")(_replay)
     app.command("diff")(_diff)
     app.command("verify")(_attest)
-    app.command("audit")(_audit)
     app.command("why")(_why)
 
 
@@ -101,48 +99,6 @@ def _verify(source: SourceFlags, context: typer.Context, as_json: _Json = False)
     given = context.obj
     flags = source.over(given) if isinstance(given, SourceFlags) else source
     if not verify_log.run_verify_log(flags, as_json=as_json):
-        raise typer.Exit(1)
-
-
-@with_source_flags
-def _audit(
-    source: SourceFlags,
-    at: Annotated[
-        str | None,
-        typer.Option("--at", metavar="POS|TIME", help="Point in time of the state. [default: now]"),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Also write the report as HTML."),
-    ] = None,
-    stored: Annotated[
-        bool,
-        typer.Option("--stored", help="Compare with the stored projections instead of the broker."),
-    ] = False,
-    no_broker: Annotated[
-        bool,
-        typer.Option("--no-broker", help="Audit only the log, without comparing with the broker."),
-    ] = False,
-    cluster: Annotated[
-        bool,
-        typer.Option(
-            "--cluster", help="Treat the nodes as one cluster: each session has one owner."
-        ),
-    ] = False,
-    as_json: _Json = False,
-) -> None:
-    """Check the guarantees of MQTT over the whole log.
-
-    Did the broker do what MQTT promises: was every message delivered, once and in order? Also
-    compares the running broker's state with the log, except with --at. Prints a report. Exits with
-    1 if there are violations, and prints their positions. Takes half of the free memory at most;
-    'spark audit' audits larger logs.
-    """
-    from cli.spark import audit
-    from cli.spark.spark_flags import SparkFlags
-
-    wanted = audit.AuditOptions(at, html, as_json, stored, no_broker, cluster)
-    if not audit.run_audit(SparkFlags(source), wanted, spark=False):
         raise typer.Exit(1)
 
 

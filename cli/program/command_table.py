@@ -126,7 +126,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             ),
             CommandEntry(
                 "audit",
-                "cli.commands.log_commands",
+                "cli.spark.spark_commands",
                 "Check the guarantees of MQTT over the log.",
             ),
             CommandEntry(

@@ -13,30 +13,19 @@ from typing import TYPE_CHECKING, Final, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from spark.jobs.fact_reading import facts_in, plan_facts, whole_options
+from spark.jobs.fact_reading import facts_in, plan_facts
 from spark.runtime.marked_errors import mark_errors, marked_iterator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     from spark.jobs.fact_reading import FactRange
-    from spark.tables.log import Log
     from spark.tables.options import SourceOptions
 
-_FORMAT: Final = "foldmq_facts"
-
-
-def facts_of(log: Log) -> DataFrame:
-    """Return the facts of a log, see ``projections.audit.facts``, as of the moment it is computed.
-
-    They cover the whole log up to ``until``: options that exclude earlier records are ignored.
-    """
-    log.spark.dataSource.register(FactsSource)
-    return log.spark.read.format(_FORMAT).options(**whole_options(log.options)).load()
+FORMAT: Final = "foldmq_facts"
 
 
 class FactsSource(DataSource):
@@ -45,7 +34,7 @@ class FactsSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
-        return _FORMAT
+        return FORMAT
 
     def schema(self) -> str:
         """Return the columns of facts."""

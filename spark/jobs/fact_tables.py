@@ -17,7 +17,9 @@ from projections.audit.fact_buffer import folded
 from projections.audit.facts import FEW, MANY, NODE, TOTALS, VIOLATION
 from projections.audit.local_facts import reduce_collections
 from projections.audit.log_summary import BEYOND_ALL
+from spark.jobs.fact_reading import whole_options
 from spark.jobs.fact_schema import DDL, fact_batch, fold_batches
+from spark.jobs.fact_source import FORMAT, FactsSource
 from spark.runtime.marked_errors import mark_errors
 
 if TYPE_CHECKING:
@@ -26,11 +28,21 @@ if TYPE_CHECKING:
 
     from projections.audit.fact_buffer import Fold
     from projections.audit.log_summary import LogSummary
+    from spark.tables.log import Log
 
 _FEW_TASKS: Final = 4
 """Maximum tasks of which the driver takes all violations that they keep."""
 MANY_SPANS: Final = 50_000
 """Number of facts about sessions that each task has in memory."""
+
+
+def facts_of(log: Log) -> DataFrame:
+    """Return the facts of a log, see ``projections.audit.facts``, as of the moment it is computed.
+
+    They cover the whole log up to ``until``: options that exclude earlier records are ignored.
+    """
+    log.spark.dataSource.register(FactsSource)
+    return log.spark.read.format(FORMAT).options(**whole_options(log.options)).load()
 
 
 class FactTables:

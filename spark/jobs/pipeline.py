@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from projections.audit.audit_engine import AuditEngine
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from projections.audit.audit_engine import Facts
     from projections.audit.audit_outcome import Outcome
     from projections.audit.broker_logs import BrokerLogs, ComparedLog
     from spark.tables.log import Log
@@ -81,6 +84,7 @@ def audit(
     ``spark.runtime.marked_errors.find_error``), and BadOption for claims about nodes whose logs are
     not read.
     """
+    began = time.monotonic()
     tell = progress or _silent
     told = _in_memory(claims)
     if told is not None:
@@ -96,22 +100,22 @@ def audit(
             return [compare_logs(name, some) for some in sets for name in some]
         return compare_in_spark(log.spark, sets)
 
-    def engine() -> AuditEngine:
-        return AuditEngine(told, cluster=cluster, compare=compare, progress=tell)
+    def outcome(facts: Facts) -> Outcome:
+        engine = AuditEngine(told, cluster=cluster, compare=compare, progress=tell)
+        return replace(engine.outcome(facts), seconds=time.monotonic() - began)
 
     here = size <= local.log_bytes
     if here:
         memory = None if size <= LOCAL_BYTES else local.memory
         try:
-            return engine().outcome(LocalFacts(read_facts(log.options), memory))
+            return outcome(LocalFacts(read_facts(log.options), memory))
         except TooManyFacts:
             here = False
     with ExitStack() as kept:
         tasks = log.fit_shuffles(ranges)
-        from spark.jobs.fact_source import facts_of  # not before: they need PySpark
-        from spark.jobs.fact_tables import FactTables
+        from spark.jobs.fact_tables import FactTables, facts_of  # not before: it needs PySpark
 
-        return engine().outcome(FactTables(facts_of(log), tasks, kept))
+        return outcome(FactTables(facts_of(log), tasks, kept))
 
 
 def all_here() -> LocalLimits:
