@@ -158,7 +158,7 @@ class SessionChecker:
         self,
         kind: int,
         at: Position,
-        ref: Position,
+        ref: Position | None,
         topic: str | None,
         digest: str | None,
         before: str | None,
@@ -171,7 +171,7 @@ class SessionChecker:
         elif kind == DUE:
             self.expected_several(at, data or b"")
         elif kind == OWED:
-            self.required_replay(at, ref, topic)
+            self.required_replay(at, ref or 0, topic)
         else:
             self.claimed(at, before or "", digest)
 
