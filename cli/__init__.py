@@ -1,1 +1,1 @@
-"""The ``foldmq`` command: settings, the composition root of the broker, and all subcommands."""
+"""The ``foldmq`` command. See ``DESIGN.md`` beside this file."""

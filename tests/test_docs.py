@@ -24,15 +24,24 @@ from protocol.mqtt.reason_codes import ENDINGS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
-GENERATED_ELSEWHERE = {DOCS / "conformance.md", DOCS / "conformance-5.md", DOCS / "benchmarks.md"}
+CONTRIBUTE = DOCS / "contribute"
+"""Pages for contributors, among them generated tables: their words are not counted."""
+PACKAGES = ["protocol", "eventstore", "projections", "actors", "cluster", "spark", "cli"]
+DESIGNS = sorted(page for name in PACKAGES for page in (ROOT / name).rglob("DESIGN.md"))
+"""What each package is for and how it works, beside its code."""
+GENERATED_ELSEWHERE = {CONTRIBUTE / "conformance.md", CONTRIBUTE / "conformance-5.md"}
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",
     *(page for page in sorted(DOCS.rglob("*.md")) if page not in GENERATED_ELSEWHERE),
+    *DESIGNS,
 ]
-WRITTEN = ["architecture", "parity", "status", "durability", "events", "configuration"]
+WRITTEN = {
+    *("contribute/architecture", "contribute/parity", "contribute/events", "contribute/tour"),
+    *("contribute/recipes", "contribute/checks"),
+    *("index", "status", "durability", "configuration", "troubleshooting", "security", "faq"),
+}
 
 STATUSES = {"yes", "better", "not yet"}
 SEEDS = {"0", "1", "2", "3", "4"}
@@ -54,11 +63,12 @@ _TEST_FILE = re.compile(r"(?<![\w/.*-])((?:[\w-]+/)*test_\w+\.py)(?!\w|::)")
 _HELD = re.compile(r"`(?P<name>\w+)`\s+of\s+`(?P<file>[\w/]+\.py)`")
 _HOLDS = re.compile(r"`(?P<file>[\w/]+\.py)`\s+\(`(?P<name>\w+)`\)")
 
-PACKAGES = ["protocol", "eventstore", "projections", "actors", "cluster", "spark", "cli"]
 _BARE = re.compile(r"`((?:[A-Z]\w+\.)?[a-z_]\w*_\w+|[A-Z][a-z]\w+(?:\.\w+)?)`")
 """Names without their module: a name with an underscore, a class, or a member of a class."""
 _DEFINED = re.compile(r"(?m)^ *(?:async )?(?:def|class) (\w+)|^ +(?:self\.)?(\w+)(?:: |\b *=)")
 _PYKKA = {"Actor", "ActorDeadError", "ActorRef", "Future", "pyspark_foldmq"}
+_OVERVIEW_WORDS, _DESIGN_WORDS = 1500, 1600
+_DESIGN_HEADINGS = ["Purpose", "Words", "How it works", "Tried and dropped"]
 
 
 def _name(page: Path) -> str:
@@ -165,7 +175,7 @@ def _rows(text: str) -> list[list[str]]:
 
 def test_the_pages_exist() -> None:
     assert {f"docs/{name}.md" for name in WRITTEN} <= {_name(page) for page in PAGES}
-    assert len(DECISIONS) >= 15
+    assert {page.parent.name for page in DESIGNS} >= set(PACKAGES)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +246,7 @@ def test_every_reason_for_the_end_of_a_connection_is_described() -> None:
 def test_every_setting_is_described() -> None:
     text = (DOCS / "configuration.md").read_text("utf-8")
     for name, field in Settings.model_fields.items():
-        assert text.count(f"| `{name}` |") == 2, name
+        assert text.count(f"\n| `{name}` |") == 1, name
         assert field.description, name
 
 
@@ -250,8 +260,14 @@ def test_names_in_a_page_exist(page: Path) -> None:
     assert _not_held(text) == []
 
 
-def test_bare_names_in_the_architecture_exist() -> None:
-    assert _missing_bare((DOCS / "architecture.md").read_text("utf-8")) == []
+@pytest.mark.parametrize(
+    "page", [CONTRIBUTE / "architecture.md", CONTRIBUTE / "tour.md", *DESIGNS], ids=_name
+)
+def test_bare_names_in_the_design_exist(page: Path) -> None:
+    assert _missing_bare(page.read_text("utf-8")) == []
+
+
+def test_a_bare_name_that_does_not_exist_is_noticed() -> None:
     assert _missing_bare("`on_part_done` `Kernel.later` `ActorFailed` `tell`") == []
     assert _missing_bare("`put_off` `Kernel.put_off` `Faild`") == [
         "put_off",
@@ -279,7 +295,7 @@ def test_a_name_that_does_not_exist_is_noticed() -> None:
 
 def test_parity_rows_are_complete() -> None:
     """Mechanism with its seeds, place, proof, status; what works is proven by a test."""
-    rows = _rows((DOCS / "parity.md").read_text("utf-8"))
+    rows = _rows((CONTRIBUTE / "parity.md").read_text("utf-8"))
     assert len(rows) > 100
     for row in rows:
         assert len(row) == 4, row
@@ -295,11 +311,31 @@ def test_parity_rows_are_complete() -> None:
             assert _TEST.search(proof) or proof.startswith("no test"), row
 
 
-def test_decisions_are_numbered_and_have_consequences() -> None:
-    numbers = [int(page.name[:4]) for page in DECISIONS]
-    assert numbers == list(range(1, len(DECISIONS) + 1))
-    for page in DECISIONS:
-        text = page.read_text("utf-8")
-        assert text.startswith(f"# {page.name[:4]}: "), page
-        headings = re.findall(r"(?m)^## (.+)$", text)
-        assert headings == ["Context", "Decision", "What it costs"], page
+@pytest.mark.parametrize("page", DESIGNS, ids=_name)
+def test_a_design_has_one_to_three_pages_with_the_same_headings(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert text.startswith(f"# {'.'.join(page.parent.relative_to(ROOT).parts)}\n")
+    headings = re.findall(r"(?m)^## (.+)$", text)
+    assert [heading for heading in headings if heading in _DESIGN_HEADINGS] == _DESIGN_HEADINGS
+    assert len(text.split()) <= _DESIGN_WORDS
+
+
+def test_the_overview_is_short_and_links_to_each_design() -> None:
+    text = (CONTRIBUTE / "architecture.md").read_text("utf-8")
+    assert len(text.split()) <= _OVERVIEW_WORDS
+    assert [page for page in DESIGNS if f"](../../{_name(page)})" not in text] == []
+
+
+def test_each_step_of_the_tour_names_functions_that_exist() -> None:
+    text = (CONTRIBUTE / "tour.md").read_text("utf-8")
+    steps = re.findall(r"(?ms)^\d+\. .+?(?=^\d+\. |^$)", text)
+    assert len(steps) > 15
+    assert [step for step in steps if not _HOLDS.search(step)] == []
+    missing = [
+        (match["file"], match["name"])
+        for match in _HOLDS.finditer(text)
+        if not re.search(
+            rf"\b(?:def|class) {match['name']}\b", (ROOT / match["file"]).read_text("utf-8")
+        )
+    ]
+    assert missing == []

@@ -1,1 +1,1 @@
-"""Who may connect, and what each client may do: authentication and permissions."""
+"""Who may connect, and what each client may do: see ``DESIGN.md`` beside this file."""

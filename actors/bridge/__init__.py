@@ -1,1 +1,1 @@
-"""The exchange of messages with NATS clients."""
+"""The exchange of messages with NATS clients: see ``DESIGN.md`` beside this file."""

@@ -3,7 +3,9 @@
 A CONNECT with the client identifier of a connected client ends the earlier connection
 [MQTT-3.1.4-2]. If two clients share an identifier and reconnect immediately, neither can work, and
 each takeover writes events to disk. So they are slowed down; a single client that reconnects is
-not: decision 0041.
+not. An address that comes back within two delays after another one threw it out waits, if the
+connection that it would end is in use. One from elsewhere, or one that comes back to a silent
+connection, is let in at once, up to twelve times in a row.
 """
 
 from __future__ import annotations

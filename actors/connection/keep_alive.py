@@ -3,7 +3,7 @@
 Each complete packet ends the silence. A large packet on a slow line may take longer than the
 permitted silence, so progress also counts while a packet is incomplete: the silence ends each time
 the number of bytes that ``packet_rate`` requires for that time has arrived. An occasional byte is
-not enough; see decision 0035.
+not enough; see ``actors/access/DESIGN.md``.
 
 Delays of the broker do not count as silence: while the client is not read, its time is suspended.
 """

@@ -1,1 +1,1 @@
-"""pykka's programming model on an event loop: mailboxes, one dispatcher, supervision."""
+"""pykka's programming model on an event loop: see ``DESIGN.md`` beside this file."""

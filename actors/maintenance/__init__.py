@@ -1,1 +1,1 @@
-"""Recovery, projections, retention, checkpoints, session expiry and attestation."""
+"""Recovery, projections, retention, checkpoints, expiry, and digests of the state."""

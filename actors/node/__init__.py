@@ -1,1 +1,1 @@
-"""Parts of a node: counters, backpressure, operator commands, activation of passive sessions."""
+"""Parts of a node: counters, backpressure, operator commands, activation of frozen sessions."""

@@ -1,4 +1,4 @@
-"""Text of command output: all of ``eventstore.display`` and ``reading.position_text``."""
+"""Text of command output: what displays and positions need, from ``eventstore``."""
 
 import json
 

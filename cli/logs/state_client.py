@@ -1,4 +1,4 @@
-"""The state of a running broker, requested over NATS from ``maintenance.state_digests``."""
+"""The state of a running broker, requested over NATS from ``actors.maintenance.state_digests``."""
 
 import asyncio
 import contextlib

@@ -1,1 +1,1 @@
-"""The log in JetStream: journal, writer, reader, stores, salvage and backup."""
+"""The log in JetStream: journal, writer, reader, messages, stored projections, watermark."""

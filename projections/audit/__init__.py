@@ -1,1 +1,1 @@
-"""The rules by which a log is audited, and whether its records are intact."""
+"""The audit of logs: see ``DESIGN.md`` beside this file."""

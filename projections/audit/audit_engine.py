@@ -54,6 +54,7 @@ from projections.audit.log_folds import (
     OWNER_COLUMNS,
     RELEASED_COLUMNS,
     REPEATED_KINDS,
+    SESSION_COLUMNS,
     SHARE_COLUMNS,
     SPAN_COLUMNS,
     UNEXPECTED_COLUMNS,
@@ -64,13 +65,13 @@ from projections.audit.log_folds import (
     fold_owners,
     fold_released,
     fold_repeated,
+    fold_sessions,
     fold_shares,
     spans_of,
 )
 from projections.audit.log_summary import LogSummaries, summarize_logs
 from projections.audit.retained_audit import RETAINED_COLUMNS, fold_retained
 from projections.audit.rule_table import RULES, UNEXPECTED, Violation
-from projections.audit.session_checker import SESSION_COLUMNS, fold_sessions
 from projections.audit.statistics import drops, latencies, rule_results, slowest
 
 if TYPE_CHECKING:

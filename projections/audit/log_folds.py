@@ -1,4 +1,4 @@
-"""The folds of an audit besides those of sessions and of retained messages.
+"""The folds of an audit besides that of retained messages.
 
 A fold gets rows with some columns of facts, sorted by its key and then in the order of the log, and
 yields rows of ``RESULT_COLUMNS`` or other columns that it names.
@@ -31,6 +31,7 @@ from projections.audit.facts import (
     WILL,
 )
 from projections.audit.rule_table import Rule
+from projections.audit.session_checker import SessionChecker, SessionMark, session_marks
 from projections.audit.shared_subscription_audit import SharedAudit
 from projections.audit.shared_subscription_steps import SharedStep
 from projections.audit.subscription_spans import SubscriptionSpans
@@ -49,6 +50,31 @@ _PACKED: Final = 16_384
 """Number of expectations that are collected before they are packed."""
 _AT_ONCE: Final = 1024
 """Number of messages that are compared with subscriptions at once."""
+
+
+# ------------------------------------------------------------------------------- sessions
+
+SESSION_COLUMNS: Final = (
+    "node", "session", "kind", "at", "ref", "topic", "digest", "before", "data", "payload",
+)  # fmt: skip
+
+
+def fold_sessions(plan: AuditPlan, rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the results; ``rows`` are sorted by node, session, position and kind."""
+    results = AuditResults(connections=plan.connections)
+    marks: dict[str, list[SessionMark]] = {}
+    for (node, session), group in groupby(rows, key=itemgetter(0, 1)):
+        log = plan.logs.get(node)
+        if log is None:
+            continue  # a claim about another node
+        if node not in marks:
+            marks[node] = session_marks(log, plan.complete.get(node, ()))
+        checker = SessionChecker(log, marks[node], session, results, plan.places.get(node))
+        for row in group:
+            checker.take(*row[2:])
+            yield from results.full()
+        checker.finish()
+    yield from results.rest()
 
 
 # ------------------------------------------------------------------------------- messages

@@ -7,8 +7,7 @@ claims about it. Only one session and its state are in memory at a time.
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -31,7 +30,7 @@ from projections.audit.audit_outcome import BROKER, PROJECTIONS
 from projections.audit.audit_results import AuditResults
 from projections.audit.event_codec import unpack_events
 from projections.audit.expected_packs import REQUIRED
-from projections.audit.facts import CLAIMED_SESSION, DUE, EVENTS, OWED
+from projections.audit.facts import DUE, EVENTS, OWED
 from projections.audit.home_rule import has_home, wrong_home
 from projections.audit.log_summary import BEYOND_ALL
 from projections.audit.rule_table import Rule
@@ -41,9 +40,8 @@ from projections.state.digests import digest
 from projections.state.snapshot import encode_session, expand_runs, reference_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from projections.audit.audit_results import AuditPlan, Row
     from projections.audit.event_codec import Packed
     from projections.audit.home_rule import LogPlace
     from projections.audit.log_summary import LogSummary
@@ -53,11 +51,6 @@ if TYPE_CHECKING:
 
 BEGUN, COMPLETED, CUT, ALL = "begun", "completed", "cut", "all"
 """Kinds of marks: a checkpoint begins or is complete, the log is cut, claims are complete."""
-
-SESSION_KINDS: Final = (CLAIMED_SESSION, DUE, EVENTS, OWED)
-SESSION_COLUMNS: Final = (
-    "node", "session", "kind", "at", "ref", "topic", "digest", "before", "data", "payload",
-)  # fmt: skip
 
 _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
 _OF_HOMES: Final = frozenset({SessionOpened, SessionSnapshot, Subscribed})
@@ -89,24 +82,6 @@ def session_marks(log: LogSummary, complete: Sequence[tuple[Position, str]]) -> 
     marks += [SessionMark(one.at, CUT, one.first) for one in log.cuts]
     marks += [SessionMark(bound, ALL, where) for bound, where in complete if bound <= log.end]
     return sorted((one for one in marks if log.whole <= one.at < log.trusted), key=lambda m: m.at)
-
-
-def fold_sessions(plan: AuditPlan, rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the results; ``rows`` are sorted by node, session, position and kind."""
-    results = AuditResults(connections=plan.connections)
-    marks: dict[str, list[SessionMark]] = {}
-    for (node, session), group in groupby(rows, key=itemgetter(0, 1)):
-        log = plan.logs.get(node)
-        if log is None:
-            continue  # a claim about another node
-        if node not in marks:
-            marks[node] = session_marks(log, plan.complete.get(node, ()))
-        checker = SessionChecker(log, marks[node], session, results, plan.places.get(node))
-        for row in group:
-            checker.take(*row[2:])
-            yield from results.full()
-        checker.finish()
-    yield from results.rest()
 
 
 class SessionChecker:

@@ -16,7 +16,7 @@ from cli.commands.replay import summary_lines, totals
 from cli.common import text
 from cli.logs.point_resolution import parse_point
 from cli.logs.topic_flags import check_filter
-from eventstore.errors import CorruptLog, CutMeanwhile, UsageError
+from eventstore.errors import CorruptLog, CutMeanwhile, UnknownLogFormat, UsageError
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
@@ -280,12 +280,18 @@ def test_the_noted_record_must_be_there() -> None:
 
 
 def test_parts_nodes_and_events() -> None:
-    log = Log().add().add(part=1).add(node="other").add({"e": "Later", "v": 9}, node="other")
+    log = (
+        Log()
+        .add()
+        .add(part=1)
+        .add(node="other")
+        .add({"e": "Acked", "v": 1, "session": 7}, node="other")
+    )
     found, _ = problems(numbered(log))
     assert [sequence for sequence, _ in found] == [2, 3, 4]
     assert found[0][1] == "is part 1 of a turn, part 0 is missing"
     assert found[1][1] == "belongs to another node, other"
-    assert found[2][1].startswith("cannot be read: entry 0: event 'Later' version 9")
+    assert found[2][1].startswith("cannot be read: entry 0: event Acked")
 
 
 def published(**fields: Any) -> MessagePublished:
@@ -475,6 +481,21 @@ def test_a_log_that_is_cut_while_it_is_checked() -> None:
         verifier.take(sequence, log.records[sequence - 1])
     verifier.end(5)
     assert found == []
+
+
+def test_a_format_that_is_not_known_is_damage_only_before_a_known_one() -> None:
+    log = checkpointed()
+    log.records[1] = b"FMQ\x02" + log.records[1][4:]
+    found: list[tuple[int, str]] = []
+    verifier = LogVerifier(lambda sequence, what: found.append((sequence, what)), None)
+    for sequence in (1, 2):
+        verifier.take(sequence, log.records[sequence - 1])
+    assert found == []
+    with pytest.raises(UnknownLogFormat, match="record 2 of the log has format 2"):
+        verifier.end(2)
+    verifier.take(3, log.records[2])
+    assert (found[0][0], "has format 2" in found[0][1]) == (2, True)
+    verifier.end(3)
 
 
 @pytest.mark.parametrize(("first", "live"), [(3, True), (1, True), (3, False)])
