@@ -23,7 +23,6 @@ from projections.audit.facts import (
     DUE,
     EFFECT,
     EVENTS,
-    NEEDED,
     RELEASED,
     RETAINED,
     SENT,
@@ -189,9 +188,6 @@ def fold_cuts(plan: AuditPlan, rows: Iterable[Row]) -> Iterator[Row]:
                     results.violation(Rule.CHECKPOINT, node, session, at, what)
             yield from results.full()
     yield from results.rest()
-
-
-CUT_KINDS: Final = (CARRIED, NEEDED)
 
 
 # ---------------------------------------------------------------------------------- owners

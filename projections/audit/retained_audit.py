@@ -21,7 +21,6 @@ from projections.audit.facts import (
     EXPIRED_SO,
     GRANT,
     REPEATED_SO,
-    REPLAY,
     RETAINED,
 )
 from projections.audit.log_summary import BEYOND_ALL
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from projections.audit.audit_results import AuditPlan, Row
     from projections.audit.log_summary import LogSummary
 
-RETAINED_KINDS: Final = (RETAINED, GRANT, REPLAY, CLAIMED_TOPIC)
 RETAINED_COLUMNS: Final = (
     "node", "kind", "at", "session", "ref", "time_ms", "number", "check", "topic", "digest",
     "before", "expires",
