@@ -15,13 +15,14 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 from spark.jobs.archive_job import archive
+from spark.jobs.fact_tables import FactTables
 from spark.jobs.jobs import rebuild
 from spark.jobs.pipeline import audit
 from spark.jobs.recovery_job import recovery_check
 from spark.report.traffic_stats import measure_traffic
 from spark.tables.source import FoldmqSource
 
-WORK = (FoldmqSource, archive, audit, measure_traffic, rebuild, recovery_check)
+WORK = (FactTables, FoldmqSource, archive, audit, measure_traffic, rebuild, recovery_check)
 """Entry points that import everything used in workers."""
 
 if __name__ == "__main__":

@@ -90,8 +90,9 @@ def _log(
 def _verify(source: SourceFlags, context: typer.Context, as_json: _Json = False) -> None:
     """Check the integrity of the log.
 
-    All records must be present, in order, intact and readable. Prints each problem with its record.
-    Exits with 1 if there are any. Checks all logs of a broker, unless --node names one.
+    Is it what was written? All records must be present, in order, intact and readable. Prints each
+    problem with its record. Exits with 1 if there are any. 'foldmq audit' checks what the events
+    say. Checks all logs of a broker, unless --node names one.
     """
     from cli.commands import verify_log
 
@@ -223,10 +224,11 @@ def _attest(
 ) -> None:
     """Compare the running broker with its log.
 
-    Rebuilds the state from the log, which is only read, and compares it with the broker's memory
-    and with the stored projections. Exits with 1 if anything differs, and prints the first position
-    where the states diverge. 'log verify' checks the log itself. With several logs each is compared
-    with its broker, unless --node names one.
+    Does it have the state of its log now? Rebuilds the state from the log, which is only read, and
+    compares it with the broker's memory and with the stored projections. Exits with 1 if anything
+    differs, and prints the first position where the states diverge. 'log verify' checks the log
+    itself, 'audit' what happened. With several logs each is compared with its broker, unless --node
+    names one.
     """
     from cli.commands import verify_state
 

@@ -187,6 +187,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "Compare the running broker with its log.",
             ),
             CommandEntry(
+                "audit",
+                "cli.spark.spark_commands",
+                "Check the guarantees of MQTT over the log.",
+            ),
+            CommandEntry(
                 "backup",
                 "cli.commands.backup_commands",
                 "Back up the log of a broker, running or not.",

@@ -1,4 +1,7 @@
-"""``foldmq spark audit``: checks the guarantees over a log, and the broker's state against it."""
+"""``foldmq audit``: checks the guarantees over a log, and the broker's state against it.
+
+``foldmq spark audit`` does the same with Spark, if the log is large.
+"""
 
 import dataclasses
 import sys
@@ -13,14 +16,11 @@ from cli.spark.claimed_states import (
     no_claims,
     with_open_ends,
 )
-from cli.spark.job_runner import Job, run_job, write_result
-from cli.spark.output import check_html, save_html
+from cli.spark.job_runner import Job, check_html, run_job, save_html, write_result
 from cli.spark.spark_flags import SparkFlags
 from eventstore.errors import UsageError
-from spark.jobs.audit_outcome import Outcome
-from spark.jobs.local_facts import NOTHING, SMALL, limits_here
-from spark.jobs.pipeline import audit
-from spark.report.html_report import audit_page
+from projections.audit.audit_outcome import Outcome
+from spark.jobs.pipeline import NOTHING, SMALL, all_here, audit, limits_here
 from spark.report.json_report import audit_json
 from spark.report.text_report import audit_text
 from spark.runtime.session import is_submitted
@@ -44,6 +44,9 @@ class AuditOptions:
 
 
 _RECORDS_TO_PREPARE = 1000
+_TOO_LARGE = (
+    "the log is too large to be audited in half of the free memory: use 'foldmq spark audit'"
+)
 
 
 def run_prepare(flags: SparkFlags) -> None:
@@ -61,10 +64,11 @@ def run_prepare(flags: SparkFlags) -> None:
     write_result("prepared: jobs on this machine start with the stored classes of Spark")
 
 
-def run_audit(flags: SparkFlags, wanted: AuditOptions) -> bool:
+def run_audit(flags: SparkFlags, wanted: AuditOptions, *, spark: bool = True) -> bool:
     """Audit, print the report; return whether there is no violation.
 
-    Raises NoLiveBroker if the broker is to be compared and does not answer.
+    Without ``spark`` in this process, else only small logs. Raises NoLiveBroker if the broker is to
+    be compared and does not answer, and OutOfMemory without Spark for a log that needs it.
     """
     if wanted.stored and wanted.alone:
         raise UsageError("--stored and --no-broker cannot be combined")
@@ -79,15 +83,25 @@ def run_audit(flags: SparkFlags, wanted: AuditOptions) -> bool:
     gather = no_claims if nobody else claims_of_projections if wanted.stored else claims_of_brokers
 
     # A given master asks for Spark.
-    limits = SMALL if flags.master is not None or is_submitted() else limits_here()
+    small = flags.master is not None or is_submitted()
+    limits = all_here() if not spark else SMALL if small else limits_here()
 
     def work(job: Job, claims: ClaimedStates) -> Outcome:
         with job.busy("auditing") as tell:
             found = audit(job.log, claims.rows, cluster=wanted.cluster, progress=tell, local=limits)
         return dataclasses.replace(found, notes=(*found.notes, *claims.notes))
 
-    outcome = run_job(flags, moment, with_open_ends(gather), work, when_needed=True)
+    outcome = run_job(
+        flags,
+        moment,
+        with_open_ends(gather),
+        work,
+        when_needed=True,
+        too_large=None if spark else _TOO_LARGE,
+    )
     if wanted.html is not None:
+        from spark.report.html_report import audit_page  # it needs Jinja
+
         save_html(wanted.html, audit_page(outcome))
     if wanted.as_json:
         write_result(text.json_line(audit_json(outcome)))

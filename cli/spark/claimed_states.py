@@ -10,6 +10,10 @@ from cli.logs.state_client import NoBroker, StateClient
 from cli.spark.log_location import Found
 from eventstore.format.positions import Position, position
 from eventstore.reading.log_source import LogSource
+from projections.audit.audit_outcome import ALL_CLAIM as ALL
+from projections.audit.audit_outcome import RETAINED_CLAIM as RETAINED
+from projections.audit.audit_outcome import SESSION_CLAIM as SESSION
+from projections.audit.audit_outcome import StateClaim
 from projections.log_proof import statement, unproven_end
 from projections.past.live_state import LiveState
 from projections.past.stored_projections import (
@@ -17,10 +21,6 @@ from projections.past.stored_projections import (
     StoredItem,
     StoredProjections,
 )
-from spark.jobs.audit_outcome import ALL_CLAIM as ALL
-from spark.jobs.audit_outcome import RETAINED_CLAIM as RETAINED
-from spark.jobs.audit_outcome import SESSION_CLAIM as SESSION
-from spark.jobs.audit_outcome import StateClaim
 
 BROKER, PROJECTIONS = "broker", "projections"
 _DIGITS = 16

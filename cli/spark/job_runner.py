@@ -2,24 +2,30 @@
 
 import asyncio
 import contextlib
+import errno
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
 from types import FrameType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pyspark.sql import SparkSession
-
+from cli.common import text
 from cli.spark.log_location import Found, find, until
 from cli.spark.spark_flags import MASTER, MEMORY, SparkFlags
 from cli.spark.spark_progress import Tasks, busy
 from eventstore.errors import UsageError
 from eventstore.reading.position_text import PointSpec
+from spark.runtime.errors import NotWritable, OutOfMemory
 from spark.runtime.session import is_submitted, kill_jvm, running_session
 from spark.tables.discovery import find_logs
 from spark.tables.log import Log
 from spark.tables.options import SourceOptions
 from spark.tables.planning import bytes_of, plan_ranges
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _Gathered = TypeVar("_Gathered")
 _Result = TypeVar("_Result")
@@ -29,7 +35,7 @@ class Job:
     """The context of a job; ``start`` starts Spark."""
 
     def __init__(
-        self, start: Callable[[], SparkSession], options: Mapping[str, str], found: Found
+        self, start: "Callable[[], SparkSession]", options: Mapping[str, str], found: Found
     ) -> None:
         self.log = Log(self.spark, options)
         self.found = found
@@ -37,7 +43,7 @@ class Job:
         self._session: SparkSession | None = None
         self._tasks: Tasks | None = None
 
-    def spark(self) -> SparkSession:
+    def spark(self) -> "SparkSession":
         """Return the session of Spark, which is started by the first call."""
         if self._session is None:
             self._session = self._start()
@@ -66,13 +72,15 @@ def run_job(
     idle: Callable[[_Gathered], _Result | None] = lambda _gathered: None,
     *,
     when_needed: bool = False,
+    too_large: str | None = None,
     record_classes: bool = False,
 ) -> _Result:
     """Find the log, collect data while it is open, run the job; return its result.
 
     ``at`` is the position up to which the log is read. Errors are found before Spark starts, if
     possible. If ``idle`` has a result, Spark is not started. ``when_needed``: Spark starts when the
-    job first uses it. ``record_classes`` is as for ``running_session``. Everything that was started
+    job first uses it; with ``too_large`` it never starts, and this is the error if it were needed.
+    ``record_classes`` is as for ``running_session``. Everything that was started
     has ended when this returns or raises, even after Ctrl-C.
     """
     if is_submitted() and flags.of_session:
@@ -100,7 +108,9 @@ def run_job(
         with contextlib.ExitStack() as session:
             options = {**found.options, **option}
 
-            def start() -> SparkSession:
+            def start() -> "SparkSession":
+                if too_large is not None:
+                    raise OutOfMemory(too_large)
                 log_bytes = 0 if record_classes else _log_bytes(options)
                 spark = session.enter_context(
                     _session(flags, log_bytes, record_classes=record_classes)
@@ -111,7 +121,7 @@ def run_job(
 
             job = Job(start, options, found)
             # A program that spark-submit runs must start it, or YARN takes it for failed.
-            if is_submitted() or not when_needed:
+            if too_large is None and (is_submitted() or not when_needed):
                 with busy("starting Spark"):
                     job.spark()
             return work(job, gathered)
@@ -125,7 +135,7 @@ def _log_bytes(given: Mapping[str, str]) -> int:
 
 def _session(
     flags: SparkFlags, log_bytes: int, *, record_classes: bool
-) -> contextlib.AbstractContextManager[SparkSession]:
+) -> contextlib.AbstractContextManager["SparkSession"]:
     return running_session(
         flags.master or MASTER,
         flags.memory or MEMORY,
@@ -139,6 +149,32 @@ def _session(
 def write_result(line: str) -> None:
     """Write a line of the result."""
     sys.stdout.write(line + "\n")
+
+
+def check_html(file: Path) -> None:
+    """Raise NotWritable or NoPlots before the job if the page cannot be drawn and written."""
+    from spark.report.svg import require_matplotlib
+
+    require_matplotlib()
+    directory = file.parent
+    if file.is_dir():
+        raise NotWritable(f"--html {text.escaped(str(file))}: is a directory, give a file")
+    if not directory.is_dir():
+        raise _unwritable(file, os.strerror(errno.ENOENT))
+    if not os.access(file if file.exists() else directory, os.W_OK):
+        raise _unwritable(file, os.strerror(errno.EACCES))
+
+
+def save_html(file: Path, content: str) -> None:
+    """Write a page; raises NotWritable."""
+    try:
+        file.write_text(content, "utf-8")
+    except OSError as error:
+        raise _unwritable(file, error.strerror or "failed") from None
+
+
+def _unwritable(file: Path, why: str) -> NotWritable:
+    return NotWritable(f"cannot write {text.escaped(str(file))}: {why.lower()}")
 
 
 @contextlib.contextmanager

@@ -20,7 +20,6 @@ from eventstore.reading.log_location import LogLocation
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import PointSpec
 from spark.runtime.session import is_local, is_submitted
-from spark.tables.directories import directory_text
 from spark.tables.discovery import find_in_archive, join_with_archive
 from spark.tables.options import SourceOptions
 from spark.tables.planning import plan_ranges
@@ -73,6 +72,8 @@ async def find(
 
 
 def _archive_alone(archive: dict[str, str], flags: SparkFlags) -> Found:
+    from spark.tables.directories import directory_text  # not before: it needs Arrow
+
     where = f"archive {directory_text(flags.archive or '')}"
     if flags.source.verbose:
         write_notice(f"reading {where}")
@@ -92,6 +93,8 @@ def absolute(path: str) -> str:
     try:
         place.encode()
     except UnicodeEncodeError:
+        from spark.tables.directories import directory_text
+
         raise UsageError(
             f"{directory_text(place)}: the name is not UTF-8, which Spark requires"
         ) from None

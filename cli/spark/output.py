@@ -1,9 +1,7 @@
 """Output of a job: a table or JSON lines on stdout, or a directory of files."""
 
 import contextlib
-import errno
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +35,6 @@ from eventstore.format.positions import (
     parse_position,
     sequence_of,
 )
-from spark.report.svg import require_matplotlib
 from spark.runtime.errors import NotWritable
 from spark.tables.directories import directory_text
 from spark.tables.log import Log
@@ -196,27 +193,3 @@ def save(found: DataFrame, to: OutputTarget) -> int:
     else:
         seen.write.parquet(directory)
     return int(counted.get["rows"])
-
-
-def check_html(file: Path) -> None:
-    """Raise NotWritable or NoPlots before the job if the page cannot be drawn and written."""
-    require_matplotlib()
-    directory = file.parent
-    if file.is_dir():
-        raise NotWritable(f"--html {text.escaped(str(file))}: is a directory, give a file")
-    if not directory.is_dir():
-        raise _unwritable(file, os.strerror(errno.ENOENT))
-    if not os.access(file if file.exists() else directory, os.W_OK):
-        raise _unwritable(file, os.strerror(errno.EACCES))
-
-
-def save_html(file: Path, content: str) -> None:
-    """Write a page; raises NotWritable."""
-    try:
-        file.write_text(content, "utf-8")
-    except OSError as error:
-        raise _unwritable(file, error.strerror or "failed") from None
-
-
-def _unwritable(file: Path, why: str) -> NotWritable:
-    return NotWritable(f"cannot write {text.escaped(str(file))}: {why.lower()}")

@@ -1,4 +1,4 @@
-"""The command ``foldmq spark``: Spark jobs on the whole log."""
+"""The commands ``foldmq audit`` and ``foldmq spark``: jobs on the whole log."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cli.logs.source_flags import SourceFlags, with_source_flags
 from cli.program.help_pages import Program
 from cli.spark.spark_flags import SparkFlags, with_spark_flags, with_spark_flags_but_archive
 
@@ -40,12 +41,26 @@ _Limit = Annotated[
     typer.Option("--limit", metavar="N", min=1, max=_MAX, help="Print at most N rows."),
 ]
 
+_Stored = Annotated[
+    bool,
+    typer.Option("--stored", help="Compare with the stored projections instead of the broker."),
+]
+_NoBroker = Annotated[
+    bool,
+    typer.Option("--no-broker", help="Audit only the log, without comparing with the broker."),
+]
+_Cluster = Annotated[
+    bool,
+    typer.Option("--cluster", help="Treat the nodes as one cluster: each session has one owner."),
+]
+
 spark_app = Program(no_args_is_help=True)
 rebuild_app = Program(no_args_is_help=True)
 
 
 def register_spark_commands(app: Program) -> None:
     """Add the commands to the program."""
+    app.command("audit")(_audit_here)
     app.add_typer(
         spark_app,
         name="spark",
@@ -94,32 +109,46 @@ for _what, _help in _REBUILT.items():
     rebuild_app.command(_what, help=_help)(_rebuilding(_what))
 
 
+@with_source_flags
+def _audit_here(
+    source: SourceFlags,
+    at: _At = None,
+    html: _Html = None,
+    stored: _Stored = False,
+    no_broker: _NoBroker = False,
+    cluster: _Cluster = False,
+    as_json: _Json = False,
+) -> None:
+    """Check the guarantees of MQTT over the whole log.
+
+    Did the broker do what MQTT promises: was every message delivered, once and in order? Also
+    compares the running broker's state with the log, except with --at. Prints a report. Exits with
+    1 if there are violations, and prints their positions. Takes half of the free memory at most;
+    'spark audit' audits larger logs.
+    """
+    from cli.spark import audit
+
+    wanted = audit.AuditOptions(at, html, as_json, stored, no_broker, cluster)
+    if not audit.run_audit(SparkFlags(source), wanted, spark=False):
+        raise typer.Exit(1)
+
+
 @spark_app.command("audit")
 @with_spark_flags
 def _audit(
     spark: SparkFlags,
     at: _At = None,
     html: _Html = None,
-    stored: Annotated[
-        bool,
-        typer.Option("--stored", help="Compare with the stored projections instead of the broker."),
-    ] = False,
-    no_broker: Annotated[
-        bool,
-        typer.Option("--no-broker", help="Audit only the log, without comparing with the broker."),
-    ] = False,
-    cluster: Annotated[
-        bool,
-        typer.Option(
-            "--cluster", help="Treat the nodes as one cluster: each session has one owner."
-        ),
-    ] = False,
+    stored: _Stored = False,
+    no_broker: _NoBroker = False,
+    cluster: _Cluster = False,
     as_json: _Json = False,
 ) -> None:
     """Check the guarantees of MQTT over the whole log.
 
-    Also compares the running broker's state with the log, except with --at. Prints a report. Exits
-    with 1 if there are violations, and prints their positions.
+    As 'foldmq audit', but Spark audits large logs. Also compares the running broker's state with
+    the log, except with --at. Prints a report. Exits with 1 if there are violations, and prints
+    their positions.
     """
     from cli.spark import audit
 
@@ -172,8 +201,9 @@ def _recovery_check(
 ) -> None:
     """Check that a restarted broker recovered its state.
 
-    After a crash or any other start, everything that was acknowledged or in flight before must
-    exist afterwards. Exits with 1 if anything is missing or wrong, and prints the positions.
+    Was anything lost at its last start? After a crash or any other start, everything that was
+    acknowledged or in flight before must exist afterwards. Exits with 1 if anything is missing or
+    wrong, and prints the positions.
     """
     from cli.spark import recovery_check
 

@@ -4,9 +4,10 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError
-from pyspark import SparkContext
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 _SHOW_AFTER = 0.5
 _UPDATE_EVERY = 0.5
@@ -15,12 +16,14 @@ _UPDATE_EVERY = 0.5
 class Tasks:
     """Counts the tasks of all stages seen running."""
 
-    def __init__(self, context: SparkContext) -> None:
+    def __init__(self, context: "SparkContext") -> None:
         self._tracker = context.statusTracker()
         self._known: dict[int, tuple[int, int]] = {}
 
     def __call__(self) -> tuple[int, int]:
         """Return the numbers of completed tasks and of all tasks."""
+        from py4j.protocol import Py4JError
+
         with contextlib.suppress(Py4JError, OSError):
             active = set(self._tracker.getActiveStageIds())
             for stage in active:

@@ -6,9 +6,9 @@ from pathlib import Path
 from cli.common import text
 from cli.common.units import seconds
 from cli.logs.point_resolution import parse_point
-from cli.spark.job_runner import Job, run_job
+from cli.spark.job_runner import Job, check_html, run_job, save_html
 from cli.spark.log_location import Found, since
-from cli.spark.output import check_html, output_target, save, save_html
+from cli.spark.output import output_target, save
 from cli.spark.spark_flags import SparkFlags
 from eventstore.errors import UsageError
 from spark.report.traffic_html import traffic_page

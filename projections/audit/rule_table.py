@@ -20,7 +20,7 @@ class Rule(StrEnum):
     """
 
     checked: str
-    """What is counted as checked; ``spark.jobs.statistics`` has the figures under this name."""
+    """What is counted as checked; ``statistics`` has the figures under this name."""
     promise: str
 
     def __new__(cls, name: str, checked: str, promise: str) -> Self:

@@ -1,75 +1,17 @@
-"""Facts: narrow rows of one table that the scan makes from the records of a log.
-
-All kinds of facts share the columns; each uses some of them. Positions are packed, times are Unix
-times in milliseconds.
-"""
+"""Facts as Arrow batches, which travel between Spark's tasks: see ``projections.audit.facts``."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from projections.audit.fact_buffer import folded
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-NODE: Final = 0
-"""About the log as a whole, for the driver: ``data`` is JSON, see ``chain_check.LogNote``."""
-EVENTS: Final = 8
-"""Events of a session (``data``, packed) from ``at`` on; ``payload`` where their fold needs it."""
-SPANS: Final = 1
-"""Events that begin or end subscriptions (``data``, packed), again; ``number`` 1: a snapshot."""
-EFFECT: Final = 9
-"""A message of ``session`` on ``topic``, published at ``ref``, took effect at ``at``.
-
-``number`` is its QoS plus four times the part of that record in its turn, ``check`` a checksum of
-its properties and payload, ``time_ms`` the time of its effect, ``size`` its
-``packed_size``, ``expires`` the Unix time in seconds at which it expires, 0: never."""
-SENT: Final = 2
-"""A message published at ``ref`` with QoS 2; it may take effect elsewhere in the log.
-
-``at`` is the position of this statement, ``size`` and ``expires`` are as for EFFECT; ``number`` 1:
-it becomes retained then, ``digest`` is that of the retained message, empty if it clears a topic."""
-RELEASED: Final = 3
-"""The message of ``ref`` took effect at ``at``; the scan did not see its publication.
-
-``session`` and ``number`` are as for EFFECT."""
-RETAINED: Final = 10
-"""The retained message of ``topic`` changed at ``at``: ``number`` is one of the four below, plus
-four times the QoS of the message. ``expires`` is as for EFFECT; for EXPIRED_SO it is the time of
-the record.
-
-From there on the message is known by ``ref``, and has this ``digest``, empty if there is none.
-``session`` is its publisher, empty if unknown."""
-REPLAY: Final = 4
-"""``session`` got the message of ``ref`` as a retained one, for the filter ``topic``, at ``at``.
-
-``time_ms`` is the position where the record of its turn begins, ``expires`` the time of the
-record in seconds; ``number`` 0: it was queued."""
-CARRIED: Final = 5
-"""The message of ``ref`` on ``topic`` was repeated at ``at`` because its record is cut off.
-
-``session`` is its publisher, empty if unknown; the other columns are as for SENT and EFFECT."""
-WILL: Final = 6
-"""A will was armed at ``at``, or another log assigned a message to a shared subscription there.
-
-``ref`` is the same position; ``topic`` and ``check`` are those of the message."""
-GRANT: Final = 7
-"""``session`` was granted the filter ``topic`` at ``at`` with QoS 1 or 2.
-
-``number`` is that QoS, plus 4 with No Local; ``time_ms`` is the time of the record."""
-
-MANY: Final = (EVENTS, EFFECT, RETAINED)
-"""Kinds with up to as many facts as the log has entries; the other kinds have fewer.
-
-Their numbers are the highest: Spark skips cached batches by the range of the values in them."""
-FEW: Final = (NODE, SPANS, SENT, RELEASED, REPLAY, CARRIED, WILL, GRANT)
-"""The other kinds."""
-
-SET, REPEATED_SO, CLEARED, EXPIRED_SO = 0, 1, 2, 3
-"""Kinds of changes of a retained message: published, repeated by a checkpoint (then ``check`` is
-its former position and ``before`` its digest there), removed by an operator, expired."""
+    from projections.audit.fact_buffer import FactChunk, Fold
 
 SCHEMA: Final = pa.schema(
     [
@@ -96,145 +38,29 @@ DDL: Final = (
     "before string, data binary, payload binary"
 )
 
-_ROWS = 8192
-"""Maximum rows of a batch."""
-_AS_OBJECTS: Final = 1024
-"""Bytes of a fact as Python objects."""
-_BYTES = 4 * 1024 * 1024
-"""Approximate maximum bytes of packed events in a batch."""
+
+def fact_batch(facts: FactChunk) -> pa.RecordBatch:
+    """Return facts as a batch."""
+    columns = facts.columns
+    arrays = [
+        pa.array(columns[field.name], field.type)
+        if field.name in columns
+        else pa.nulls(len(facts), field.type)
+        for field in SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def memory_of(batch: pa.RecordBatch) -> int:
-    """Return about how much memory an audit without Spark needs for the facts of a batch.
-
-    It copies events and messages some times, and makes Python objects of facts of other kinds.
-    """
-    kind = batch.column("kind")[0].as_py()
-    objects = 0 if kind in {EVENTS, EFFECT} else _AS_OBJECTS * batch.num_rows
-    size: int = batch.nbytes
-    return 4 * size + objects
-
-
-class FactColumns:
-    """Facts of one kind and one node, collected by column."""
-
-    __slots__ = ("_appends", "columns", "kind")
-
-    def __init__(self, kind: int, *columns: str) -> None:
-        self.kind = kind
-        self.columns: dict[str, list[Any]] = {name: [] for name in columns}
-        self._appends = [column.append for column in self.columns.values()]
-
-    def __len__(self) -> int:
-        """Return the number of facts."""
-        return len(next(iter(self.columns.values())))
-
-    def add(self, *values: Any) -> None:
-        """Add a fact, its values in the order of the columns."""
-        for append, value in zip(self._appends, values, strict=True):
-            append(value)
-
-    def extend(self, *values: Sequence[Any]) -> None:
-        """Add several facts: a sequence for each column, all of the same length."""
-        for column, some in zip(self.columns.values(), values, strict=True):
-            column.extend(some)
-
-    def take(self, node: str) -> Iterator[pa.RecordBatch]:
-        """Yield the facts as batches, and reset."""
-        for start, stop in self._pieces():
-            yield self._batch(node, start, stop)
-        for values in self.columns.values():
-            values.clear()
-
-    def _pieces(self) -> Iterator[tuple[int, int]]:
-        """Yield the range of rows of each batch: names may have 64 KiB, and repeat."""
-        count, start, size = len(self), 0, 0
-        texts = [self.columns[name] for name in ("session", "topic") if name in self.columns]
-        if sum(sum(map(len, column)) for column in texts) > _BYTES:
-            for number, names in enumerate(zip(*texts, strict=True)):
-                size += sum(map(len, names))
-                if size > _BYTES:
-                    yield start, number + 1
-                    start, size = number + 1, 0
-        if start < count:
-            yield start, count
-
-    def _batch(self, node: str, start: int, stop: int) -> pa.RecordBatch:
-        count = stop - start
-        arrays = []
-        for field in SCHEMA:
-            values = self.columns.get(field.name)
-            if values is not None:
-                arrays.append(pa.array(values[start:stop], field.type))
-            elif field.name == "kind":
-                arrays.append(pa.repeat(pa.scalar(self.kind, field.type), count))
-            elif field.name == "node":
-                arrays.append(pa.repeat(node, count))
-            else:
-                arrays.append(pa.nulls(count, field.type))
-        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+def fold_batches(
+    fold: Fold,
+    columns: Sequence[str],
+    results: Sequence[str],
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Yield the results of a fold of facts; ``columns`` and ``results`` are those of its rows."""
+    yield from map(fact_batch, folded(fold, _rows(batches, columns), results))
 
 
-class FactBuffer:
-    """The facts of one node that are not emitted yet."""
-
-    def __init__(self, node: str) -> None:
-        self._node = node
-        self._packed = 0
-        self.notes = FactColumns(NODE, "at", "data")
-        self.events = FactColumns(EVENTS, "session", "at", "data", "payload")
-        self.spans = FactColumns(SPANS, "session", "at", "number", "data")
-        self.effects = FactColumns(
-            EFFECT, "session", "at", "ref", "time_ms", "number", "check", "topic", "size", "expires"
-        )
-        self.sent = FactColumns(
-            *(SENT, "at", "ref", "time_ms", "number", "check", "topic", "digest"),
-            *("size", "expires"),
-        )
-        self.released = FactColumns(RELEASED, "session", "at", "ref", "time_ms", "number")
-        self.retained = FactColumns(
-            *(RETAINED, "session", "at", "ref", "number", "check", "topic", "digest", "before"),
-            "expires",
-        )
-        self.replays = FactColumns(
-            REPLAY, "session", "at", "ref", "time_ms", "number", "topic", "expires"
-        )
-        self.carried = FactColumns(
-            *(CARRIED, "session", "at", "ref", "time_ms", "number", "check", "topic", "digest"),
-            *("size", "expires"),
-        )
-        self.wills = FactColumns(WILL, "at", "ref", "check", "topic")
-        self.grants = FactColumns(GRANT, "session", "at", "time_ms", "number", "topic")
-        self._all = [one for one in vars(self).values() if isinstance(one, FactColumns)]
-        self.counts: Counter[int] = Counter()
-        """Number of emitted facts of each kind."""
-
-    def add_events(self, session: str, at: int, data: bytes, payload: bytes | None = None) -> None:
-        """Add packed events of a session."""
-        self.events.add(session, at, data, payload)
-        self._packed += len(data) + len(payload or b"")
-
-    def full(self) -> Iterator[pa.RecordBatch]:
-        """Yield batches of the numerous kinds."""
-        for rows in self._all:
-            if len(rows) >= _ROWS:
-                yield from self._take(rows)
-        if self._packed >= _BYTES:
-            self._packed = 0
-            if len(self.events):
-                yield from self._take(self.events)
-
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield all remaining facts except notes."""
-        for rows in self._all:
-            if len(rows) and rows is not self.notes:
-                yield from self._take(rows)
-
-    def last(self) -> Iterator[pa.RecordBatch]:
-        """Yield the notes."""
-        if len(self.notes):
-            yield from self._take(self.notes)
-
-    def _take(self, rows: FactColumns) -> Iterator[pa.RecordBatch]:
-        self.counts[rows.kind] += len(rows)
-        yield from rows.take(self._node)
+def _rows(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    for batch in batches:
+        yield from zip(*(batch.column(name).to_pylist() for name in columns), strict=True)

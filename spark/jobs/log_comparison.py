@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow as pa
-
 from eventstore.errors import CorruptLog
 from eventstore.format.records import decode_record
+from projections.audit.broker_logs import ComparedLog
 from projections.audit.exchange_audit import FollowedEnd, audit_exchange
+from projections.audit.local_facts import reduce_collections
 from projections.audit.rule_table import Violation
-from spark.jobs.audit_outcome import MAX_VIOLATIONS
-from spark.jobs.fact_scan import reduce_collections
-from spark.jobs.fact_source import whole_options
+from spark.jobs.fact_reading import whole_options
 from spark.runtime.marked_errors import mark_errors, name_log_in_errors
 from spark.runtime.sync_calls import run_sync
 from spark.tables.log import Log
@@ -26,6 +23,7 @@ from spark.tables.stored_log import open_records
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from eventstore.format.records import Record
@@ -84,44 +82,12 @@ def readable(log: Log) -> dict[str, ReadLog]:
     }
 
 
-@dataclass(slots=True)
-class Compared:
-    """The result of comparing one log with the others of its broker."""
-
-    log: str
-    due: int = 0
-    """Messages that the other logs owed it."""
-    compared: int = 0
-    """Messages that it took, compared with those of the other logs."""
-    ends: list[FollowedEnd] = field(default_factory=list)
-    violations: list[Violation] = field(default_factory=list)
-    """The first ones of each rule."""
-    counts: Counter[str] = field(default_factory=Counter)
-    """The number of violations of each rule."""
-
-    def add(self, violation: Violation) -> None:
-        """Add a violation."""
-        self.counts[violation.rule] += 1
-        if self.counts[violation.rule] <= MAX_VIOLATIONS:
-            self.violations.append(violation)
-
-    def remarks(self) -> Iterator[str]:
-        """Yield what is still on its way to the log."""
-        for one in self.ends:
-            if one.pending:
-                many = "message is" if one.pending == 1 else "messages are"
-                yield (
-                    f"node {self.log}: {one.pending:,} {many} still to be taken from {one.log}, "
-                    f"of which it has taken {one.through:,} of {one.last:,} records"
-                )
-
-
-def compare_logs(log: str, logs: Mapping[str, ReadLog]) -> Compared:
+def compare_logs(log: str, logs: Mapping[str, ReadLog]) -> ComparedLog:
     """Compare a log with the others of its broker; ``logs`` are all, in their order.
 
     The logs are read side by side, with bounded memory. Raises the errors of reading a log.
     """
-    result = Compared(log)
+    result = ComparedLog(log)
     ends = {name: one.ends for name, one in logs.items()}
     with reduce_collections():
         found = run_sync(audit_exchange(log, logs, result.add, ends=ends))
@@ -131,7 +97,7 @@ def compare_logs(log: str, logs: Mapping[str, ReadLog]) -> Compared:
 
 def compare_in_spark(
     spark: SparkSession, brokers: Sequence[Mapping[str, ReadLog]]
-) -> Iterator[Compared]:
+) -> Iterator[ComparedLog]:
     """Yield the results for all logs of brokers, each compared by a task of Spark."""
     pairs = [(number, log) for number, logs in enumerate(brokers) for log in logs]
     wanted = [(place, *pair) for place, pair in enumerate(pairs)]
@@ -148,6 +114,8 @@ def compare_in_spark(
 def _compare(
     brokers: Sequence[Mapping[str, ReadLog]], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
     with mark_errors():
         for batch in batches:
             columns = (batch.column(name).to_pylist() for name in ("broker", "log"))
@@ -158,13 +126,13 @@ def _compare(
             yield pa.RecordBatch.from_arrays([pa.array(data, pa.string())], list(_COLUMNS))
 
 
-def _values(one: Compared) -> list[Any]:
+def _values(one: ComparedLog) -> list[Any]:
     return [one.log, one.due, one.compared, one.ends, one.violations, one.counts]
 
 
-def _read(values: list[Any]) -> Compared:
+def _read(values: list[Any]) -> ComparedLog:
     log, due, compared, ends, violations, counts = values
-    return Compared(
+    return ComparedLog(
         *(log, due, compared, [FollowedEnd(*one) for one in ends]),
         *([Violation(*one) for one in violations], Counter(counts)),
     )

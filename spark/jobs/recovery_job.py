@@ -21,10 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import name as shown
 from eventstore.format.positions import format_position, index_of, position, sequence_of
-from projections.audit.rule_table import Rule, Violation
-from projections.log_proof import LogProof, proven_spans
-from spark.jobs.arrow_batches import arrow_batches_of, ddl
-from spark.jobs.audit_outcome import (
+from projections.audit.audit_outcome import (
     ALL_CLAIM,
     BROKER,
     MAX_VIOLATIONS,
@@ -32,6 +29,9 @@ from spark.jobs.audit_outcome import (
     SESSION_CLAIM,
     ClaimsCompared,
 )
+from projections.audit.rule_table import Rule, Violation
+from projections.log_proof import LogProof, proven_spans
+from spark.jobs.arrow_batches import arrow_batches_of, ddl
 from spark.jobs.folding import parse_event_json, report_contradictions, session_events
 from spark.jobs.session_check import SessionRecovery
 from spark.jobs.session_groups import group_by_session, sorted_by_session
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from eventstore.format.positions import Position
+    from projections.audit.audit_outcome import StateClaim
     from projections.log_proof import Doubt
-    from spark.jobs.audit_outcome import StateClaim
     from spark.jobs.session_groups import SessionGroup
     from spark.jobs.state_start import StateStarts
     from spark.tables.log import Log, LogBounds

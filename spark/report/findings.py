@@ -19,8 +19,8 @@ from projections.audit.rule_table import Rule
 from projections.log_proof import statement
 
 if TYPE_CHECKING:
+    from projections.audit.audit_outcome import LatencyHistogram, Outcome, RuleResult
     from projections.audit.rule_table import Violation
-    from spark.jobs.audit_outcome import LatencyHistogram, Outcome, RuleResult
 
 _MESSAGE = re.compile(r"\bmessage (\d+\.\d+)\b")
 _WHAT_LIMIT: Final = 500

@@ -15,7 +15,7 @@ from spark.report import findings
 from spark.report.plots import plots
 
 if TYPE_CHECKING:
-    from spark.jobs.audit_outcome import Outcome
+    from projections.audit.audit_outcome import Outcome
 
 VIOLATIONS: Final = 100
 """Maximum violations shown for each rule."""

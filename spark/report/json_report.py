@@ -11,7 +11,7 @@ from projections.log_proof import proof_object
 from spark.report import findings
 
 if TYPE_CHECKING:
-    from spark.jobs.audit_outcome import Outcome
+    from projections.audit.audit_outcome import Outcome
 
 
 def audit_json(outcome: Outcome) -> dict[str, Any]:

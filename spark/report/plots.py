@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from spark.jobs.audit_outcome import Outcome, SlowSession
+    from projections.audit.audit_outcome import Outcome, SlowSession
     from spark.report.figure_style import Plot
     from spark.report.series import LatencyShares, RateSeries
 

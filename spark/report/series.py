@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark.jobs.audit_outcome import DropCount, LatencyHistogram, RatePoint
+    from projections.audit.audit_outcome import DropCount, LatencyHistogram, RatePoint
 
 POINTS: Final = 400
 """Maximum points of a line: more are not visible."""

@@ -13,7 +13,7 @@ from spark.report.text_table import table_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from spark.jobs.audit_outcome import NodeSummary, Outcome
+    from projections.audit.audit_outcome import NodeSummary, Outcome
 
 VIOLATIONS: Final = 5
 """Maximum violations shown for each rule."""

@@ -16,7 +16,6 @@ from spark.tables.discovery import find_logs
 from spark.tables.node_names import nodes_of
 from spark.tables.options import SourceOptions
 from spark.tables.planning import plan_ranges, shuffle_partitions
-from spark.tables.source import register
 from spark.tables.stored_log import open_records
 
 if TYPE_CHECKING:
@@ -153,6 +152,8 @@ class Log:
         }
 
     def _table(self, rows: str, columns: tuple[str, ...]) -> DataFrame:
+        from spark.tables.source import register  # not before: it needs PySpark
+
         register(self.spark)
         options = {**self.options, "rows": rows}
         if columns:

@@ -9,10 +9,11 @@ from eventstore.errors import CorruptLog
 from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent
 from eventstore.format.positions import position
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from projections.audit.fact_scan import CheckedRecord
 from spark.runtime.marked_errors import name_log_in_errors
 from spark.tables.decoder import Decoder, sparse_rows
 from spark.tables.options import DROPMALFORMED, FAILFAST
-from spark.tables.record_checks import CheckedRecord, RecordChecker
+from spark.tables.record_checks import RecordChecker
 from spark.tables.record_frames import frame_of, mentioning
 from spark.tables.records import record_rows
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eventstore.errors import CorruptLog, CutMeanwhile, UnknownLogFormat
 from eventstore.format.records import GENESIS, Record, check_record, link_of
+from projections.audit.fact_scan import CheckedRecord
 from spark.tables.record_frames import frame_of
 from spark.tables.stored_log import open_records
 
@@ -14,23 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from spark.tables.stored_log import RecordRange
-
-
-@dataclass(slots=True)
-class CheckedRecord:
-    """A record and its damage."""
-
-    sequence: int
-    data: bytes | None
-    """None: it does not exist."""
-    record: Record | None
-    """None: it cannot be read."""
-    damage: str | None = None
-    void: bool = False
-    """Whether it is part of a turn that never finished.
-
-    A turn followed by a damaged or missing record counts as finished: that record was its last
-    part. If it was not, at least the damage is reported directly behind it."""
 
 
 class RecordChecker:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventstore.format.records import Record
-    from spark.tables.record_checks import CheckedRecord
+    from projections.audit.fact_scan import CheckedRecord
 
 NEED_EVENTS: Final = frozenset({"events", "entries"})
 """Columns that need decoded events."""

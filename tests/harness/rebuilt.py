@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from eventstore.reading.log_source import LogSource
     from harness.broker import Broker
     from harness.state_rows import Row
+    from projections.audit.audit_outcome import StateClaim
     from projections.state.node_state import NodeState
-    from spark.jobs.audit_outcome import StateClaim
     from spark.jobs.recovery_job import RecoveryOutcome
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from spark.jobs.local_facts import NOTHING
-from spark.jobs.pipeline import audit
+from spark.jobs.pipeline import NOTHING, audit
 from spark.report.json_report import audit_json
 from spark.runtime.session import running_session
 from spark.tables.log import Log

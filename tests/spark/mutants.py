@@ -26,7 +26,7 @@ from eventstore.format.records import (
     Record,
     decode_record,
 )
-from spark.tables.record_checks import CheckedRecord
+from projections.audit.fact_scan import CheckedRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,8 +3,7 @@
 import random
 
 from eventstore.format.positions import position
-from projections.audit.rule_table import RULES, Rule, Violation
-from spark.jobs.audit_outcome import (
+from projections.audit.audit_outcome import (
     ClaimsCompared,
     DropCount,
     LatencyHistogram,
@@ -14,6 +13,7 @@ from spark.jobs.audit_outcome import (
     RuleResult,
     SlowSession,
 )
+from projections.audit.rule_table import RULES, Rule, Violation
 
 BEGINS_MS = 1_780_000_000_000
 BOUNDS = tuple(2**bit for bit in range(21))

@@ -15,8 +15,8 @@ from cli.logs.source_flags import SourceFlags
 from cli.settings.settings import load_settings
 from cli.spark.claimed_states import claims_of_brokers, claims_of_projections
 from cli.spark.log_location import Found, _access
+from projections.audit.audit_outcome import BROKER, PROJECTIONS
 from projections.audit.rule_table import Rule
-from spark.jobs.audit_outcome import BROKER, PROJECTIONS
 from spark.jobs.pipeline import audit
 from spark.tables.log import Log
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from harness.broker import Broker
     from pyspark.sql import SparkSession
 
-    from spark.jobs.audit_outcome import StateClaim
+    from projections.audit.audit_outcome import StateClaim
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 __all__ = ["make_broker"]

@@ -12,10 +12,7 @@ from harness.nats import access
 from eventstore.format.events import Acked, Released, SessionExpired, Subscribed
 from eventstore.format.node_events import OperatorActed, RetainedCleared
 from eventstore.format.records import decode_record
-from projections.audit.rule_table import Rule
-from projections.state.digests import NO_DIGEST, retained_digest, session_digest
-from projections.state.node_state import NodeState
-from spark.jobs.audit_outcome import (
+from projections.audit.audit_outcome import (
     ALL_CLAIM,
     BROKER,
     PROJECTIONS,
@@ -23,8 +20,10 @@ from spark.jobs.audit_outcome import (
     SESSION_CLAIM,
     StateClaim,
 )
-from spark.jobs.local_facts import NOTHING, SMALL
-from spark.jobs.pipeline import audit
+from projections.audit.rule_table import Rule
+from projections.state.digests import NO_DIGEST, retained_digest, session_digest
+from projections.state.node_state import NodeState
+from spark.jobs.pipeline import NOTHING, SMALL, audit
 from spark.runtime.marked_errors import BadOption
 from spark.tables.log import Log
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from eventstore.format.positions import Position
-    from spark.jobs.audit_outcome import Outcome
+    from projections.audit.audit_outcome import Outcome
 
 Wrong = list[tuple["Position", str | None, str]]
 """Position, session, and part of the message."""

@@ -12,8 +12,7 @@ from holedlogs import lacking
 
 from eventstore.format.node_events import BrokerStarted
 from projections.audit.rule_table import Rule
-from spark.jobs.local_facts import NOTHING, SMALL, LocalLimits
-from spark.jobs.pipeline import audit
+from spark.jobs.pipeline import NOTHING, SMALL, LocalLimits, audit
 from spark.tables.log import Log
 
 if TYPE_CHECKING:

@@ -1,7 +1,11 @@
-"""``foldmq spark audit`` of a log that breaks a promise, in text and in JSON."""
+"""``foldmq audit`` and ``foldmq spark audit`` of a log that breaks a promise."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,18 +15,19 @@ from harness.nats import PASSWORD, USER
 from cli.spark import audit as audit_command
 from eventstore.format.events import Acked, SessionOpened
 from eventstore.format.node_events import BrokerStarted
-from spark.jobs.local_facts import SMALL, LocalLimits
-from spark.jobs.pipeline import audit
+from spark.jobs import pipeline
+from spark.jobs.pipeline import SMALL, LocalLimits, audit
 from spark.runtime.session import is_submitted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from harness.logs import LogBuilder
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.jobs.audit_outcome import Outcome
+    from projections.audit.audit_outcome import Outcome
     from spark.tables.log import Log
 
 HERE = LocalLimits(1 << 40, 1 << 40)
@@ -46,6 +51,41 @@ def test_audit_of_a_log_with_a_violation(
     (violation,) = found["violations"]
     assert (violation["rule"], violation["position"]) == ("acknowledgement", "2.0")
     assert violation["session"] == HOSTILE_ID
+
+
+def test_an_audit_needs_neither_spark_nor_arrow(
+    nats: Nats, new_log: Callable[..., LogBuilder], tmp_path: Path
+) -> None:
+    log = new_log("alone")
+    log.record(BrokerStarted("0.1"), SessionOpened("s", False, False, 4))
+    log.record(Acked("s", [7]))
+    log.store(nats)
+    for module in ("pyspark", "pyarrow", "numpy", "pandas"):
+        (tmp_path / f"{module}.py").write_text("raise ImportError(__name__)")
+    at = ("--nats-url", nats.url, "--nats-user", USER, "--nats-password", PASSWORD)
+    command = (sys.executable, "-m", "cli.main", "audit", *at, "--node", log.node, "--no-broker")
+    place = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run((*command, "--json"), env=place, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (1, "")
+    (violation,) = json.loads(ran.stdout)["violations"]
+    assert (violation["rule"], violation["position"]) == ("acknowledgement", "2.0")
+
+
+def test_a_log_that_does_not_fit_into_memory_is_left_to_spark(
+    spark: SparkSession,
+    nats: Nats,
+    new_log: Callable[..., LogBuilder],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = new_log("large")
+    log.record(BrokerStarted("0.1"))
+    log.store(nats)
+    monkeypatch.setattr(pipeline, "LOCAL_BYTES", 0)
+    monkeypatch.setattr(pipeline, "available_memory", lambda: 1000)
+    at = ("--nats-url", nats.url, "--nats-user", USER, "--nats-password", PASSWORD)
+    ran = run_here(spark, "audit", *at, "--node", log.node, "--no-broker", code=71)
+    assert ran.out == ""
+    assert ran.err.endswith("use 'foldmq spark audit'\n")
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,11 @@
-"""The join of checkpoints and cuts with their events equals a comparison of all with all."""
+"""Checkpoints and cuts of a log."""
 
 from __future__ import annotations
 
 import random
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-import pytest
-
-from projections.audit.rule_table import Rule
-from spark.jobs.chain_check import (
+from projections.audit.chain_check import (
     BEGUN,
     COMPLETED,
     CUT,
@@ -21,105 +15,13 @@ from spark.jobs.chain_check import (
     LogPiece,
     RecordLink,
 )
-from spark.jobs.checkpoint_lookup import _marked, cuts_behind, cuts_within, next_checkpoint
-from spark.jobs.log_summary import _completions, _cuts, summarize_logs
+from projections.audit.log_summary import _completions, _cuts, summarize_logs
+from projections.audit.rule_table import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from eventstore.format.positions import Position
-
-SEEDS = range(20)
-Row = tuple[Any, ...]
-
-
-def marked(
-    rows: list[Row], marks: list[tuple[str, int, int]], choose: Callable[..., Any]
-) -> list[Row]:
-    """The rows in two batches, each with the marks that are chosen for it."""
-    known = {
-        node: np.array(sorted(mark[1:] for mark in marks if mark[0] == node), np.int64).T
-        for node in {mark[0] for mark in marks}
-    }
-    names = ("node", "at", "until", "ref")
-    types = (pa.string(), pa.int64(), pa.int64(), pa.int64())
-    half = len(rows) // 2
-    batches = [
-        pa.RecordBatch.from_arrays(
-            [
-                pa.array(column, kind)
-                for column, kind in zip(zip(*some, strict=True), types, strict=True)
-            ],
-            names=names,
-        )
-        for some in (rows[:half], rows[half:])
-    ]
-    found = _marked(known, ("first", "second"), choose, iter(batches))
-    return [tuple(row.values()) for batch in found for row in batch.to_pylist()]
-
-
-def some_rows(chance: random.Random) -> list[Row]:
-    rows = []
-    for _ in range(40):
-        at = chance.randrange(100)
-        row = (chance.choice("abc"), at, at + chance.randrange(1, 60), chance.randrange(at + 1))
-        rows.append(row)
-    return rows
-
-
-def some_marks(chance: random.Random, *, in_order: bool) -> list[tuple[str, int, int]]:
-    """Marks of two of three nodes; both positions of each are behind those of the one before."""
-    marks = []
-    for node in "ab":
-        places = sorted(chance.sample(range(200), 2 * chance.randrange(1, 8)))
-        if not in_order:
-            chance.shuffle(places)
-        marks += [(node, *sorted(places[at : at + 2])) for at in range(0, len(places), 2)]
-    chance.shuffle(marks)
-    return marks
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_next_checkpoint(seed: int) -> None:
-    chance = random.Random(seed)
-    rows, marks = some_rows(chance), some_marks(chance, in_order=True)
-    found = [row for row in marked(rows, marks, next_checkpoint) if row[2] > row[5]]
-    expected = []
-    for node, at, until, ref in rows:
-        behind = [mark[1:] for mark in marks if mark[0] == node and mark[1] > at]
-        if behind and until > min(behind)[1]:
-            expected.append((node, at, until, ref, *min(behind)))
-    assert sorted(found) == sorted(expected)
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_cuts_within_intervals(seed: int, *, in_order: bool) -> None:
-    chance = random.Random(seed)
-    # a cut says that the log begins with what stands before it
-    cuts = [(node, cut, first) for node, first, cut in some_marks(chance, in_order=in_order)]
-    rows = some_rows(chance)
-    found = {row for row in marked(rows, cuts, cuts_within) if row[3] < row[5]}
-    assert found == {
-        (*row, cut, first)
-        for row, (node, cut, first) in product(rows, cuts)
-        if row[0] == node and row[1] < cut < row[2] and row[3] < first
-    }
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_cuts_that_leave_something(seed: int, *, in_order: bool) -> None:
-    chance = random.Random(seed)
-    cuts = [(node, cut, first) for node, first, cut in some_marks(chance, in_order=in_order)]
-    rows = some_rows(chance)
-    found = {row for row in marked(rows, cuts, cuts_behind) if row[5] <= row[1]}
-    assert found == {
-        (*row, cut, first)
-        for row, (node, cut, first) in product(rows, cuts)
-        if row[0] == node and first <= row[1] < cut
-    }
-
 
 # --------------------------------------------------------------------- checkpoints of a log
 

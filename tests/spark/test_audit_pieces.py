@@ -17,11 +17,17 @@ from eventstore.format.event_parsing import entries
 from eventstore.format.events import Acked, Delivered, MessagePublished
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import GENESIS, decode_record
-from projections.audit.rule_table import Rule
-from projections.audit.unfinished_deliveries import BUCKETS
-from spark.jobs import statistics
-from spark.jobs.audit_outcome import MAX_VIOLATIONS
-from spark.jobs.chain_check import (
+from projections.audit import statistics
+from projections.audit.audit_outcome import MAX_VIOLATIONS
+from projections.audit.audit_results import (
+    RESULT_COLUMNS,
+    SLOWEST,
+    AuditResults,
+    AuditTotals,
+    bounded,
+    quantile,
+)
+from projections.audit.chain_check import (
     COUNTS,
     PIECE,
     PROBLEM,
@@ -32,20 +38,16 @@ from spark.jobs.chain_check import (
     check_link,
     join_pieces,
 )
-from spark.jobs.event_codec import pack_events, packed_item, unpack_events
-from spark.jobs.fact_schema import EFFECT, EVENTS, NODE, RELEASED, SENT, FactBuffer
-from spark.jobs.fact_source import FactRange, FactsPartition, FactsReader
-from spark.jobs.histogram import MIN_MS, RateCounts, interval_ms, merge_rates
-from spark.jobs.log_summary import BEYOND_ALL, summarize_logs
-from spark.jobs.session_result_rows import (
-    SLOWEST,
-    TOTALS,
-    VIOLATION,
-    AuditTotals,
-    SessionResults,
-    bounded,
-    quantile,
-)
+from projections.audit.event_codec import pack_events, packed_item, unpack_events
+from projections.audit.fact_buffer import FactBuffer
+from projections.audit.facts import EFFECT, EVENTS, NODE, RELEASED, SENT, TOTALS, VIOLATION
+from projections.audit.histogram import MIN_MS, RateCounts, interval_ms, merge_rates
+from projections.audit.log_summary import BEYOND_ALL, summarize_logs
+from projections.audit.rule_table import Rule
+from projections.audit.unfinished_deliveries import BUCKETS
+from spark.jobs.fact_reading import FactRange
+from spark.jobs.fact_schema import fact_batch
+from spark.jobs.fact_source import FactsPartition, FactsReader
 from spark.tables.options import SourceOptions
 from spark.tables.stored_log import RecordRange
 
@@ -254,8 +256,8 @@ def test_long_names_make_small_batches() -> None:
     numbers = [[number] * count for number in range(7)]
     facts.effects.extend(["s"] * count, *numbers[:5], [topic] * count, *numbers[5:])
     batches = list(facts.rest())
-    assert sum(batch.num_rows for batch in batches) == facts.counts[EFFECT] == count
-    assert max(batch.nbytes for batch in batches) < 16 << 20
+    assert sum(map(len, batches)) == facts.counts[EFFECT] == count
+    assert max(fact_batch(facts).nbytes for facts in batches) < 16 << 20
 
 
 def test_as_many_pieces_as_one_can_hold() -> None:
@@ -302,7 +304,7 @@ def test_readers_of_one_log_count_in_the_same_intervals(monkeypatch: pytest.Monk
     for _ in range(2000):
         log.record(Acked("s", [1]))
     log.stream = "COPY"
-    monkeypatch.setattr("spark.tables.discovery.find_logs", lambda _options: [HeldLog(log)])
+    monkeypatch.setattr("spark.jobs.fact_reading.find_logs", lambda _options: [HeldLog(log)])
     reader = FactsReader(SourceOptions.read({"archive": "none", "partitions": "50"}))
     parts = reader.partitions()
     assert len(parts) == 50
@@ -352,10 +354,14 @@ def test_quantiles_are_bounds_of_their_bucket() -> None:
     assert bounded(quantile(buckets, 0.01), 300) == 0
 
 
+def rows_of(results: AuditResults) -> list[dict[str, Any]]:
+    return [dict(zip(RESULT_COLUMNS, row, strict=True)) for row in results.rest()]
+
+
 def test_totals_of_tasks_are_put_together() -> None:
     tasks = []
     for task in range(3):
-        results = SessionResults()
+        results = AuditResults()
         for number in range(30):
             longest = task * 100 + number
             results.totals.add_session("n", f"s{longest}", latencies(longest), {1: longest})
@@ -363,8 +369,7 @@ def test_totals_of_tasks_are_put_together() -> None:
         tasks.append(results)
     totals = AuditTotals()
     for results in tasks:
-        (batch,) = results.rest()
-        (row,) = batch.to_pylist()
+        (row,) = rows_of(results)
         assert row["kind"] == TOTALS
         totals.merge(orjson.loads(row["data"]))
     assert totals.counts["expected"] == 15
@@ -376,12 +381,12 @@ def test_totals_of_tasks_are_put_together() -> None:
 
 
 def test_violations_that_are_too_many_are_counted() -> None:
-    results = SessionResults()
+    results = AuditResults()
     for number in range(MAX_VIOLATIONS + 50):
         results.violation("order", "n", "s", number, "what")
     results.violation("queue", "n", "s", 1, "what")
-    rows = [row for batch in (*results.full(), *results.rest()) for row in batch.to_pylist()]
-    kept = [row["rule"] for row in rows if row["kind"] == VIOLATION]
+    rows = rows_of(results)
+    kept = [row["topic"] for row in rows if row["kind"] == VIOLATION]
     assert (kept.count("order"), kept.count("queue")) == (MAX_VIOLATIONS, 1)
     totals = orjson.loads(rows[-1]["data"])
     assert totals["counts"]["wrong order"] == MAX_VIOLATIONS + 50

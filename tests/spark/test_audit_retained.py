@@ -1,34 +1,32 @@
-"""Retained messages due to subscribers, and the violations sent to the driver: hand-made tables."""
+"""Retained messages due to subscribers, and the violations that reach the driver: made by hand."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from projections.audit.audit_outcome import MAX_VIOLATIONS
+from projections.audit.audit_results import RESULT_COLUMNS, AuditPlan
+from projections.audit.facts import GRANT, NEEDED, OWED, RETAINED, SET, TOTALS, VIOLATION
+from projections.audit.log_summary import BEYOND_ALL, Checkpoint, LogSummary, RecordedCut
+from projections.audit.retained_audit import RETAINED_COLUMNS, fold_retained
 from protocol.mqtt.topics import matches
-from spark.jobs.audit_outcome import MAX_VIOLATIONS
-from spark.jobs.fact_schema import DDL, GRANT, RETAINED, SET
+from spark.jobs.fact_schema import DDL
 from spark.jobs.fact_tables import FactTables
-from spark.jobs.log_summary import BEYOND_ALL, LogSummary
-from spark.jobs.pipeline import _rows_for_driver
-from spark.jobs.retained_rules import _asked, _periods, expected_retained, retained_intervals
-from spark.jobs.session_result_rows import NEEDED, OF_RESULTS, TOTALS, VIOLATION
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Iterable
 
-NAMES = [name.split()[0] for name in DDL.split(", ")]
+    from pyspark.sql import SparkSession
+
 TOPICS = ("a", "a/b", "a/c", "b", "b/c/d", "$x")
 FILTERS = ("a", "a/#", "#", "+/c", "b/+/d", "nothing", "+")
 NODES = ("one", "two")
 Row = dict[str, Any]
-
-
-def facts_of(rows: list[Row], spark: SparkSession) -> FactTables:
-    table = spark.createDataFrame([tuple(row.get(name) for name in NAMES) for row in rows], DDL)
-    wild = {node: [one for one in FILTERS if "+" in one or "#" in one] for node in NODES}
-    return FactTables(table, table, Counter(row["kind"] for row in rows), wild)
 
 
 def history(chance: random.Random) -> list[Row]:
@@ -36,25 +34,31 @@ def history(chance: random.Random) -> list[Row]:
     rows: list[Row] = []
     for at in range(10, 600):
         node = chance.choice(NODES)
+        row: Row = {"node": node, "at": at, "time_ms": 0, "expires": 0, "ref": at}
         if chance.random() < 0.6:
             qos, there = chance.choice([0, 1, 2]), chance.random() < 0.6
-            rows.append(
-                {
-                    "kind": RETAINED, "node": node, "topic": chance.choice(TOPICS), "at": at,
-                    "ref": at, "number": SET + 4 * qos, "digest": str(at) if there else "",
-                }
-            )  # fmt: skip
+            row |= {"kind": RETAINED, "topic": chance.choice(TOPICS), "number": SET + 4 * qos}
+            row["digest"] = str(at) if there else ""
         else:
-            rows.append(
-                {
-                    "kind": GRANT, "node": node, "topic": chance.choice(FILTERS), "at": at,
-                    "session": f"s{at % 7}", "number": 1,
-                }
-            )  # fmt: skip
+            row |= {"kind": GRANT, "topic": chance.choice(FILTERS), "number": 1}
+            row["session"] = f"s{at % 7}"
+        rows.append(row)
     return rows
 
 
-def known(rows: list[Row], whole: int) -> list[tuple[Any, ...]]:
+def folded(rows: Iterable[Row], **given: Any) -> list[Row]:
+    """The results of the fold."""
+    logs = {
+        node: LogSummary(node, 0, 600, 0, 100, BEYOND_ALL, BEYOND_ALL, **given) for node in NODES
+    }
+    in_order = sorted(rows, key=lambda row: (row["node"], row["at"]))
+    told = fold_retained(
+        AuditPlan(logs), (tuple(map(row.get, RETAINED_COLUMNS)) for row in in_order)
+    )
+    return [dict(zip(RESULT_COLUMNS, row, strict=True)) for row in told]
+
+
+def due(rows: list[Row], whole: int) -> list[tuple[Any, ...]]:
     """Node, session, position, message and filter of each message that must be sent."""
     found, last = [], {}
     for row in rows:
@@ -70,45 +74,82 @@ def known(rows: list[Row], whole: int) -> list[tuple[Any, ...]]:
     return sorted(found)
 
 
-def test_messages_retained_at_the_grant_must_be_sent(spark: SparkSession) -> None:
+def test_messages_retained_at_the_grant_must_be_sent() -> None:
     rows = history(random.Random(3))
-    facts = facts_of(rows, spark)
-    logs = {node: LogSummary(node, 0, 600, 0, 100, BEYOND_ALL, BEYOND_ALL) for node in NODES}
-    held = retained_intervals(facts, None, {}).persist()
-    found = sorted(map(tuple, expected_retained(facts, held, logs).collect()))
-    assert found == known(rows, 100)
+    found = [row for row in folded(rows) if row["kind"] == OWED]
+    keys = ("node", "session", "at", "ref", "topic")
+    assert sorted(tuple(row[key] for key in keys) for row in found) == due(rows, 100)
     assert len(found) > 100
-    # Grants are not compared with what was not there then: not one row more is made of them.
-    grants = facts.of(GRANT).selectExpr("node", "session", "at", "topic as filter")
-    assert _asked(grants, _periods(held), facts.wild).count() == len(known(rows, 0))
-    held.unpersist()
 
 
-def result(kind: str, rule: str | None, node: str, at: int) -> tuple[Any, ...]:
-    return (kind, node, "s", at, rule, None, None, None, None)
+def retained(rows: list[Row], node: str) -> list[tuple[int, int, int]]:
+    """Position, end and message of all that was retained in a log."""
+    told: list[tuple[int, int, int]] = []
+    for topic in TOPICS:
+        some = [
+            row
+            for row in rows
+            if (row["kind"], row["node"], row["topic"]) == (RETAINED, node, topic)
+        ]
+        ends = [row["at"] for row in some[1:]] + [BEYOND_ALL]
+        told += [
+            (row["at"], end, row["ref"])
+            for row, end in zip(some, ends, strict=True)
+            if row["digest"]
+        ]
+    return told
 
 
-def test_the_driver_gets_the_first_of_many_violations(spark: SparkSession) -> None:
-    def many() -> DataFrame:
-        places = [(node, at) for at in range(MAX_VIOLATIONS) for node in ("b", "a")]
-        rows = [result(VIOLATION, "order", *place) for place in places]
-        rows += [result(VIOLATION, "queue", "b", 7), result(NEEDED, None, "b", 8)]
-        rows += [result(TOTALS, None, "", 0) for _ in range(MAX_VIOLATIONS + 5)]
-        return spark.createDataFrame(rows, OF_RESULTS)
+@pytest.mark.parametrize("seed", range(10))
+def test_marks_concern_what_is_retained_there(seed: int) -> None:
+    """The first checkpoint behind a message must repeat it, and cuts need what they cut off."""
+    chance = random.Random(seed)
+    rows = [row for row in history(chance) if row["at"] % 5]  # the rest is for the marks
+    places = sorted(chance.sample(range(100, 600, 5), 12))
+    checkpoints = tuple(Checkpoint(*places[at : at + 2]) for at in range(0, 12, 2))
+    cuts = tuple(
+        RecordedCut(at, at - chance.randrange(40)) for at in chance.sample(range(100, 600, 5), 5)
+    )
+    found = folded(rows, checkpoints=checkpoints, cuts=cuts)
+    lost, needed = Counter[Any](), Counter[Any]()
+    for node in NODES:
+        for at, until, ref in retained(rows, node):
+            mark = next((one for one in checkpoints if one.begun > at), None)
+            if mark is not None and until > mark.completed:
+                lost[node, mark.completed] += 1
+            needed.update((node, cut.at) for cut in cuts if at < cut.at < until and ref < cut.first)
+    assert lost == Counter((row["node"], row["at"]) for row in found if row["kind"] == VIOLATION)
+    assert needed == Counter(
+        (row["node"], row["at"])
+        for row in found
+        if row["kind"] == NEEDED
+        for _ in row["data"].split(b",")
+    )
+    assert lost
+    assert needed
 
-    told = _rows_for_driver(many(), 100).collect()
-    counts = Counter((row["kind"], row["rule"]) for row in told)
-    assert counts == {
-        (VIOLATION, "order"): MAX_VIOLATIONS,
+
+def result(kind: int, rule: str | None, node: str, at: int) -> tuple[Any, ...]:
+    return (kind, node, "s", at, rule, None, None, None, None, None)
+
+
+@pytest.mark.parametrize("tasks", [1, 100])
+def test_the_driver_gets_the_first_violations(spark: SparkSession, tasks: int) -> None:
+    """All of few tasks, for each keeps that many, else those that are shown."""
+    places = [(node, at) for at in range(MAX_VIOLATIONS) for node in ("b", "a")]
+    rows = [result(VIOLATION, "order", *place) for place in places]
+    rows += [result(VIOLATION, "queue", "b", 7), result(NEEDED, None, "b", 8)]
+    rows += [result(TOTALS, None, "", 0) for _ in range(MAX_VIOLATIONS + 5)]
+    with ExitStack() as kept:
+        facts = FactTables(spark.createDataFrame([], DDL), tasks, kept)
+        table = facts.made(RESULT_COLUMNS, rows)
+        told = [dict(zip(RESULT_COLUMNS, row, strict=True)) for row in facts.results([table])]
+    many = MAX_VIOLATIONS * (2 if tasks == 1 else 1)
+    assert Counter((row["kind"], row["topic"]) for row in told) == {
+        (VIOLATION, "order"): many,
         (VIOLATION, "queue"): 1,
         (TOTALS, None): MAX_VIOLATIONS + 5,
     }
-    first = {(row["node"], row["at"]) for row in told if row["rule"] == "order"}
-    assert first == {("a", at) for at in range(MAX_VIOLATIONS)}
-
-
-def test_the_driver_gets_all_violations_of_few_tasks(spark: SparkSession) -> None:
-    rows = [result(VIOLATION, "order", "a", 1), result(NEEDED, None, "a", 2)]
-    rows += [result(TOTALS, None, "", 0)]
-    told = _rows_for_driver(spark.createDataFrame(rows, OF_RESULTS), 1).collect()
-    assert Counter(row["kind"] for row in told) == {VIOLATION: 1, TOTALS: 1}
+    if tasks > 1:
+        first = {(row["node"], row["at"]) for row in told if row["topic"] == "order"}
+        assert first == {("a", at) for at in range(MAX_VIOLATIONS)}

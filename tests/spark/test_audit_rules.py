@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections import Counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -14,13 +12,12 @@ from harness.nats import access
 from harness.spark_plans import compiled
 from holedlogs import BROKEN_HOLED, KEPT_HOLED
 
+from projections.audit import local_facts
+from projections.audit.facts import CARRIED, EFFECT, RELEASED, RETAINED, SENT
+from projections.audit.log_folds import MESSAGE_COLUMNS, RELEASED_COLUMNS, fold_released
 from projections.audit.rule_table import OF_SEVERAL_LOGS, RULES, Rule, Violation
-from spark.jobs import expected_deliveries, local_facts, local_sessions, pipeline
-from spark.jobs.expected_deliveries import published_messages
-from spark.jobs.fact_schema import CARRIED, DDL, RELEASED, SCHEMA, SENT
-from spark.jobs.fact_tables import FactTables
-from spark.jobs.local_facts import LOCAL_BYTES, NOTHING, SMALL, LocalLimits
-from spark.jobs.pipeline import audit
+from spark.jobs import fact_tables, pipeline
+from spark.jobs.pipeline import LOCAL_BYTES, NOTHING, SMALL, LocalLimits, audit
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.jobs.audit_outcome import Outcome
+    from projections.audit.audit_outcome import Outcome
 
 ALL_BROKEN = (*BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES, *BROKEN_HOLED)
 ALL = (*ALL_BROKEN, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES, *KEPT_HOLED)
@@ -91,7 +88,7 @@ def no_session() -> NoReturn:
 
 
 @pytest.mark.parametrize(
-    "few_spans", [expected_deliveries.FEW_SPANS, 0], ids=["few subscriptions", "many"]
+    "at_once", [fact_tables.MANY_SPANS, 400], ids=["few subscriptions", "many"]
 )
 @pytest.mark.parametrize("which", ["some", pytest.param("all", marks=pytest.mark.long)])
 def test_spark_finds_the_same(
@@ -100,14 +97,14 @@ def test_spark_finds_the_same(
     some: list[str],
     monkeypatch: pytest.MonkeyPatch,
     which: str,
-    few_spans: int,
+    at_once: int,
 ) -> None:
-    """Spark compares with a few subscriptions in memory, and joins with many."""
-    monkeypatch.setattr(expected_deliveries, "FEW_SPANS", few_spans)
+    """Tasks have all subscriptions in memory if they are few, else those of some sessions."""
+    monkeypatch.setattr(fact_tables, "MANY_SPANS", at_once)
     options = of(stored, some if which == "some" else NAMES)
     here = audit(Log(no_session, options), cluster=False, local=SMALL)
     assert {one.rule for one in here.violations} == OF_ONE_LOG
-    with compiled(spark) if few_spans else contextlib.nullcontext():
+    with compiled(spark):
         same(audit(Log(spark, options), cluster=False, local=NOTHING), here)
 
 
@@ -123,14 +120,6 @@ def same(found: Outcome, other: Outcome) -> None:
     assert found.rules == other.rules
     assert found.notes == other.notes
     assert found.latencies == other.latencies
-
-
-@pytest.mark.parametrize("sorted_bytes", [1 << 30, 1], ids=["at once", "session by session"])
-def test_another_way_to_the_outcome_finds_the_same(
-    stored: Nats, outcome: Outcome, monkeypatch: pytest.MonkeyPatch, sorted_bytes: int
-) -> None:
-    monkeypatch.setattr(local_sessions, "_SORTED", sorted_bytes)
-    same(audit(Log(no_session, of(stored, NAMES)), cluster=False, local=SMALL), outcome)
 
 
 def of_nodes(outcome: Outcome, names: list[str]) -> tuple[Violation, ...]:
@@ -169,7 +158,7 @@ def test_a_log_whose_deliveries_do_not_fit_into_memory_is_audited_in_spark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pipeline, "LOCAL_BYTES", 0)
-    monkeypatch.setattr(local_sessions, "_COPIES", 1 << 40)
+    monkeypatch.setattr(local_facts, "_DUE_COPIES", 1 << 40)
     started = []
 
     def session() -> SparkSession:
@@ -197,9 +186,9 @@ def test_a_log_whose_deliveries_do_not_fit_into_memory_is_audited_in_spark(
 def test_limits_follow_from_memory_and_cores(
     monkeypatch: pytest.MonkeyPatch, available: int | None, cores: int, log_bytes: int
 ) -> None:
-    monkeypatch.setattr(local_facts, "available_memory", lambda: available)
-    monkeypatch.setattr(local_facts, "usable_cores", lambda: cores)
-    found = local_facts.limits_here()
+    monkeypatch.setattr(pipeline, "available_memory", lambda: available)
+    monkeypatch.setattr(pipeline, "usable_cores", lambda: cores)
+    found = pipeline.limits_here()
     assert found.log_bytes == log_bytes
     assert found.memory == (None if available is None else available // 2)
 
@@ -211,19 +200,15 @@ def test_every_rule_is_broken_by_some_log() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_the_more_complete_repetition_counts(spark: SparkSession, order: tuple[int, int]) -> None:
+def test_the_more_complete_repetition_counts(order: tuple[int, int]) -> None:
     """A message that is repeated before a cut may be said not to be retained any more."""
     told: list[dict[str, Any]] = [
-        {"kind": CARRIED, "at": at(9), "ref": at(2), "number": 0, "topic": "t", "digest": ""},
-        {"kind": SENT, "at": at(2), "ref": at(2), "number": 1, "topic": "t", "digest": "abcd"},
+        {"kind": CARRIED, "at": at(9), "number": 0, "topic": "t", "digest": ""},
+        {"kind": SENT, "at": at(2), "number": 1, "topic": "t", "digest": "abcd"},
     ]
-    released = {"kind": RELEASED, "session": "p", "at": at(4), "ref": at(2), "number": 2 | 1 << 2}
-    rows = [{"node": "n", **one} for one in (told[order[0]], told[order[1]], released)]
-    table = spark.createDataFrame([tuple(map(one.get, SCHEMA.names)) for one in rows], DDL)
-    messages = published_messages(
-        FactTables(table, table, Counter({CARRIED: 1, SENT: 1, RELEASED: 1}))
-    )
-    assert messages.released is not None
-    (row,) = messages.released.collect()
-    assert (row["number"], row["digest"], row["topic"]) == (1, "abcd", "t")
-    assert (row["level"], row["at"], row["turn"]) == (2, at(4), at(3))
+    released = {"kind": RELEASED, "session": "p", "at": at(4), "number": 2 | 1 << 2}
+    rows = [{"node": "n", "ref": at(2), **one} for one in (*(told[n] for n in order), released)]
+    found = fold_released(tuple(map(row.get, MESSAGE_COLUMNS)) for row in rows)
+    effect, retained = (dict(zip(RELEASED_COLUMNS, row, strict=True)) for row in found)
+    assert (effect["kind"], effect["at"], effect["topic"]) == (EFFECT, at(4), "t")
+    assert (retained["kind"], retained["digest"], retained["time_ms"]) == (RETAINED, "abcd", at(3))

@@ -9,12 +9,12 @@ import orjson
 from brokenlogs import at, closed, delivered, opened
 
 from eventstore.format.events import Subscribed, Unsubscribed
+from projections.audit.audit_results import AuditResults
+from projections.audit.event_codec import pack_events, packed_item
+from projections.audit.expected_packs import REQUIRED
+from projections.audit.log_summary import BEYOND_ALL, LogSummary
 from projections.audit.rule_table import UNEXPECTED, Rule
-from spark.jobs.event_codec import pack_events, packed_item
-from spark.jobs.expected_packs import REQUIRED
-from spark.jobs.log_summary import BEYOND_ALL, LogSummary
-from spark.jobs.session_checker import BEGUN, COMPLETED, SessionChecker, SessionMark
-from spark.jobs.session_result_rows import SessionResults
+from projections.audit.session_checker import BEGUN, COMPLETED, SessionChecker, SessionMark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ def run(
     marks: Sequence[SessionMark] = (),
 ) -> dict[str, int]:
     """Audit a session; return how much was wrong, by rule."""
-    results = SessionResults()
+    results = AuditResults()
     one = SessionChecker(LOG, marks, "s", results)
     one.happened(pack_events([packed_item(event, place, 0, 0) for event, place in steps]), None)
     for place, ref, topic_filter in owed:
@@ -69,15 +69,15 @@ def test_retained_messages_must_be_sent_until_the_filter_changes() -> None:
 
 
 def test_a_message_of_two_subscriptions_is_expected_once() -> None:
-    results = SessionResults()
+    results = AuditResults()
     one = SessionChecker(LOG, (), "s", results)
     steps = [(opened(), at(1)), (Subscribed("s", [("t", 1), ("#", 2)]), at(1, 1))]
     after = [(delivered(at(2), qos=2), at(2, 1))]
     one.happened(
         pack_events([packed_item(event, place, 0, 0) for event, place in (*steps, *after)]), None
     )
-    for granted in (1, 2):
-        one.expected(at(2), at(2), "t", 0, 2 | granted << 2 | REQUIRED, 7)
+    rows = [[at(2), at(2), 0, 0, 2 | granted << 2 | REQUIRED, 1, 0, 0] for granted in (1, 2)]
+    one.expected_several(at(2), orjson.dumps([["t", "p"], rows]))
     one.finish()
     assert results.totals.counts[f"cases {Rule.UNDELIVERED}"] == 1
     assert not any("wrong" in name for name in results.totals.counts)
@@ -93,7 +93,7 @@ def test_packed_expectations_are_taken_in_the_order_of_the_log() -> None:
         ]
         rows = []
         for number in range(2, 40):
-            rows += [[at(number), at(number), number % 3, 0, 1 | 1 << 2 | REQUIRED, 7, 0, 0]] * 2
+            rows += [[at(number), at(number), number % 3, 0, 1 | 1 << 2 | REQUIRED, 2, 0, 0]] * 2
             if chance.random() < 0.9:
                 one_sent = delivered(at(number), topic_filter="#", pid=number)
                 steps.append((one_sent, at(number, 1)))
@@ -104,7 +104,7 @@ def test_packed_expectations_are_taken_in_the_order_of_the_log() -> None:
             some = sorted(rows[: (count := chance.randrange(1, 20))])
             rows = rows[count:]
             packs.append((some[0][0], "", some))
-        results = SessionResults()
+        results = AuditResults()
         one = SessionChecker(LOG, (), "s", results)
         for place, what, some in sorted(packs, key=lambda pack: pack[:2]):
             if what:

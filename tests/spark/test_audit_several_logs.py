@@ -20,8 +20,7 @@ from eventstore.format.positions import INDEX_BITS, from_runs
 from eventstore.format.records import Record, decode_record
 from eventstore.partitions import partition_of
 from projections.audit.rule_table import Rule
-from spark.jobs.local_facts import NOTHING, SMALL
-from spark.jobs.pipeline import audit
+from spark.jobs.pipeline import NOTHING, SMALL, audit
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.jobs.audit_outcome import Outcome
+    from projections.audit.audit_outcome import Outcome
 
 Raw = dict[str, Any]
 A, B = "n-p0", "n-p1"

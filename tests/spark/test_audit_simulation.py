@@ -13,17 +13,16 @@ import pytest
 from foldedlogs import simulated, simulated_shares
 from harness.nats import access
 
-from projections.audit.rule_table import Rule
-from projections.state.digests import retained_digest, session_digest
-from spark.jobs.audit_outcome import (
+from projections.audit.audit_outcome import (
     ALL_CLAIM,
     BROKER,
     RETAINED_CLAIM,
     SESSION_CLAIM,
     StateClaim,
 )
-from spark.jobs.local_facts import NOTHING
-from spark.jobs.pipeline import audit
+from projections.audit.rule_table import Rule
+from projections.state.digests import retained_digest, session_digest
+from spark.jobs.pipeline import NOTHING, audit
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from harness.nats import Nats
     from pyspark.sql import SparkSession
 
-    from spark.jobs.audit_outcome import Outcome
+    from projections.audit.audit_outcome import Outcome
 
 # The logs of all simulated runs are audited without Spark: tests/simulation/test_chaos.py.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

@@ -15,10 +15,10 @@ from eventstore.format.events import MessagePublished, SessionClosed, SessionOpe
 from eventstore.format.node_events import BrokerStarted, BrokerStopped, LogEndUnproven
 from eventstore.format.positions import MAX_INDEX, position, sequence_of
 from eventstore.format.turn_parts import TurnAssembler
+from projections.audit.audit_outcome import BROKER, PROJECTIONS, StateClaim
 from projections.audit.rule_table import Rule
 from projections.log_proof import doubt_object, statement
 from projections.state.digests import retained_digest, session_digest
-from spark.jobs.audit_outcome import BROKER, PROJECTIONS, StateClaim
 from spark.jobs.recovery_job import RECOVERY, BrokerStart, NodeRecovery, recovery_check
 from spark.runtime.marked_errors import BadOption
 from spark.tables.log import Log

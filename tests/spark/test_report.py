@@ -10,9 +10,9 @@ import pytest
 from outcomes import BEGINS_MS, HOSTILE, broken, kept, nothing, silent
 
 from eventstore.display import json_line
+from projections.audit.audit_outcome import DropCount, LatencyHistogram, Outcome, RatePoint
 from projections.audit.rule_table import RULES, Violation
 from projections.log_proof import Doubt
-from spark.jobs.audit_outcome import DropCount, LatencyHistogram, Outcome, RatePoint
 from spark.report import findings, json_report
 from spark.report import text_report as text
 from spark.report.series import (

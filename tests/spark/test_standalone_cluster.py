@@ -17,8 +17,7 @@ from harness.broker import environment, foldmq, free_port
 from harness.nats import PASSWORD, USER, access
 from harness.waiting import until
 
-from spark.jobs.local_facts import SMALL
-from spark.jobs.pipeline import audit
+from spark.jobs.pipeline import SMALL, audit
 from spark.report.json_report import audit_json
 from spark.runtime.java import find_java
 from spark.tables.log import Log

@@ -349,7 +349,7 @@ def test_a_violated_guarantee_is_found(what: str) -> None:
     rule, steps = BROKEN[what]
     audit = audited(steps)
     assert audit.violations
-    # Some of these break into a connection, too: see tests/spark/test_audit_plain.py.
+    # Some of these break into a connection, too: see tests/spark/brokencauses.py.
     assert {one.rule for one in audit.violations} - {Rule.OWNERSHIP} == {rule}
 
 

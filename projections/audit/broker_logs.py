@@ -1,18 +1,22 @@
-"""Finds the logs of brokers that have several, among all logs that are audited."""
+"""Finds the logs of brokers that have several among those audited, and what lies between them."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.partitions import partition_names, split_log_name
+from projections.audit.audit_outcome import MAX_VIOLATIONS
 from projections.audit.home_rule import LogPlace
-from spark.jobs.log_summary import BEYOND_ALL
+from projections.audit.log_summary import BEYOND_ALL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from spark.jobs.log_summary import LogSummary
+    from projections.audit.exchange_audit import FollowedEnd
+    from projections.audit.log_summary import LogSummary
+    from projections.audit.rule_table import Violation
 
 
 class BrokerLogs(NamedTuple):
@@ -58,3 +62,35 @@ def find_brokers(logs: Mapping[str, LogSummary]) -> tuple[list[BrokerLogs], list
             )
         brokers.append(BrokerLogs(tuple(names), not damaged))
     return brokers, remarks
+
+
+@dataclass(slots=True)
+class ComparedLog:
+    """The result of comparing one log with the others of its broker."""
+
+    log: str
+    due: int = 0
+    """Messages that the other logs owed it."""
+    compared: int = 0
+    """Messages that it took, compared with those of the other logs."""
+    ends: list[FollowedEnd] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
+    """The first ones of each rule."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """The number of violations of each rule."""
+
+    def add(self, violation: Violation) -> None:
+        """Add a violation."""
+        self.counts[violation.rule] += 1
+        if self.counts[violation.rule] <= MAX_VIOLATIONS:
+            self.violations.append(violation)
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what is still on its way to the log."""
+        for one in self.ends:
+            if one.pending:
+                many = "message is" if one.pending == 1 else "messages are"
+                yield (
+                    f"node {self.log}: {one.pending:,} {many} still to be taken from {one.log}, "
+                    f"of which it has taken {one.through:,} of {one.last:,} records"
+                )

@@ -1,10 +1,9 @@
-"""Makes facts from the records of logs, in one pass on the executors."""
+"""Makes facts from the records of logs, in one pass."""
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
-from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent, entries, parse_event
@@ -13,8 +12,7 @@ from eventstore.format.fast_parse import parse_frequent
 from eventstore.format.node_events import RetainedSnapshot
 from eventstore.format.positions import MAX_INDEX, position
 from eventstore.format.records import HEADER_FROM, link_of
-from projections.audit.rule_table import Rule
-from spark.jobs.chain_check import (
+from projections.audit.chain_check import (
     COUNTS,
     DROPS,
     OPEN,
@@ -27,24 +25,21 @@ from spark.jobs.chain_check import (
     RecordLink,
     check_link,
 )
-from spark.jobs.event_batches import EventBatches
-from spark.jobs.event_codec import packed_item
-from spark.jobs.event_facts import FACT_MAKERS, FactMakers
-from spark.jobs.fact_schema import FactBuffer
-from spark.jobs.histogram import MIN_MS, RateCounts
-from spark.jobs.log_summary import BEYOND_ALL
+from projections.audit.event_batches import EventBatches
+from projections.audit.event_codec import packed_item
+from projections.audit.event_facts import FACT_MAKERS, FactMakers
+from projections.audit.fact_buffer import FactBuffer
+from projections.audit.histogram import MIN_MS, RateCounts
+from projections.audit.log_summary import BEYOND_ALL
+from projections.audit.rule_table import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pyarrow as pa
-
     from eventstore.format.positions import Position
     from eventstore.format.records import Record
-    from spark.tables.record_checks import CheckedRecord
+    from projections.audit.fact_buffer import FactChunk
 
-_YOUNG: Final = 50_000
-"""Number of objects that triggers a garbage collection: nothing here forms cycles."""
 _PIECES: Final = 1000
 """Maximum separate pieces of a log; beyond it, pieces are merged."""
 _ELSEWHERE: Final = frozenset({RetainedSnapshot})
@@ -54,15 +49,21 @@ _LINKS: Final = 20_000
 _CONTRADICTIONS: Final = (ValueError, KeyError, IndexError, TypeError, OverflowError)
 
 
-@contextmanager
-def reduce_collections() -> Iterator[None]:
-    """Make garbage collections rare."""
-    before = gc.get_threshold()
-    gc.set_threshold(_YOUNG, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
+@dataclass(slots=True)
+class CheckedRecord:
+    """A record and its damage."""
+
+    sequence: int
+    data: bytes | None
+    """None: it does not exist."""
+    record: Record | None
+    """None: it cannot be read."""
+    damage: str | None = None
+    void: bool = False
+    """Whether it is part of a turn that never finished.
+
+    A turn followed by a damaged or missing record counts as finished: that record was its last
+    part. If it was not, at least the damage is reported directly behind it."""
 
 
 class FactScan:
@@ -113,7 +114,7 @@ class FactScan:
             self._note(position(record.sequence, 0), TORN, {})
         self._keep_link(link)
 
-    def finish(self) -> Iterator[pa.RecordBatch]:
+    def finish(self) -> Iterator[FactChunk]:
         """Yield the remaining facts."""
         self._packs.give()
         self._end_piece()

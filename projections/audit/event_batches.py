@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spark.jobs.event_codec import pack_events
+from projections.audit.event_codec import pack_events
 
 if TYPE_CHECKING:
     from eventstore.format.positions import Position
-    from spark.jobs.fact_schema import FactBuffer
+    from projections.audit.fact_buffer import FactBuffer
 
 _EVENTS = 16_384
 _BYTES = 8 * 1024 * 1024

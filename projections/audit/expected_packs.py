@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import orjson
 
+from eventstore.format.positions import INDEX_BITS
 from projections.audit.subscription_spans import HeldSubscription, SubscribedSessions
 
 if TYPE_CHECKING:
@@ -18,15 +19,13 @@ subscription shifted by two bits."""
 SpanRow: TypeAlias = tuple[str, str, str, int, int, int, int, int, bool]
 """A subscription: node, session, filter, qos, since, until, begins, ends, no_local."""
 EFFECT_COLUMNS: Final = (
-    "node", "at", "turn", "ref", "time_ms", "level", "publisher", "origin", "topic", "size",
-    "expires",
+    "node", "at", "ref", "time_ms", "number", "session", "topic", "size", "expires",
 )  # fmt: skip
-EffectRow: TypeAlias = tuple[str, int, int, int, int, int, str, int, str, int, int]
-"""A message that took effect, see ``expected_deliveries.PublishedMessages``."""
+"""Columns of a fact of the kind EFFECT."""
 PackRow: TypeAlias = tuple[str, str, int, bytes]
-"""Node, session, position of the first expectation, and the expectations: JSON, [topics,
-expectations], and each expectation [at, ref, index of its topic, time_ms, number, origin, size,
-expires]."""
+"""Node, session, position of the first expectation, and the expectations: JSON, [names,
+expectations], and each expectation [at, ref, index of its topic, time_ms, number, index of its
+publisher, size, expires]."""
 
 
 class ExpectedPacks:
@@ -37,42 +36,42 @@ class ExpectedPacks:
         """Number of expectations."""
         self._held: dict[str, SubscribedSessions] = {}
         self._packs: dict[tuple[str, str], tuple[dict[str, int], list[tuple[int, ...]]]] = {}
-        """Node and session -> the number of each topic, and the expectations."""
+        """Node and session -> the number of each name, and the expectations."""
         for node, session, topic_filter, qos, since, _until, begins, ends, no_local in spans:
             held = self._held.get(node)
             if held is None:
                 held = self._held[node] = SubscribedSessions()
             held.add(topic_filter, HeldSubscription(session, qos, since, begins, ends, no_local))
 
-    def add(self, effects: Iterable[EffectRow]) -> None:
-        """Add the expectations of messages that took effect."""
+    def add(self, effects: Iterable[Any]) -> None:
+        """Add the expectations of messages that took effect: rows of ``EFFECT_COLUMNS``."""
         packs = self._packs
-        for node, at, turn, ref, time_ms, level, publisher, origin, topic, size, expires in effects:
+        for node, at, ref, time_ms, effect, publisher, topic, size, expires in effects:
             held = self._held.get(node)
             if held is None:
                 continue
+            turn = ((at >> INDEX_BITS) - (effect >> 2)) << INDEX_BITS
             for one in held.matching(topic, turn):
                 session = one.session
                 if one.no_local and session == publisher:
                     continue
-                number = level | one.qos << 2
+                number = effect & 3 | one.qos << 2
                 if one.since < at and turn < one.ends:
                     number |= REQUIRED
                 pack = packs.get((node, session))
                 if pack is None:
                     pack = packs[node, session] = {}, []
-                topics, rows = pack
-                which = topics.get(topic)
-                if which is None:
-                    which = topics[topic] = len(topics)
-                rows.append((at, ref, which, time_ms, number, origin, size, expires))
+                names, rows = pack
+                of_topic = names.setdefault(topic, len(names))
+                of_publisher = names.setdefault(publisher, len(names))
+                rows.append((at, ref, of_topic, time_ms, number, of_publisher, size, expires))
                 self.count += 1
 
     def take(self) -> list[PackRow]:
         """Return everything, and reset."""
         found = [
-            (node, session, min(rows)[0], orjson.dumps([[*topics], rows]))
-            for (node, session), (topics, rows) in self._packs.items()
+            (node, session, min(rows)[0], orjson.dumps([[*names], rows]))
+            for (node, session), (names, rows) in self._packs.items()
         ]
         self._packs.clear()
         self.count = 0

@@ -1,10 +1,14 @@
-"""The audit of one session, including the rules that need other data: claims, cuts, other nodes."""
+"""The audit of one session, including the rules that need other data: claims, cuts, other nodes.
+
+For each session the facts contain, in order, its packed events, its expected messages, and the
+claims about it. Only one session and its state are in memory at a time.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -22,39 +26,31 @@ from eventstore.format.events import (
 )
 from eventstore.format.node_events import SessionSnapshot
 from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs
+from projections.audit.audit_outcome import BROKER, PROJECTIONS
+from projections.audit.audit_results import AuditResults
+from projections.audit.event_codec import unpack_events
+from projections.audit.expected_packs import REQUIRED
+from projections.audit.facts import DUE, EVENTS, OWED
 from projections.audit.home_rule import has_home, wrong_home
+from projections.audit.log_summary import BEYOND_ALL
 from projections.audit.rule_table import Rule
 from projections.audit.session_audit import SessionAudit
 from projections.audit.shared_subscription_steps import ASSIGNED
 from projections.state.digests import digest
 from projections.state.snapshot import encode_session, expand_runs, reference_runs
-from spark.jobs.audit_outcome import BROKER, PROJECTIONS
-from spark.jobs.event_codec import unpack_events
-from spark.jobs.expected_packs import REQUIRED
-from spark.jobs.log_summary import BEYOND_ALL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    from projections.audit.event_codec import Packed
     from projections.audit.home_rule import LogPlace
+    from projections.audit.log_summary import LogSummary
     from projections.audit.rule_table import Violation
     from projections.audit.shared_subscription_steps import SharedStep
     from projections.state.session import SessionState
-    from spark.jobs.event_codec import Packed
-    from spark.jobs.log_summary import LogSummary
-    from spark.jobs.session_result_rows import SessionResults
 
 BEGUN, COMPLETED, CUT, ALL = "begun", "completed", "cut", "all"
 """Kinds of marks: a checkpoint begins or is complete, the log is cut, claims are complete."""
-
-CLAIMED, EXPECTED, HAPPENED, OWED = range(4)
-"""Ranks of rows at the same position: their order of processing."""
-
-Row: TypeAlias = tuple[
-    int, int, int, str | None, int, int, int, int, int, bytes | None, bytes | None
-]
-"""Rank, at, ref, topic, time_ms, number, origin, size, expires, data, payload; 0 for integers that
-the row does not have. See ``session_audit_task``."""
 
 _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
 _OF_HOMES: Final = frozenset({SessionOpened, SessionSnapshot, Subscribed})
@@ -96,7 +92,7 @@ class SessionChecker:
         log: LogSummary,
         marks: Sequence[SessionMark],
         session: str,
-        results: SessionResults,
+        results: AuditResults,
         place: LogPlace | None = None,
     ) -> None:
         self._log = log
@@ -116,10 +112,9 @@ class SessionChecker:
         self._marks = marks
         self._mark = 0
         self._mark_at = marks[0].at if marks else BEYOND_ALL
-        self._last_expected: Position = -1
         self._coming: list[list[int]] = []
         """Packed expectations, the next one last, see ``expected_packs.PackRow``."""
-        self._coming_topics: list[str] = []
+        self._coming_names: list[str] = []
         self._coming_at: Position = BEYOND_ALL
         """The position of the next one."""
         self._repeating = False
@@ -134,19 +129,26 @@ class SessionChecker:
 
     # Input.
 
-    def take(self, rows: Iterable[Row]) -> None:
-        """Take the next rows of the session."""
-        for rank, at, ref, topic, time_ms, number, origin, size, expires, data, payload in rows:
-            if rank == HAPPENED:
-                self.happened(data or b"", payload)
-            elif rank == OWED:
-                self.required_replay(at, ref, topic)
-            elif rank == CLAIMED:
-                self.claimed(at, topic or "", None if data is None else data.decode())
-            elif data is not None:
-                self.expected_several(at, data)
-            else:
-                self.expected(at, ref, topic or "", time_ms, number, origin, size, expires)
+    def take(
+        self,
+        kind: int,
+        at: Position,
+        ref: Position | None,
+        topic: str | None,
+        digest: str | None,
+        before: str | None,
+        data: bytes | None,
+        payload: bytes | None,
+    ) -> None:
+        """Take the next fact of the session."""
+        if kind == EVENTS:
+            self.happened(data or b"", payload)
+        elif kind == DUE:
+            self.expected_several(at, data or b"")
+        elif kind == OWED:
+            self.required_replay(at, ref or 0, topic)
+        else:
+            self.claimed(at, before or "", digest)
 
     def happened(self, data: bytes, payload: bytes | None) -> None:
         """Take the next packed events of the session."""
@@ -159,54 +161,27 @@ class SessionChecker:
     def expected_several(self, at: Position, data: bytes) -> None:
         """Take packed expectations, the first of them at a position."""
         self._advance(at)
-        topics, rows = orjson.loads(data)
+        names, rows = orjson.loads(data)
         if self._coming:
             for row in rows:
-                row[2] += len(self._coming_topics)
-            topics = self._coming_topics + topics
-        self._coming_topics = topics
+                row[2] += len(self._coming_names)
+                row[5] += len(self._coming_names)
+            names = self._coming_names + names
+        self._coming_names = names
         self._coming = sorted([*rows, *self._coming], reverse=True)
         self._coming_at = self._coming[-1][0]
 
-    def expected(
-        self,
-        at: Position,
-        ref: Position,
-        topic: str,
-        time_ms: int,
-        number: int,
-        origin: int,
-        size: int = 0,
-        expires: int | None = None,
-    ) -> None:
-        """Take a message that took effect, once for each filter; see ``expected_deliveries_of``."""
-        if at != self._last_expected:
-            self._last_expected = at
-            self._advance(at)
-        self._audit.expect(
-            at,
-            ref,
-            topic,
-            time_ms,
-            origin=origin,
-            qos=number & 3,
-            granted=number >> 2 & 3,
-            owed=bool(number & REQUIRED),
-            size=size,
-            expires=expires,
-        )
-
     def _expect(self, before: Position) -> None:
         """Pass the packed expectations before a position to the audit."""
-        coming, topics, audit = self._coming, self._coming_topics, self._audit
+        coming, names, audit = self._coming, self._coming_names, self._audit
         while coming and coming[-1][0] < before:
-            at, ref, topic, time_ms, number, origin, size, expires = coming.pop()
+            at, ref, topic, time_ms, number, publisher, size, expires = coming.pop()
             audit.expect(
                 at,
                 ref,
-                topics[topic],
+                names[topic],
                 time_ms,
-                origin=origin,
+                origin=names[publisher],
                 qos=number & 3,
                 granted=number >> 2 & 3,
                 owed=bool(number & REQUIRED),

@@ -1,61 +1,56 @@
-"""The results of the audit of sessions: few rows of one table, and totals of each task."""
+"""What the folds of an audit yield: facts with few columns, and the totals of each fold."""
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-import pyarrow as pa
 
+from projections.audit.audit_outcome import MAX_VIOLATIONS
+from projections.audit.facts import CONNECTED, NEEDED, OWED, SHARED, TOTALS, VIOLATION
 from projections.audit.unfinished_deliveries import BUCKETS
-from spark.jobs.audit_outcome import MAX_VIOLATIONS
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterator, Mapping, Sequence
 
     from eventstore.format.positions import Position
+    from projections.audit.home_rule import LogPlace
+    from projections.audit.log_summary import LogSummary
+    from projections.audit.rule_table import Violation
 
-VIOLATION: Final = "violation"
-"""``ref`` is the message concerned, if there is one."""
-NEEDED: Final = "needed"
-"""The session refers to the messages ``refs`` when the log is cut at ``at``."""
-CONNECTED: Final = "connected"
-"""The session was connected from ``at`` on; ``refs`` are the times of its begin and end."""
-SHARED: Final = "shared"
-"""A step of the shared subscription ``session``; ``data`` is JSON, see ``shared_rules``."""
-TOTALS: Final = "totals"
-"""``data`` is JSON, see :class:`AuditTotals`."""
-
-OF_RESULTS: Final = (
-    "kind string, node string, session string, at bigint, rule string, ref bigint, what string, "
-    "refs array<bigint>, data binary"
-)
-SCHEMA: Final = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("node", pa.string()),
-        ("session", pa.string()),
-        ("at", pa.int64()),
-        ("rule", pa.string()),
-        ("ref", pa.int64()),
-        ("what", pa.string()),
-        ("refs", pa.list_(pa.field("element", pa.int64()))),
-        ("data", pa.binary()),
-    ]
-)
+RESULT_COLUMNS: Final = (
+    "kind", "node", "session", "at", "topic", "ref", "digest", "time_ms", "expires", "data",
+)  # fmt: skip
+"""The columns of what folds yield, see ``facts``."""
+Row = tuple[Any, ...]
 
 SLOWEST: Final = 20
 """Number of sessions reported."""
-_ROWS: Final = 2048
+MANY_ROWS: Final = 2048
+"""Number of rows that a fold collects before it yields them."""
 _REFS: Final = 65_536
 """Maximum positions in one row."""
 
 
+@dataclass(frozen=True, slots=True)
+class AuditPlan:
+    """What all folds of an audit know of the logs."""
+
+    logs: Mapping[str, LogSummary]
+    complete: Mapping[str, Sequence[tuple[Position, str]]] = field(default_factory=dict)
+    """By node, the positions at which claims are complete, with their source."""
+    connections: bool = False
+    """Whether the connections of sessions are compared between nodes."""
+    places: Mapping[str, LogPlace] = field(default_factory=dict)
+    """The places of logs among those of their brokers, by node."""
+
+
 class AuditTotals:
-    """Counts that can be added up over all tasks."""
+    """Counts that can be added up over all folds."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -130,20 +125,20 @@ def bounded(bucket: int, longest_ms: int) -> int:
     return min((1 << bucket) - 1, longest_ms)
 
 
-class SessionResults:
-    """Collects the results of a task; with ``connections`` also the connections of sessions."""
+class AuditResults:
+    """Collects the results of a fold; with ``connections`` also the connections of sessions."""
 
     def __init__(self, *, connections: bool = False) -> None:
         self.connections = connections
         self.totals = AuditTotals()
-        self._rows: list[tuple[Any, ...]] = []
+        self._rows: list[Row] = []
         self._kept: Counter[str] = Counter()
 
     def violation(
         self,
         rule: str,
         node: str,
-        session: str,
+        session: str | None,
         at: Position,
         what: str,
         ref: Position | None = None,
@@ -152,43 +147,64 @@ class SessionResults:
         self.totals.counts[f"wrong {rule}"] += 1
         if self._kept[rule] < MAX_VIOLATIONS:
             self._kept[rule] += 1
-            self._rows.append((VIOLATION, node, session, at, rule, ref, what, None, None))
+            self._add(VIOLATION, node, session, at, rule, ref, what)
 
-    def needed(self, node: str, session: str, at: Position, refs: Iterator[Position]) -> None:
-        """Add the messages that a session refers to at a cut."""
+    def report(self, violation: Violation) -> None:
+        """Add a violation of which the node is known."""
+        rule, at, what, ref, session, node = violation
+        self.violation(rule, node, session, at, what, ref)
+
+    def needed(
+        self, node: str, session: str | None, at: Position, refs: Iterator[Position]
+    ) -> None:
+        """Add the messages that are needed at a cut."""
         some: list[Position] = []
         for ref in refs:
             some.append(ref)
             if len(some) == _REFS:
-                self._rows.append((NEEDED, node, session, at, None, None, None, some, None))
+                self._add(NEEDED, node, session, at, data=orjson.dumps(some))
                 some = []
         if some:
-            self._rows.append((NEEDED, node, session, at, None, None, None, some, None))
+            self._add(NEEDED, node, session, at, data=orjson.dumps(some))
+
+    def owed(self, node: str, session: str, at: Position, ref: Position, topic_filter: str) -> None:
+        """Add a retained message that a session must get."""
+        self._add(OWED, node, session, at, topic_filter, ref)
 
     def connected(
         self, node: str, session: str, at: Position, begins_ms: int, ends_ms: int
     ) -> None:
         """Add a connection."""
-        times = [begins_ms, ends_ms]
-        self._rows.append((CONNECTED, node, session, at, None, None, None, times, None))
+        self._add(CONNECTED, node, session, at, begins_ms=begins_ms, ends_ms=ends_ms)
 
     def shared(self, node: str, group: str, at: Position, data: bytes) -> None:
         """Add a step of a shared subscription."""
-        self._rows.append((SHARED, node, group, at, None, None, None, None, data))
+        self._add(SHARED, node, group, at, data=data)
 
-    def full(self) -> Iterator[pa.RecordBatch]:
-        """Yield the collected rows if there are many."""
-        if len(self._rows) >= _ROWS:
-            yield self._take()
+    def _add(
+        self,
+        kind: int,
+        node: str,
+        session: str | None,
+        at: Position,
+        topic: str | None = None,
+        ref: Position | None = None,
+        what: str | None = None,
+        begins_ms: int | None = None,
+        ends_ms: int | None = None,
+        data: bytes | None = None,
+    ) -> None:
+        self._rows.append((kind, node, session, at, topic, ref, what, begins_ms, ends_ms, data))
 
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield all remaining rows, and the totals."""
-        nothing = (None,) * 7
-        self._rows.append((TOTALS, *nothing, self.totals.data()))
-        yield self._take()
+    def full(self) -> list[Row]:
+        """Return the collected rows if there are many, and forget them."""
+        return self._take() if len(self._rows) >= MANY_ROWS else []
 
-    def _take(self) -> pa.RecordBatch:
-        columns = zip(*self._rows, strict=True)
-        arrays = [pa.array(column, one.type) for column, one in zip(columns, SCHEMA, strict=True)]
-        self._rows = []
-        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    def rest(self) -> list[Row]:
+        """Return all remaining rows, and the totals."""
+        self._add(TOTALS, "", None, 0, data=self.totals.data())
+        return self._take()
+
+    def _take(self) -> list[Row]:
+        rows, self._rows = self._rows, []
+        return rows

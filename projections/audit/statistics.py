@@ -5,27 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from projections.audit.audit_outcome import DropCount, LatencyHistogram, RuleResult, SlowSession
+from projections.audit.audit_results import bounded, quantile
 from projections.audit.rule_table import RULES, Rule
 from projections.audit.unfinished_deliveries import BUCKETS
-from spark.jobs.audit_outcome import DropCount, LatencyHistogram, RuleResult, SlowSession
-from spark.jobs.fact_schema import REPLAY
-from spark.jobs.session_result_rows import bounded, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from spark.jobs.audit_outcome import NodeSummary
-    from spark.jobs.session_result_rows import AuditTotals
+    from projections.audit.audit_outcome import NodeSummary
+    from projections.audit.audit_results import AuditTotals
 
 
 def rule_results(
     nodes: Sequence[NodeSummary],
-    facts: Mapping[int, int],
     totals: AuditTotals,
     violations: Mapping[str, int],
     *,
     checkpoints: int,
-    retained: int,
     claims: bool,
     retained_claims: int,
     owed: int = 0,
@@ -33,8 +30,7 @@ def rule_results(
 ) -> tuple[RuleResult, ...]:
     """Return the numbers of checked items and violations of each rule.
 
-    ``facts`` are counts by kind, ``checkpoints`` includes cuts, ``retained`` is the number of
-    changes of retained messages, ``owed`` and ``copies`` are those between logs.
+    ``checkpoints`` includes cuts, ``owed`` and ``copies`` are those between logs.
     """
     records = sum(one.records for one in nodes)
     counts = totals.counts
@@ -44,7 +40,7 @@ def rule_results(
         Rule.TURN: records,
         Rule.CHECKPOINT: checkpoints,
         Rule.SHARED: counts["assigned"],
-        Rule.RETAINED: retained + facts.get(REPLAY, 0),
+        Rule.RETAINED: counts["retained"],
         Rule.OWNERSHIP: counts["opened"],
         Rule.EXCHANGE: owed,
         Rule.COPY: copies,

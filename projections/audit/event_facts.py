@@ -38,15 +38,7 @@ from eventstore.format.node_events import (
 from eventstore.format.positions import MAX_INDEX, from_runs, position
 from eventstore.format.records import payload_bounds
 from eventstore.log.message_store import properties_of
-from projections.audit.expected_messages import packed_size
-from projections.audit.shared_subscription_steps import SHARE
-from projections.audit.subscription_spans import SUBSCRIPTION_EVENTS as OF_SPANS
-from projections.audit.will_rules import with_content
-from projections.log_proof import LogProof
-from projections.state.digests import retained_digest
-from projections.state.retained import RetainedMessage
-from protocol.mqtt.subscription_options import NO_LOCAL
-from spark.jobs.chain_check import (
+from projections.audit.chain_check import (
     ACTED,
     ARCHIVED,
     BEGUN,
@@ -55,7 +47,6 @@ from spark.jobs.chain_check import (
     COMPLETED,
     CUT,
     DOUBT,
-    FILTERS,
     FOLLOWED,
     GIVEN_UP,
     LIMITS,
@@ -64,8 +55,16 @@ from spark.jobs.chain_check import (
     STARTED,
     STOPPED,
 )
-from spark.jobs.event_codec import pack_events, packed_item
-from spark.jobs.fact_schema import CLEARED, EXPIRED_SO, REPEATED_SO, SET
+from projections.audit.event_codec import pack_events, packed_item
+from projections.audit.expected_messages import packed_size
+from projections.audit.facts import CLEARED, EXPIRED_SO, REPEATED_SO, SET
+from projections.audit.shared_subscription_steps import SHARE
+from projections.audit.subscription_spans import SUBSCRIPTION_EVENTS as OF_SPANS
+from projections.audit.will_rules import with_content
+from projections.log_proof import LogProof
+from projections.state.digests import retained_digest
+from projections.state.retained import RetainedMessage
+from protocol.mqtt.subscription_options import NO_LOCAL
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -73,13 +72,11 @@ if TYPE_CHECKING:
 
     from eventstore.format.positions import Position, Run
     from eventstore.format.records import Record
-    from spark.jobs.event_batches import EventBatches
-    from spark.jobs.fact_schema import FactBuffer
+    from projections.audit.event_batches import EventBatches
+    from projections.audit.fact_buffer import FactBuffer
 
 _SENT: Final = 65_536
-"""Maximum QoS 2 messages held until their release; others are joined by Spark."""
-_FILTERS: Final = 4096
-"""Maximum filters with wildcards in one note, unless one event has more."""
+"""Maximum QoS 2 messages held until their release; others are joined by a fold."""
 _MAX_REF: Final = 1 << 62
 _OF_SUBSCRIPTIONS: Final = frozenset({"generation", "clean", "connected", "subscriptions"})
 """Fields of a session's snapshot that concern its subscriptions."""
@@ -112,15 +109,12 @@ class FactMakers:
         """Sessions and retained messages repeated since the last note."""
         self._repeated_at: Position = 0
         """Position of the first of them."""
-        self._filters: set[str] = set()
-        """Filters with wildcards that are not noted yet."""
         self._shared = False
 
     def finish(self, last: Position) -> None:
         """Emit the remaining facts; no events follow until ``last``."""
         self._give_sent()
         self._note_repeated(last)
-        self._note_filters()
 
     # Messages.
 
@@ -180,7 +174,8 @@ class FactMakers:
             kinds = [SET | qos << 2] * count
             self._facts.retained.extend(
                 [event.session] * count,
-                *(refs, refs, kinds, nothing, topics, digests, nothing, expires),
+                *(refs, refs, self._turns(count), kinds, nothing, topics, digests, nothing),
+                expires,
             )
         return False
 
@@ -211,8 +206,10 @@ class FactMakers:
             _, _, _, retained, check, topic, digest, size, expires = row
             facts.effects.add(session, place, ref, time_ms, level, check, topic, size, expires)
             if retained:
-                kind = SET | 2 << 2
-                facts.retained.add(session, place, ref, kind, None, topic, digest, None, expires)
+                (turn,), kind = self._turns(1), SET | 2 << 2
+                facts.retained.add(
+                    *(session, place, ref, turn, kind, None, topic, digest, None, expires)
+                )
 
     def _give_sent(self) -> None:
         for row in self._sent.values():
@@ -231,12 +228,15 @@ class FactMakers:
     def _replayed(self, event: Delivered | Queued, at: Position) -> None:
         refs, record = _positions(event.refs), self.record
         count = len(refs)
-        turn = position(record.sequence - record.part, 0)
         places = range(at, at + count)
-        sessions, turns = [event.session] * count, [turn] * count
+        sessions, turns = [event.session] * count, self._turns(count)
         numbers, filters = [int(isinstance(event, Delivered))] * count, [event.filter] * count
         seconds = [record.steady_ms // 1000] * count
         self._facts.replays.extend(sessions, places, refs, turns, numbers, filters, seconds)
+
+    def _turns(self, count: int) -> list[Position]:
+        """Return the position where the turn of the record begins, some times."""
+        return [position(self.record.sequence - self.record.part, 0)] * count
 
     def _dropped(self, event: MessageDropped, _at: Position) -> None:
         _check(event.refs)
@@ -255,7 +255,6 @@ class FactMakers:
         self._of_span(event, at)
         filters: Sequence[Any] = event.filters  # other readers have lists in place of tuples
         names = [topic_filter for topic_filter, _ in filters]
-        self._collect_filters(names)
         options = dict(zip(names, event.options, strict=False))
         for topic_filter, qos in dict(filters).items():
             if qos:
@@ -278,22 +277,10 @@ class FactMakers:
         if not any(self._repeated):
             self._repeated_at = at
         self._repeated[0] += event.last
-        self._collect_filters(one[0] for one in event.state.get("subscriptions", ()))
         state = {name: event.state[name] for name in event.state if name in _OF_SUBSCRIPTIONS}
         short = SessionSnapshot(event.session, state, event.part, event.last)
         one = packed_item(short, at, self.record.steady_ms, self.record.part)
         self._facts.spans.add(event.session, at, 1, pack_events([one]))
-
-    def _collect_filters(self, filters: Iterable[str]) -> None:
-        found = self._filters
-        found.update(one for one in filters if "+" in one or "#" in one)
-        if len(found) >= _FILTERS:
-            self._note_filters()
-
-    def _note_filters(self) -> None:
-        if self._filters:
-            self._note(0, FILTERS, {"filters": list(self._filters)})
-            self._filters.clear()
 
     # Retained messages and repetitions.
 
@@ -312,7 +299,8 @@ class FactMakers:
             kinds = [REPEATED_SO | level << 2 for level in qos]
             expires = self._expiries(event)
             self._facts.retained.extend(
-                _publishers(event), new, new, kinds, refs, topics, digests, before, expires
+                *(_publishers(event), new, new, self._turns(count), kinds, refs, topics, digests),
+                *(before, expires),
             )
             return
         times, checks = [self.record.steady_ms] * count, self._checks(event, payloads)
@@ -327,7 +315,8 @@ class FactMakers:
         places, nothing = [at] * count, [None] * count
         kinds = [EXPIRED_SO if expired else CLEARED] * count
         digests, expires = [""] * count, [self.record.steady_ms // 1000 if expired else 0] * count
-        columns = places, places, kinds, nothing, event.topics, digests, nothing, expires
+        turns = self._turns(count)
+        columns = places, places, turns, kinds, nothing, event.topics, digests, nothing, expires
         self._facts.retained.extend([""] * count, *columns)
         if not expired:
             some = {"count": count, "topic": event.topics[0] if count == 1 else ""}

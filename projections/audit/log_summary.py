@@ -9,11 +9,8 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventstore.format.positions import INDEX_BITS, Position, format_position, position, sequence_of
-from projections.audit.log_outline import Limits, LogOutline, OutlineBuilder
-from projections.audit.rule_table import Rule
-from projections.log_proof import LogProof, doubts_of
-from spark.jobs.audit_outcome import NodeSummary
-from spark.jobs.chain_check import (
+from projections.audit.audit_outcome import NodeSummary
+from projections.audit.chain_check import (
     ACTED,
     ARCHIVED,
     BEGUN,
@@ -37,6 +34,9 @@ from spark.jobs.chain_check import (
     LogPiece,
     join_pieces,
 )
+from projections.audit.log_outline import Limits, LogOutline, OutlineBuilder
+from projections.audit.rule_table import Rule
+from projections.log_proof import LogProof, doubts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

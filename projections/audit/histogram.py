@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format.events import Acked, Completed, Delivered, MessageDropped, MessagePublished
-from spark.jobs.audit_outcome import RatePoint
+from projections.audit.audit_outcome import RatePoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

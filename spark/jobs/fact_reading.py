@@ -1,0 +1,94 @@
+"""Reads logs into facts: ranges of records, checked and scanned once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from eventstore.errors import CorruptLog
+from eventstore.format.records import decode_record
+from projections.audit.histogram import MIN_MS, interval_ms
+from projections.audit.local_facts import reduce_collections
+from spark.runtime.marked_errors import name_log_in_errors
+from spark.tables.discovery import find_logs
+from spark.tables.node_names import nodes_of
+from spark.tables.options import SourceOptions
+from spark.tables.planning import RecordTimes, group_ranges, plan_ranges, split_ranges
+from spark.tables.row_filter import PushedFilters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from projections.audit.fact_buffer import FactChunk
+    from spark.tables.stored_log import RecordRange
+
+_NOT_OURS: Final = frozenset({"rows", "columns", "from", "types", "sessions", "mode", "pushdown"})
+
+
+def read_facts(options: Mapping[str, str]) -> Iterator[FactChunk]:
+    """Yield the facts of the logs that options of the source name, up to ``until``.
+
+    Options that exclude earlier records are ignored. Raises the errors of reading a log.
+    """
+    chosen = SourceOptions.read({**whole_options(options), "partitions": "1"})
+    for part in chain.from_iterable(plan_facts(chosen)):
+        yield from facts_in(part)
+
+
+def whole_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a log without those that leave out a part of it before its end."""
+    return {name: value for name, value in options.items() if name.lower() not in _NOT_OURS}
+
+
+@dataclass(frozen=True, slots=True)
+class FactRange:
+    """A range of a log, and the values common to all ranges of that log."""
+
+    range: RecordRange
+    node: str
+    """The node that wrote the log."""
+    interval_ms: int
+    """Minimum length of the intervals in which events are counted."""
+
+
+def plan_facts(options: SourceOptions) -> list[list[FactRange]]:
+    """Return the ranges that each task reads: large logs in parts, small ones together."""
+    found = plan_ranges(find_logs(options), options, PushedFilters())
+    nodes = nodes_of(one.stored for one in found)
+    pieces = split_ranges(found, options.partitions)
+    large = {one.stored.stream for one in pieces if one.first > one.stored.first}
+    lengths = {one.stored.stream: _interval_ms(one) for one in found if one.stored.stream in large}
+    return [
+        [
+            FactRange(one, nodes[one.stored.stream], lengths.get(one.stored.stream, MIN_MS))
+            for one in some
+        ]
+        for some in group_ranges(pieces, options.partitions)
+    ]
+
+
+def _interval_ms(found: RecordRange) -> int:
+    """Return the interval length for a log that is read in parts.
+
+    It keeps the number of intervals of all parts together small.
+    """
+    times = RecordTimes(found.stored)
+    try:
+        return interval_ms(times.of(found.first), times.of(found.last))
+    except CorruptLog:  # reported by the task that reads it
+        return MIN_MS
+
+
+def facts_in(part: FactRange) -> Iterator[FactChunk]:
+    """Yield the facts of a range."""
+    from projections.audit.fact_scan import FactScan  # not to plan: it takes long to import
+    from spark.tables.record_checks import RecordChecker
+
+    stored = part.range.stored
+    with name_log_in_errors(stored.stream), reduce_collections():
+        scan = FactScan(part.node, part.range.until, part.interval_ms)
+        for found in RecordChecker(part.range, decode_record, strict=False).records():
+            scan.take(found)
+            yield from scan.facts.full()
+        yield from scan.finish()
