@@ -1,6 +1,5 @@
 """The ``top`` command. What it needs to run is imported when it runs."""
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -56,6 +55,8 @@ def _top(
     Shows rates, latencies, queues, and the busiest actors and topics. The bottom line shows the
     keys; '?' explains keys and figures.
     """
+    import asyncio
+
     from cli.settings.log_settings import load_log_settings
     from cli.top.columns import ACTOR_SORTS
 

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own f
 PAGE = Path(__file__).resolve().parents[2] / "cli" / "DESIGN.md"
 READERS = (
     "log",
+    "audit",
     "log verify",
     "log usage",
     "replay",

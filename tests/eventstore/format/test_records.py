@@ -145,7 +145,7 @@ def test_an_unknown_event_is_named_with_its_place() -> None:
         ),
         (
             {"e": "Delivered", "v": 1, "session": "c", "filter": "t", "qos": 1, "pids": [1]},
-            "event Delivered, field refs = ",
+            "event Delivered: field refs is missing",
         ),
         (
             {"e": "SessionClosed", "v": 1, "session": "c", "reason": None},
