@@ -189,7 +189,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             CommandEntry(
                 "audit",
                 "cli.spark.spark_commands",
-                "Check the guarantees of MQTT over the log.",
+                "Check the guarantees of MQTT over the whole log.",
             ),
             CommandEntry(
                 "backup",
