@@ -335,8 +335,14 @@ class Broker(LoopActor):
             self.sessions.sweep()
 
     def _end_turn(self) -> None:
-        self.node.router.deliveries = 0
-        self.node.journal.end_turn()
+        node = self.node
+        node.router.deliveries = 0
+        node.journal.end_turn()
+        if node.after_turn:
+            work, node.after_turn = node.after_turn, []
+            for record in work:
+                record()
+            self.kernel.wake()
 
     def _may_wait(self) -> bool:
         """Return whether reads of clients may wait for others."""
@@ -393,7 +399,10 @@ class Broker(LoopActor):
         jumped = node.clock.check()
         if not jumped:
             return
-        node.record_jump(node.journal.jump(jumped, "running"))
+        if node.journal.between_turns:
+            node.record_jump(node.journal.jump(jumped, "running"))
+        else:  # the timer runs between two parts of a long turn
+            node.after_turn.append(lambda: node.record_jump(node.journal.jump(jumped, "running")))
         self.kernel.wake()
         node.in_parts(
             list(self.admission.connections),

@@ -191,10 +191,6 @@ class Operations:
         node, held = self._node, self._node.held
         if held is None or held.ms <= 0:
             raise Refused("all time counts: no start left any out")
-        command = OperatorCommand("confirm_clock", by, "the clock", None)
-        node.emit(node.journal.jump(held.ms, "confirmed"))
-        command.carry_out(node)
-        node.held = node.last_jump = None
         names: list[str] = []
         for count, name in enumerate(list(node.state.sessions.names())):
             state = node.state.sessions.peek(name)
@@ -202,9 +198,20 @@ class Operations:
                 names.append(name)
             if count % _LOOKED_AT_ONCE == 0:
                 yield None
-        yield command.answer
         before = held.until_ms + node.clock.jumped_ms
         outcome = yield from self._remove(names, before, by)
+        command = OperatorCommand("confirm_clock", by, "the clock", None)
+
+        def confirm() -> None:
+            if node.held is not None:  # no other operator was faster
+                node.emit(node.journal.jump(held.ms, "confirmed"))
+                node.held = node.last_jump = None
+            command.carry_out(node)
+
+        # The event begins a record, which must not part the turn of a client. It comes last: after
+        # a crash before it, the time can be confirmed again.
+        node.after_turn.append(confirm)
+        yield command.answer
         return {
             "held_ms": held.ms,
             "removed": len(outcome["done"]),

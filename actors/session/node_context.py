@@ -97,6 +97,7 @@ class NodeContext:
         "_loop",
         "activation",
         "admitted_from",
+        "after_turn",
         "alias_numbers",
         "bridge",
         "certificates",
@@ -168,9 +169,11 @@ class NodeContext:
         self.activation = Activation(self._activate, clock.stopwatch)
         """Activates the passive sessions that get a message."""
         self.software = software
+        """Version of the running foldmq."""
         self.certificates: list[dict[str, Any]] = []
         """Certificates and credentials with an end, as the status shows them."""
-        """Version of the running foldmq."""
+        self.after_turn: list[Callable[[], None]] = []
+        """What is to be recorded once the turn is closed."""
         self.kernel: Kernel
         self.turn_work: TurnWork
         """Passes messages on to many receivers."""

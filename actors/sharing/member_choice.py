@@ -18,6 +18,7 @@ from actors.session.session import Session
 if TYPE_CHECKING:
     from actors.routing.remote_members import RemoteMembers
     from actors.routing.shared_groups import SharedGroup
+    from actors.session.node_context import NodeContext
 
 _NONE: frozenset[int] = frozenset()
 
@@ -215,6 +216,11 @@ CHOICES: Final[dict[str, MemberChoice]] = {
     "topic": TopicChoice(),
 }
 """The choices by their name in the settings."""
+
+
+def choice_of(node: NodeContext) -> MemberChoice:
+    """Return the choice that is set now: a reload may change it."""
+    return CHOICES[node.options.shared_strategy]
 
 
 def has_packet_limit(member: SharedMember) -> bool:

@@ -19,7 +19,7 @@ from actors.session.delivery_encoder import remaining_properties
 from actors.session.session import Session
 from actors.session.session_messages import Batch, Outgoing
 from actors.sharing.assignment_recorder import AssignmentRecorder
-from actors.sharing.member_choice import CHOICES, Assignment, Rows, first_ones, has_packet_limit
+from actors.sharing.member_choice import Assignment, Rows, choice_of, first_ones, has_packet_limit
 from actors.sharing.shared_members import SharedMembers, capped_qos
 from eventstore.format.events import Expired, MessageDropped
 from eventstore.format.positions import to_runs
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from actors.routing.shared_groups import SharedGroup
     from actors.routing.subscriber import Subscriber
     from actors.session.node_context import NodeContext
-    from actors.sharing.member_choice import MemberChoice, SharedMember
+    from actors.sharing.member_choice import SharedMember
     from eventstore.format.positions import Position
     from eventstore.log.message_store import Message
     from projections.state.session import SubscriptionState
@@ -48,7 +48,6 @@ class SharedDelivery(Delivery):
     """Assigns the messages of one shared subscription to its members."""
 
     __slots__ = (
-        "_choice",
         "_home",
         "_members",
         "_pace",
@@ -61,9 +60,8 @@ class SharedDelivery(Delivery):
         exchange = node.exchange
         self._home = exchange.home_of(session.name) if exchange is not None else ""
         """The log that this part of a shared subscription belongs to; empty: this one."""
-        self._choice = CHOICES[node.options.shared_strategy]
-        self._members = SharedMembers(node, session.name, self._choice)
-        self._pace = DivisionPace(node, self._members, self._choice)
+        self._members = SharedMembers(node, session.name)
+        self._pace = DivisionPace(node, self._members)
         self._recorder = AssignmentRecorder(node, session, self._members, self._home)
         self._undivided = UndividedMessages()
         """QoS 0 messages that are not divided yet."""
@@ -170,7 +168,7 @@ class SharedDelivery(Delivery):
                 if len(part) == longest:
                     group.last_served = subscriber.session
         if batch.qos:
-            by_topic = self._choice.keeps_topics(group, members)
+            by_topic = choice_of(self._node).keeps_topics(group, members)
             gone = self._recorder.record(
                 batch, members, assignment, queued=queued, by_topic=by_topic
             )
@@ -184,11 +182,12 @@ class SharedDelivery(Delivery):
         barred = [member.barred for member in members]
         rooms = [member.room for member in members]
         alike = () if any(map(has_packet_limit, members)) or self._group.refused else batch.topics
-        pools = self._choice.pools(members)
+        choice = choice_of(self._node)
+        pools = choice.pools(members)
         rows = Rows(rooms, barred if any(barred) else (), alike, pools)
         if not members:
             return Assignment([], range(len(batch)), ())
-        return self._choice.assign(batch.topics, rows)
+        return choice.assign(batch.topics, rows)
 
     def _enqueue(self, message: Outgoing, numbers: Sequence[int]) -> None:
         """Queue messages, up to the limits of the queue."""
@@ -401,7 +400,6 @@ class DivisionPace:
     """Bounds the work of a step by the members and topics that have to be examined."""
 
     __slots__ = (
-        "_choice",
         "_compared_in",
         "_divided",
         "_divided_since",
@@ -410,9 +408,8 @@ class DivisionPace:
         "members_at_once",
     )
 
-    def __init__(self, node: NodeContext, members: SharedMembers, choice: MemberChoice) -> None:
+    def __init__(self, node: NodeContext, members: SharedMembers) -> None:
         self._node = node
-        self._choice = choice
         self._members = members
         self._compared_in = -1
         """Number of the last turn in which all of many members were examined."""
@@ -431,7 +428,7 @@ class DivisionPace:
             return count
         acls = {subscriber.acl for subscriber in online.values()}
         has_limit = self._members.have_packet_limit() or bool(group.refused)
-        if not self._choice.examines_all and not has_limit and acls == {None}:
+        if not choice_of(self._node).examines_all and not has_limit and acls == {None}:
             return count
         self._compared_in = self._turn
         most = max(1, min(_CHECKED_AT_ONCE // len(acls), _COMPARED_AT_ONCE // len(online)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from actors.session.decisions import queueing
 from actors.session.session_messages import Outgoing
-from actors.sharing.member_choice import SharedMember
+from actors.sharing.member_choice import SharedMember, choice_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from actors.session.session_messages import Batch, ClientConnection
-    from actors.sharing.member_choice import MemberChoice
 
 _OFFERED = 4096
 """Maximum room that is reported to the home of a shared subscription, in messages."""
@@ -29,12 +28,11 @@ _NONE: frozenset[int] = frozenset()
 class SharedMembers:
     """The connected members of one shared subscription."""
 
-    __slots__ = ("_choice", "_name", "_node")
+    __slots__ = ("_name", "_node")
 
-    def __init__(self, node: NodeContext, name: str, choice: MemberChoice) -> None:
+    def __init__(self, node: NodeContext, name: str) -> None:
         self._node = node
         self._name = name
-        self._choice = choice
 
     @property
     def group(self) -> SharedGroup:
@@ -48,7 +46,7 @@ class SharedMembers:
         ``piece``, but at most ``most``, which are served in one step, unless all connected members
         matter. Also returns whether others may have room.
         """
-        choice, count, group = self._choice, len(batch), self.group
+        choice, count, group = choice_of(self._node), len(batch), self.group
         examines_all = choice.examines_all
         enough = min(-(-count // piece), most)
         found: list[SharedMember] = []
@@ -142,7 +140,7 @@ class SharedMembers:
             barred = {at for at in range(count) if log in refused.get(positions[at], ())}
         room = count
         if batch.qos:
-            room = self._choice.room_there(remote, subscriber.place)
+            room = choice_of(self._node).room_there(remote, subscriber.place)
         return SharedMember(subscriber, None, room, barred)
 
     def _room(

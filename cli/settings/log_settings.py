@@ -102,8 +102,9 @@ def load_log_settings(
 
         layers = read_layers(flags, environment, config, Settings.model_fields)
     settings = read_settings(LogSettings, layers)
-    for contradiction in log_contradictions(settings):
-        raise ConfigError(contradiction)
+    contradictions = [*log_contradictions(settings)]
+    if contradictions:
+        raise ConfigError(*contradictions)
     return settings
 
 

@@ -24,7 +24,7 @@ from cli.settings.setting_sources import ConfigError, Layer, merge_layers
 from eventstore.home_paths import NoHome, expand_home
 
 # Settings whose values no message shows.
-_SECRETS = ("nats_password", "bridge_password")
+_SECRETS = ("nats_password", "bridge_password", "nats_url", "bridge_url")
 # Disables a listener.
 OFF = "off"
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")

@@ -123,8 +123,8 @@ def _audit_here(
 
     Did the broker do what MQTT promises: was every message delivered, once and in order? Also
     compares the running broker's state with the log, except with --at. Prints a report. Exits with
-    1 if there are violations, and prints their positions. Takes half of the free memory at most;
-    'spark audit' audits larger logs.
+    1 if there are violations, and prints their positions. A log of more than
+    128 MiB may take half of the free memory; 'spark audit' audits larger ones.
     """
     from cli.spark import audit
 

@@ -86,7 +86,7 @@ class TopicTails:
                 async with asyncio.timeout(_TIMEOUT) as held.max_wait:
                     async for portion in trace.portions():
                         held.skipped += portion.skipped
-                        for line in filter(_is_shown, portion.lines):
+                        for line in filter(None, map(_message, portion.lines)):
                             held.lines.appendleft({"log": "", **line})
         except NoLiveBroker:
             if not held.begun.is_set():
@@ -98,7 +98,16 @@ class TopicTails:
             self._held.pop(topic_filter, None)
 
 
-def _is_shown(line: dict[str, Any]) -> bool:
-    """Return whether a line is a message, in the log where a client published it."""
-    copied = str(line.get("client")).startswith(LOG_SESSION)
-    return line.get("kind") == "publish" and "packet" in line and not copied
+def _message(line: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a message as a line with its ``packet``, in the log where a client published it.
+
+    The trace has an event for a message that is recorded, and a packet for another.
+    """
+    event = line.get("event")
+    if isinstance(event, dict) and event.get("type") == "MessagePublished":
+        (message,) = event["messages"]
+        packet = {"qos": event["qos"], "retain": event["retain"], **message}
+        line = {**line, "client": event["session"], "packet": packet, "will": event["will"]}
+    elif line.get("kind") != "publish" or "packet" not in line:
+        return None
+    return None if str(line.get("client")).startswith(LOG_SESSION) else line

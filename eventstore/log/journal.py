@@ -199,6 +199,11 @@ class Journal:
         return self._next << INDEX_BITS | self._index
 
     @property
+    def between_turns(self) -> bool:
+        """Whether no turn is open: its events would be parted from those appended now."""
+        return not (self._in_turn or self._split)
+
+    @property
     def last_closed(self) -> tuple[int, bytes] | None:
         """Stream sequence and link of the last closed record; None while its turn continues."""
         return None if self._part or self._split else (self._next - 1, self._link)

@@ -89,7 +89,7 @@ def test_counters_continue_after_a_crash(make_broker: Callable[..., Broker]) -> 
     for number in range(3):
         writer.publish("hall/door", b"%d" % number, 1)
     clients.connect("reader", clean=False, session_present=True).disconnect()
-    before, compared = row_of(broker, "reader"), ("dropped_by", "takeovers", "counted_since_ms")
+    before, compared = row_of(broker, "reader"), ("dropped_by", "takeovers", "counted_since_at")
     broker.restart(kill=True)
     after = row_of(broker, "reader")
     assert [after[one] for one in compared] == [before[one] for one in compared]

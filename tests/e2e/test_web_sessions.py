@@ -115,7 +115,7 @@ def test_sessions_are_sorted(make_broker: Callable[..., Broker]) -> None:
         assert row[0] == name
         time = r"20\d\d-[-0-9]+ [:.0-9]+"
         shown = (
-            rf"offline(?:, passive)? since ({time}) expires ({time})"
+            rf"offline(?:, frozen)? since ({time}) expires ({time})"
             if state == "off"
             else "connected()()"
         )

@@ -271,14 +271,15 @@ class Broker:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
 
     def refused(self, code: int) -> str:
-        """The one line with which it refuses to start, with this exit code."""
+        """The problems for which it refuses to start, a line each, with this exit code."""
         found, _, err = forkserver.run(self.command()[1:], self.environment(), STARTUP)
         said = err.decode()
         assert found == code, said
         assert "Traceback" not in said
-        (line,) = [line for line in said.splitlines() if line.startswith("foldmq: ")]
-        assert line == said.splitlines()[-1]
-        return line.removeprefix("foldmq: ")
+        lines = [line for line in said.splitlines() if line.startswith("foldmq: ")]
+        assert lines, said
+        assert lines == said.splitlines()[-len(lines) :]
+        return "\n".join(line.removeprefix("foldmq: ") for line in lines)
 
     def stop(self) -> None:
         """SIGTERM; the process must end with exit code 0."""

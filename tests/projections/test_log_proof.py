@@ -77,7 +77,7 @@ def test_a_checkpoint_behind_two_holes_is_the_state() -> None:
     )
     turns: list[list[Event]] = [
         [SessionOpened("c", resumed=False, clean=False, level=4), Subscribed("c", [("#", 1)])],
-        [Delivered("c", "#", 1, [position(1, 0)], [2], 1)],
+        [Delivered("c", "#", 1, [2], [position(1, 0)])],
         [SALVAGED_BEFORE],  # it gave up the PUBACK of packet 2
         [BrokerStarted("1")],
         [SALVAGED],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -140,6 +141,27 @@ def test_a_message_that_waits_for_a_member_goes_to_another_when_that_leaves() ->
             await world.go(0.1)
             assert numbers(other) == [2]
             prove(world)
+
+    simulate(scenario)
+
+
+def test_another_strategy_applies_after_a_reload() -> None:
+    async def scenario() -> None:
+        async with World(shared_strategy="balanced").running() as world:
+            one, two = await members(world, "m1", "m2")
+            sender = await world.connect("d")
+
+            async def shares(first: int) -> list[int]:
+                pids = range(first, first + 6)
+                sender.send(*(p.publish("a/b", b"%d" % pid, 1, pid) for pid in pids))
+                await world.go(1)
+                return sorted(len(numbers(member)) for member in (one, two))
+
+            assert await shares(1) == [3, 3]
+            broker = world.broker
+            options = replace(broker.node.options, shared_strategy="topic")
+            broker.reload(options, broker.admission.authenticator)
+            assert await shares(7) == [0, 6]
 
     simulate(scenario)
 
