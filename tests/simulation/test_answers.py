@@ -140,7 +140,7 @@ def previews_a_message_as_sent_to_a_full_window(patch: Patch) -> None:
         found = preview(*args)
         return found._replace(outcome="sent") if found.outcome == "queued" else found
 
-    patch.setattr(receiver_preview.decisions, "preview_delivery", sent)
+    patch.setattr(receiver_preview.delivery_preview, "preview_delivery", sent)
 
 
 def previews_no_full_queue(patch: Patch) -> None:
@@ -150,7 +150,7 @@ def previews_no_full_queue(patch: Patch) -> None:
         found = preview(*args)
         return found._replace(outcome="queued") if found.outcome == "dropped" else found
 
-    patch.setattr(receiver_preview.decisions, "preview_delivery", queued)
+    patch.setattr(receiver_preview.delivery_preview, "preview_delivery", queued)
 
 
 def looks_only_at_full_windows(patch: Patch) -> None:
