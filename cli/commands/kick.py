@@ -125,6 +125,6 @@ def _connected(found: dict[str, Any]) -> str:
     """Return the address of a client; raises Refused if it is not connected."""
     connection = found["connection"]
     if connection is None:
-        raise Refused(f"{text.name(found['client'])} is not connected")
+        raise Refused(f"{text.name(found['session'])} is not connected")
     kind = "clean" if found["clean"] else "persistent"
     return f"connected from {text.escaped(connection['address'])}, {kind} session"
