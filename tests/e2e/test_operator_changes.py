@@ -64,7 +64,7 @@ class Place:
         sessions = self.run("sessions", "ls", "--json", "--sort", "client").objects
         for row in sessions:
             # A session that has done nothing for a second is stopped and frozen.
-            row.update(actor=None, passive=None, expires_ms=None, rate_in=None, rate_out=None)
+            row.update(actor=None, frozen=None, expires_at=None, rate_in=None, rate_out=None)
         last = self.run("log", "--json", "-n", "1").objects
         return sessions, self.run("retained", "ls", "--json").objects, last
 

@@ -594,9 +594,12 @@ def test_sessions_that_stand_for_other_logs_are_not_those_of_clients() -> None:
         inspector = here.broker.inspection.inspector
         for more in ({}, {"top": {"by": "queued", "count": 9}}):
             found = await inspector.ask_for("sessions", more)
-            assert ({row["client"] for row in found["rows"]}, found["total"]) == ({name, stands}, 2)
+            assert ({row["session"] for row in found["rows"]}, found["total"]) == (
+                {name, stands},
+                2,
+            )
             found = await inspector.ask_for("sessions", {**more, "without_logs": True})
-            assert ([row["client"] for row in found["rows"]], found["total"]) == ([name], 1)
+            assert ([row["session"] for row in found["rows"]], found["total"]) == ([name], 1)
         status = await inspector.ask_for("status")
         assert (status["sessions"]["total"], status["sessions"]["logs"]) == (2, 1)
         change = {"do": "remove_sessions", "by": "ann@desk", "clients": [stands]}
