@@ -179,6 +179,7 @@ def test_a_topic_is_traced_from_publisher_to_acknowledgement(quiet: Broker, own:
         acked = tail.wait(what="Acked", client="lock")
         assert acked["messages"][0]["topic"] == "hall/door"
         assert len(tail.objects) == 4
+        until(lambda: acked["position"] in in_log(quiet, "lock"), "the delayed acknowledgement")
         logged = {**in_log(quiet, "panel"), **in_log(quiet, "lock")}
         for line in (delivered, acked):
             assert logged[line["position"]] == line["what"]
