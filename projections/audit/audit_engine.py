@@ -321,7 +321,8 @@ class AuditEngine:
                 self._counts,
                 checkpoints=summaries.checkpoints,
                 claims=self._claims is not None,
-                retained_claims=sum(one.retained for one in compared),
+                retained_claims=sum(one.retained for one in compared)
+                - totals.counts["retained claims beyond"],
                 owed=sum(one.due for one in self._compared),
                 copies=sum(one.compared for one in self._compared),
             ),
@@ -337,12 +338,16 @@ class AuditEngine:
         )
 
     def _remarks(self) -> list[str]:
-        beyond = self._totals.counts["claims beyond"]
         remarks = [remark for one in self._compared for remark in one.remarks()]
-        if beyond:
-            remarks.append(
-                f"{beyond:,} claims about sessions are of a time for which the log is incomplete"
-            )
+        for count, what in (
+            ("claims beyond", "sessions"),
+            ("retained claims beyond", "retained messages"),
+        ):
+            beyond = self._totals.counts[count]
+            if beyond:
+                remarks.append(
+                    f"{beyond:,} claims about {what} are of a time for which the log is incomplete"
+                )
         unknown = self._totals.counts[f"cases {UNKNOWN_LIMITS}"]
         if unknown:
             remarks.append(

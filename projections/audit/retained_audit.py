@@ -299,6 +299,7 @@ class RetainedAudit:
         """
         self._claimed.add((where, topic))
         if not self._judges(bound):
+            self._counts["retained claims beyond"] += digest is not None
             return
         one = self._held.get(topic)
         if digest == (None if one is None else one.digest):

@@ -257,3 +257,20 @@ def test_how_much_was_compared(made: dict[str, Made], outcome: Outcome) -> None:
     assert compared.as_of == at(7)
     (result,) = (one for one in outcome.rules if one.rule == Rule.STATE)
     assert result.violations == sum(len(expected) for _, _, expected in made.values())
+
+
+def test_claims_beyond_the_end_of_the_log_are_not_counted_as_compared(
+    spark: SparkSession, nats: Nats
+) -> None:
+    log = story("beyond").log
+    log.store(nats)
+    told = [replace(one, bound=at(99)) for one in claims(log, at(7))]
+    read = Log(spark, {**access(nats), "stream": log.stream})
+    outcome = audit(read, told, cluster=False)
+    (result,) = (one for one in outcome.rules if one.rule == Rule.STATE)
+    assert result.checked == 0
+    beyond = [note for note in outcome.notes if "the log is incomplete" in note]
+    assert [note.split(" are ")[0] for note in beyond] == [
+        "2 claims about sessions",
+        "2 claims about retained messages",
+    ]
