@@ -30,6 +30,7 @@ LONG = {
     "tests/e2e/test_cluster.py": 20,
     "tests/e2e/test_crash_drills.py": 40,
     "tests/e2e/test_cut_logs.py": 20,
+    "tests/e2e/test_docs_commands_run.py": 30,
     "tests/e2e/test_drills_disk.py": 25,
     "tests/e2e/test_drills_replicas.py": 20,
     "tests/e2e/test_edges.py": 35,
