@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sysconfig
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -412,6 +414,21 @@ def test_the_last_release_is_a_tag_or_recorded(
         released_version.last()
     (tmp_path / "released_version.txt").write_text("1.0.0 abcdef\n")
     assert released_version.last() == ("1.0.0", "abcdef")
+
+
+@pytest.mark.parametrize("folder", ["", "foldmq_packages/"])
+def test_compiled_modules_of_a_release_take_the_place_of_its_sources(
+    tmp_path: Path, folder: str
+) -> None:
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    (tmp_path / "actors").mkdir()
+    (tmp_path / "actors/kernel.py").touch()
+    with zipfile.ZipFile(tmp_path / "wheel.whl", "w") as wheel:
+        wheel.writestr(f"{folder}actors/kernel{suffix}", b"")
+        wheel.writestr(f"{folder}abc__mypyc{suffix}", b"")
+    with zipfile.ZipFile(tmp_path / "wheel.whl") as wheel:
+        compiled = released_version.compiled_beside_sources(wheel, tmp_path)
+    assert compiled == [f"{tmp_path}/actors/kernel"]
 
 
 @pytest.mark.system

@@ -261,8 +261,13 @@ def _environment(**settings: str) -> dict[str, str]:
 
 
 def _run(*command: str | Path, directory: Path | None = None, **settings: str) -> str:
-    """Run a command, return its output; raise Failed with its last lines."""
+    """Run a command, return its output; raise Failed with its last lines.
+
+    Without a directory, no file that lies about in the current one is imported.
+    """
     words = [str(word) for word in command]
+    if directory is None:
+        settings.setdefault("PYTHONSAFEPATH", "1")
     done = subprocess.run(  # noqa: S603 - commands of this file
         words,
         capture_output=True,

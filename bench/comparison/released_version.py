@@ -22,6 +22,8 @@ from bench.brokers.broker_processes import ROOT, BenchError, Released, revision
 from bench.measuring.progress import say
 
 _COMPILED_SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+_PACKAGES = "foldmq_packages/"
+"""The folder of a wheel that has the packages; earlier wheels had none."""
 RECORDED = ROOT / "bench" / "released_version.txt"
 
 
@@ -115,7 +117,18 @@ def _compile(place: Path) -> None:
             lines = done.stderr.strip().splitlines() or ["pip said nothing"]
             raise BenchError(f"the released version cannot be compiled: {lines[-1][:200]}")
         with zipfile.ZipFile(next(Path(wheels).glob("*.whl"))) as archive:
-            modules = [one for one in archive.namelist() if one.endswith(_COMPILED_SUFFIX)]
-            archive.extractall(place, modules)
-    if not modules:
+            compiled = compiled_beside_sources(archive, place)
+    if not compiled:
         raise BenchError("the released version was not compiled, although this one is")
+
+
+def compiled_beside_sources(archive: zipfile.ZipFile, place: Path) -> list[str]:
+    """Extract the compiled modules of a wheel; return those that now take their source's place."""
+    for entry in archive.infolist():
+        if entry.filename.endswith(_COMPILED_SUFFIX):
+            entry.filename = entry.filename.removeprefix(_PACKAGES)
+            archive.extract(entry, place)
+    modules = [
+        str(path).removesuffix(_COMPILED_SUFFIX) for path in place.rglob(f"*{_COMPILED_SUFFIX}")
+    ]
+    return [module for module in modules if Path(f"{module}.py").exists()]
