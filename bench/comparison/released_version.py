@@ -124,11 +124,9 @@ def _compile(place: Path) -> None:
 
 def compiled_beside_sources(archive: zipfile.ZipFile, place: Path) -> list[str]:
     """Extract the compiled modules of a wheel; return those that now take their source's place."""
+    modules = []
     for entry in archive.infolist():
         if entry.filename.endswith(_COMPILED_SUFFIX):
             entry.filename = entry.filename.removeprefix(_PACKAGES)
-            archive.extract(entry, place)
-    modules = [
-        str(path).removesuffix(_COMPILED_SUFFIX) for path in place.rglob(f"*{_COMPILED_SUFFIX}")
-    ]
+            modules.append(archive.extract(entry, place).removesuffix(_COMPILED_SUFFIX))
     return [module for module in modules if Path(f"{module}.py").exists()]
