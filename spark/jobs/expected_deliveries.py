@@ -27,8 +27,8 @@ from projections.audit.subscription_spans import SubscriptionSpans
 from protocol.mqtt.topic_trie import FilterTrie
 from spark.jobs.event_codec import unpack_events
 from spark.jobs.expected_packs import EFFECT_COLUMNS, REQUIRED, ExpectedPacks
-from spark.jobs.fact_scan import reduce_collections
 from spark.jobs.fact_schema import CARRIED, EFFECT, RELEASED, SENT, SPANS
+from spark.runtime.machine import reduce_collections
 from spark.runtime.marked_errors import mark_errors
 
 if TYPE_CHECKING:

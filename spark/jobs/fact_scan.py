@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent, entries, parse_event
@@ -43,8 +41,6 @@ if TYPE_CHECKING:
     from eventstore.format.records import Record
     from spark.tables.record_checks import CheckedRecord
 
-_YOUNG: Final = 50_000
-"""Number of objects that triggers a garbage collection: nothing here forms cycles."""
 _PIECES: Final = 1000
 """Maximum separate pieces of a log; beyond it, pieces are merged."""
 _ELSEWHERE: Final = frozenset({RetainedSnapshot})
@@ -52,17 +48,6 @@ _ELSEWHERE: Final = frozenset({RetainedSnapshot})
 _LINKS: Final = 20_000
 """Maximum links of records kept, for comparison with those reported by archives."""
 _CONTRADICTIONS: Final = (ValueError, KeyError, IndexError, TypeError, OverflowError)
-
-
-@contextmanager
-def reduce_collections() -> Iterator[None]:
-    """Make garbage collections rare."""
-    before = gc.get_threshold()
-    gc.set_threshold(_YOUNG, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class FactScan:

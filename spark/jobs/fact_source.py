@@ -171,7 +171,8 @@ def _interval_ms(found: RecordRange) -> int:
 
 def _facts(part: FactRange) -> Iterator[pa.RecordBatch]:
     from eventstore.format.records import decode_record
-    from spark.jobs.fact_scan import FactScan, reduce_collections
+    from spark.jobs.fact_scan import FactScan
+    from spark.runtime.machine import reduce_collections
     from spark.runtime.marked_errors import name_log_in_errors
     from spark.tables.record_checks import RecordChecker
 

@@ -11,13 +11,13 @@ from eventstore.format.positions import INDEX_BITS
 from spark.jobs.audit_outcome import SESSION_CLAIM
 from spark.jobs.expected_deliveries import packs_of, spans_of_facts
 from spark.jobs.expected_packs import EFFECT_COLUMNS
-from spark.jobs.fact_scan import reduce_collections
 from spark.jobs.fact_schema import EFFECT, SPANS
 from spark.jobs.local_facts import names_within
 from spark.jobs.session_audit_task import COLUMNS, session_results
 from spark.jobs.session_checker import CLAIMED, EXPECTED, HAPPENED, OWED
 from spark.jobs.session_result_rows import SHARED
 from spark.jobs.shared_rules import shared_results
+from spark.runtime.machine import reduce_collections
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

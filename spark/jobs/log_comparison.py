@@ -15,8 +15,8 @@ from eventstore.format.records import decode_record
 from projections.audit.exchange_audit import FollowedEnd, audit_exchange
 from projections.audit.rule_table import Violation
 from spark.jobs.audit_outcome import MAX_VIOLATIONS
-from spark.jobs.fact_scan import reduce_collections
 from spark.jobs.fact_source import whole_options
+from spark.runtime.machine import reduce_collections
 from spark.runtime.marked_errors import mark_errors, name_log_in_errors
 from spark.runtime.sync_calls import run_sync
 from spark.tables.log import Log

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from spark.jobs.fact_scan import reduce_collections
 from spark.jobs.session_checker import Row, SessionChecker, SessionMark
 from spark.jobs.session_result_rows import SessionResults
+from spark.runtime.machine import reduce_collections
 from spark.runtime.marked_errors import mark_errors
 
 if TYPE_CHECKING:

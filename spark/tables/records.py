@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import pyarrow as pa
-
-from spark.tables.arrow_types import RECORDS, schema_of
-from spark.tables.batch_layout import BatchLayout
-from spark.tables.decoder import upcast_record
-from spark.tables.integer_columns import UnusualEvent
-from spark.tables.row_filter import RowFilter
+from eventstore.format.event_parsing import entries
+from spark.tables.columns import Columns
+from spark.tables.decoder import sparse_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format.records import Record
+    import pyarrow as pa
+
     from spark.tables.record_checks import CheckedRecord
 
 NEED_EVENTS: Final = frozenset({"events", "entries"})
-"""Columns that need decoded events."""
+"""Columns that need the events of records."""
 
 
 def record_rows(
@@ -29,15 +25,11 @@ def record_rows(
     """Return a row for each found record; raises UnreadableEvent."""
     rows = [_row(node, one) for one in found]
     if NEED_EVENTS & set(columns):
-        records = [one.record for one in found if one.record is not None]
-        counts = {
-            record.sequence: count for record, count in zip(records, _counts(records), strict=True)
-        }
         for row, one in zip(rows, found, strict=True):
-            row["events"], row["entries"] = counts.get(one.sequence, (None, None))
-    arrays = [pa.array([row.get(name) for row in rows], RECORDS[name]) for name in columns]
-    schema = schema_of("records", columns)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+            if one.record is not None:
+                counts = [entries(event) for _, event in one.record.events()]
+                row["events"], row["entries"] = len(counts), sum(counts)
+    return sparse_rows(Columns.of("records", columns), rows)
 
 
 def _row(node: str, found: CheckedRecord) -> dict[str, Any]:
@@ -63,14 +55,3 @@ def _row(node: str, found: CheckedRecord) -> dict[str, Any]:
             "void": found.void,
         }
     return row
-
-
-def _counts(records: Sequence[Record]) -> Sequence[tuple[int, int]]:
-    """Return the number of events and entries of each record."""
-    try:
-        layout = BatchLayout(records, RowFilter())
-    except UnusualEvent:
-        layout = BatchLayout([upcast_record(record) for record in records], RowFilter())
-    events = np.bincount(layout.record_of, minlength=len(records))
-    entries = np.bincount(layout.record_of, layout.counts, minlength=len(records))
-    return list(zip(events.tolist(), entries.astype(np.int64).tolist(), strict=True))
