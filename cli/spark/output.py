@@ -37,7 +37,7 @@ from eventstore.format.positions import (
     parse_position,
     sequence_of,
 )
-from spark.report.svg import require_matplotlib
+from spark.report.charts import require_matplotlib
 from spark.runtime.errors import NotWritable
 from spark.tables.directories import directory_text
 from spark.tables.log import Log
