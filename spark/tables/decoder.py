@@ -74,16 +74,14 @@ class Decoder:
 
         Raises UnreadableEvent for an invalid event, and UnknownEvent for one of a later foldmq.
         """
-        firsts: list[int] = []
-        events: list[Event] = []
         try:
-            for first, event in record.events():
-                firsts.append(first)
-                events.append(event)
-            stop = firsts[-1] + entries(events[-1]) if events else 0
+            pairs = [*record.events()]
+            stop = pairs[-1][0] + entries(pairs[-1][1]) if pairs else 0
         except IndexError:
             what = f"record {record.sequence} holds a run that is none"
             raise UnreadableEvent(what) from None
+        firsts = [first for first, _ in pairs]
+        events = [event for _, event in pairs]
         counts = [end - begin for begin, end in pairwise([*firsts, stop])]
         if counts and (min(counts) < 0 or stop > MAX_INDEX + 1):
             what = f"record {record.sequence} holds an event with a count that cannot be"

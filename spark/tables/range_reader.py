@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spark.tables.row_filter import PushedFilters
     from spark.tables.stored_log import RecordRange
 
-_ROWS: Final = 1 << 15
+_ROWS: Final = 1 << 14
 _BYTES: Final = 4 << 20
 """Rows and bytes of records that are converted together: a batch has a cost for each column."""
 
