@@ -145,6 +145,9 @@ class _Table:
             for group in self._groups:
                 if group.kind in WITH_BLOCKS:
                     group.check_areas()
+        if "json" in columns.names and self._entries:
+            for group in self._groups:
+                group.check_columns()
         self._cells = {name: self._cells_of(name) for name in columns.names}
 
     @property
@@ -195,7 +198,9 @@ class _Table:
             for name in TEXTS[group.kind]:
                 widths[group.numbers] += [len(text or "") for text in group.values(name)]
             if group.kind in MESSAGES:
-                widths[group.numbers] += [max(map(len, event.topics)) for event in group.events]
+                widths[group.numbers] += [
+                    max(map(len, event.topics), default=0) for event in group.events
+                ]
         sums = np.concatenate(([0], np.cumsum(widths[self._event_of])))
         start = self._low
         while start < self._high:

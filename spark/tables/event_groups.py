@@ -21,6 +21,8 @@ MESSAGES: Final = frozenset({"MessagePublished", "MessagesCarried", "RetainedSna
 """Events that contain messages: an entry for each."""
 WITH_BLOCKS: Final = MESSAGES | {"WillArmed"}
 """Events with payloads and property blocks."""
+_OTHER_LISTS: Final = frozenset({"MessageDropped", "SubscriptionDenied"})
+"""Events with one entry, whose lists are about something else."""
 
 
 class UnusualEvent(Exception):  # noqa: N818 - a condition, handled where batches are made
@@ -147,6 +149,18 @@ class EventGroup:
         if int(picked.min(initial=0)) < 0 or (picked >= lengths[self.event_of]).any():
             raise UnusualEvent(f"a {self.kind} with a topic that is not there")
         return topics, sums_before(lengths)[self.event_of] + picked
+
+    def check_columns(self) -> None:
+        """Raise UnusualEvent unless all columns have a value for each entry."""
+        if self.total == len(self.events) or not self.events:
+            return
+        for name in ("pids", "refs", "reasons"):
+            if hasattr(self.events[0], name) and self.kind not in _OTHER_LISTS:
+                self.optional(name)
+        if hasattr(self.events[0], "expires"):
+            self.expiries()
+        if self.kind in MESSAGES:
+            _ = self.sizes, self.topics(), self.blocks
 
     @cached_property
     def blocks(self) -> tuple[list[bytes], Integers]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format.event_parsing import entries
 from spark.tables.columns import Columns
-from spark.tables.decoder import sparse_rows
+from spark.tables.decoder import Decoder, sparse_rows
+from spark.tables.row_filter import RowFilter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,10 +25,11 @@ def record_rows(
     """Return a row for each found record; raises UnreadableEvent."""
     rows = [_row(node, one) for one in found]
     if NEED_EVENTS & set(columns):
+        decoder = Decoder(Columns.of("entries"), RowFilter())
         for row, one in zip(rows, found, strict=True):
             if one.record is not None:
-                counts = [entries(event) for _, event in one.record.events()]
-                row["events"], row["entries"] = len(counts), sum(counts)
+                parsed = decoder.parse(one.record)
+                row["events"], row["entries"] = len(parsed.events), parsed.rows
     return sparse_rows(Columns.of("records", columns), rows)
 
 

@@ -437,6 +437,26 @@ def test_an_event_that_is_not_as_it_must_be_is_named(raw: dict[str, Any], told: 
 @pytest.mark.parametrize(
     "raw",
     [
+        {**RIGHT, "pids": [1]},
+        {**PUBLISHED, "count": 2, "pids": [1, 2], "sizes": 1, "which": [0, 0, 0]},
+        {**PUBLISHED, "count": 2, "sizes": [1, 2, 3]},
+        {"session": "d", "pids": [1, 2], "reasons": [1], "e": "Acked", "v": 1},
+    ],
+)
+def test_an_event_that_cannot_be_split_is_named_before_the_first_row(raw: dict[str, Any]) -> None:
+    bad = record(Acked("d", [3]), raw, payload=b"abcdef", sequence=7)
+    with pytest.raises(UnreadableEvent, match=r"^record 7 holds a"):
+        rows([bad], "entries", "json")
+
+
+def test_an_event_without_entries_has_no_rows() -> None:
+    empty = RetainedSnapshot([], [], [], 0, 0, 0)
+    assert rows([record(empty, Acked("d", [3]))], "entries", "index", "topic") == [{"index": 0}]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
         {"e": "FromTheFuture", "v": 1},
         {"session": "c", "e": "WillFired", "v": 2},
         {"session": "c", "e": "WillFired", "v": "1"},
