@@ -31,7 +31,7 @@ from spark.tables.event_groups import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from eventstore.format.event_parsing import Event
     from eventstore.format.records import Record
@@ -281,11 +281,7 @@ class _Table:
     def _json(self) -> Iterator[bytes]:
         if not self._entries:
             return (orjson.dumps(json_object(event)) for event in self._events)
-        return (
-            orjson.dumps(json_object(event) if count == 1 else found)
-            for event, count in zip(self._events, self._counts.tolist(), strict=True)
-            for found in ((event,) if count == 1 else entry_objects(event, count))
-        )
+        return chain.from_iterable(map(_json_of_entries, self._events, self._counts.tolist()))
 
     def _payloads(self) -> Iterator[bytes | None]:
         for event, count, owner in zip(
@@ -305,6 +301,12 @@ class _Table:
                 apart = getattr(event, "blocks_at", ())
                 blocks = () if apart else record.distinct_blocks(event)
                 yield b"".join((*blocks, *payloads))
+
+
+def _json_of_entries(event: Event, count: int) -> Iterable[bytes]:
+    if count == 1:
+        return (orjson.dumps(json_object(event)),)
+    return map(orjson.dumps, entry_objects(event, count))
 
 
 def _integers(values: Any) -> Integers:

@@ -26,29 +26,31 @@ _BLOCKS: Final = ("blocks", "block_of", "blocks_at")
 
 
 def entry_objects(event: Event, count: int) -> Iterator[dict[str, Any]]:
-    """Yield the JSON object of each entry of an event, as an event of its own."""
-    whole = field_values(event)
+    """Yield the JSON object of each entry of an event, as an event of its own.
+
+    Each is valid until the next one is taken.
+    """
+    entry = dict(field_values(event))
     if count == 1:
-        yield whole
-        return
-    expires = whole.get("expires")
-    columns = {name: from_runs(whole[name]) for name in _RUNS if whole.get(name)}
-    columns |= {"expires": from_runs(expires)} if isinstance(expires, list) else {}
-    messages = _message_columns(event, whole) if "sizes" in whole else {}
-    total = _TOTALS.get(whole["e"])
-    for number in range(count):
-        entry = dict(whole)
-        for name, values in columns.items():
-            entry[name] = values[number] if name == "expires" else [values[number]]
-        for name, each in messages.items():
-            entry[name] = each[number]
-        if number and total is not None and entry[total] > 0:
-            entry[total] = 0
-        if number and entry.get("behind", -1) >= 0:
-            entry["behind"] += number
-        if "blocks" in entry:
-            entry = _with_block(entry, event, number)
         yield entry
+        return
+    expires, behind = entry.get("expires"), entry.get("behind", -1)
+    columns: dict[str, list[Any]] = {
+        name: [[value] for value in from_runs(entry[name])] for name in _RUNS if entry.get(name)
+    }
+    if isinstance(expires, list):
+        columns["expires"] = from_runs(expires)
+    if "sizes" in entry:
+        columns |= _message_columns(event, entry)
+    total = _TOTALS.get(entry["e"])
+    for number in range(count):
+        for name, values in columns.items():
+            entry[name] = values[number]
+        if number == 1 and total is not None and entry[total] > 0:
+            entry[total] = 0
+        if behind >= 0:
+            entry["behind"] = behind + number
+        yield _with_block(entry, event, number) if "blocks" in entry else entry
 
 
 def _message_columns(event: Any, whole: dict[str, Any]) -> dict[str, list[Any]]:
