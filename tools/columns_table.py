@@ -13,8 +13,7 @@ from typing import Final
 from spark.tables.column_meanings import MEANINGS
 from spark.tables.columns import GRAINS
 from spark.tables.entry_columns import MAKERS
-from spark.tables.event_groups import MESSAGES
-from spark.tables.property_columns import PROPERTIES
+from spark.tables.event_groups import WITH_BLOCKS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "spark-columns.md"
@@ -39,19 +38,15 @@ _TABLES: Final = {
     "events": "A row for each event, as it was written.",
     "records": "A row for each record: each message of the JetStream stream.",
 }
-_WITH_BLOCK: Final = frozenset(MESSAGES | {"WillArmed"})
 _MAX: Final = 9
 """Maximum types that are listed."""
 
 
 def _owners(column: str) -> str:
     """Return the types of events that have a column of entries."""
-    if column == "payload" or column == "block" or column in PROPERTIES:
-        found = set(_WITH_BLOCK)
-    elif column == "expires_at":
-        found = {*_WITH_BLOCK, "Queued"}
-    else:
-        found = {kind for kind, makers in MAKERS.items() if column in makers}
+    found = {kind for kind, makers in MAKERS.items() if column in makers}
+    if column == "payload":
+        found = {*WITH_BLOCKS}
     if len(found) > _MAX:
         return "all events of a session"
     return ", ".join(sorted(found))

@@ -153,7 +153,7 @@ def write_result(line: str) -> None:
 
 def check_html(file: Path) -> None:
     """Raise NotWritable or NoPlots before the job if the page cannot be drawn and written."""
-    from spark.report.svg import require_matplotlib
+    from spark.report.charts import require_matplotlib
 
     require_matplotlib()
     directory = file.parent

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from eventstore.format.event_parsing import Event
     from eventstore.format.positions import Position
-    from spark.jobs.session_groups import Row, SessionGroup
+    from projections.state.session import SessionState
+    from spark.jobs.session_groups import SessionGroup
     from spark.jobs.state_start import StateStarts
     from spark.tables.log import Log
 
@@ -41,6 +42,7 @@ TYPES: Final = tuple(
     sorted(kind.__name__ for kind in (*EVOLVE, SessionExpired, SessionSnapshot, RetainedSnapshot))
 )
 """The events that a session is folded from."""
+_COLUMNS: Final = ("node", "session", "position", "steady_ms", "time_ms")
 _CONTRADICTIONS: Final = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 
 
@@ -49,30 +51,33 @@ def fold_sessions(
     begin: StateStarts,
     rows_of: Callable[[str, SessionFold], Iterable[dict[str, Any]]],
     schema: pa.Schema,
+    *,
+    clock: bool = False,
 ) -> DataFrame:
     """Fold every session and return the rows that ``rows_of`` makes of (node, its fold).
 
-    ``begin`` is the result of :func:`spark.jobs.state_start.state_starts`. The job fails with
-    CorruptLog or UnreadableEvent if events contradict each other or cannot be read.
+    ``begin`` is the result of :func:`spark.jobs.state_start.state_starts`. With ``clock``, the
+    times in the states are those of the clock, with its jumps. The job fails with CorruptLog or
+    UnreadableEvent if events contradict each other or cannot be read.
     """
-    run = partial(_folded, begin=begin, rows_of=rows_of, schema=schema)
+    run = partial(_folded, begin=begin, rows_of=rows_of, schema=schema, clock=clock)
     return sorted_by_session(session_events(log, begin)).mapInArrow(run, ddl(schema))
 
 
 def session_events(log: Log, begin: StateStarts) -> DataFrame:
     """Return the events that sessions are folded from.
 
-    Columns: node, session, position, steady_ms, json, payload (only where it is needed).
+    Columns: node, session, position, steady_ms, time_ms, json, payload (only where it is needed).
     """
     kind = F.col("type")
     repeated = kind.isin("SessionSnapshot", "RetainedSnapshot")
     found = (
         log.only(types=TYPES)
-        .events("node", "session", "position", "steady_ms", "type", "json", "payload")
+        .events(*_COLUMNS, "type", "json", "payload")
         .where(F.col("session").isNotNull() & (~repeated | begin.repeated()))
     )
     payload = F.when(_looked_at(), F.col("payload")).alias("payload")
-    return found.select("node", "session", "position", "steady_ms", "json", payload)
+    return found.select(*_COLUMNS, "json", payload)
 
 
 def _looked_at() -> Column:
@@ -87,19 +92,23 @@ def _looked_at() -> Column:
     return published | kind.isin("RetainedSnapshot", "WillArmed")
 
 
-def fold_session(group: SessionGroup, whole: Position) -> SessionFold:
-    """Fold the rows of one session."""
+def fold_session(group: SessionGroup, whole: Position, *, clock: bool = False) -> SessionFold:
+    """Fold the rows of one session. Raises CorruptLog, UnreadableEvent."""
     folded = SessionFold(group.session, whole)
-    for row in group.rows:
-        fold_row(folded, row)
+    for node, _, at, steady_ms, time_ms, text, payload in group.rows:
+        with report_contradictions(node, at):
+            event = parse_event_json(text, node, at)
+            folded.take(event, at, time_ms if clock else steady_ms, payload)
+            if clock and isinstance(event, SessionSnapshot) and event.last:
+                _shift(folded.state, time_ms - steady_ms)
     return folded
 
 
-def fold_row(folded: SessionFold, row: Row) -> None:
-    """Fold a row of :func:`session_events`. Raises CorruptLog, UnreadableEvent."""
-    node, _, at, steady_ms, text, payload = row
-    with report_contradictions(node, at):
-        folded.take(parse_event_json(text, node, at), at, steady_ms, payload)
+def _shift(state: SessionState | None, jumped_ms: int) -> None:
+    """Add the jumps of the clock to the times of a snapshot, which lack them."""
+    for packets in (state.inflight, state.releasing) if state and jumped_ms else ():
+        for packet_id, sent in packets.items():
+            packets[packet_id] = sent._replace(sent_ms=sent.sent_ms + jumped_ms)
 
 
 @contextmanager
@@ -127,10 +136,11 @@ def _folded(
     begin: StateStarts,
     rows_of: Callable[[str, SessionFold], Iterable[dict[str, Any]]],
     schema: pa.Schema,
+    clock: bool,
 ) -> Iterator[pa.RecordBatch]:
     rows = (
         row
         for group in group_by_session(found)
-        for row in rows_of(group.node, fold_session(group, begin.of(group.node)))
+        for row in rows_of(group.node, fold_session(group, begin.of(group.node), clock=clock))
     )
     yield from marked_iterator(arrow_batches_of(rows, schema))

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from spark.jobs.armed_wills import wills
-from spark.jobs.packet_ids import pending
 from spark.jobs.retained_messages import retained
-from spark.jobs.session_queues import queues
-from spark.jobs.session_states import sessions
+from spark.jobs.session_states import pending, queues, sessions, wills
 from spark.jobs.state_start import state_starts
 from spark.runtime.marked_errors import BadOption
 

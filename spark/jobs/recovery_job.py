@@ -349,7 +349,7 @@ def _checked(plan: _Plan, group: SessionGroup) -> dict[str, Any]:
     at_start = start.at if start is not None else None
     recovery = SessionRecovery(group.session, at_start, plan.begin.of(group.node))
     claims = SessionClaims(recovery.fold, plan.complete.get(group.node, ()))
-    for node, _, at, time_ms, text, payload, rank, said in group.rows:
+    for node, _, at, time_ms, _, text, payload, rank, said in group.rows:
         claims.reach(at)
         if not rank:
             claims.compare(at, said)

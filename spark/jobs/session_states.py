@@ -1,4 +1,8 @@
-"""The state of every session, by the fold of ``projections``."""
+"""The state of every session, by the fold of ``projections``: whole, and what is in it.
+
+Each table is made of the folded state of one session at a time. ``begin`` is everywhere the result
+of :func:`spark.jobs.state_start.state_starts`.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
+from eventstore.format.positions import INDEX_BITS
 from projections.state.digests import digest
 from projections.state.snapshot import encode_session
+from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from spark.jobs.folding import fold_sessions
 
 if TYPE_CHECKING:
@@ -16,6 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from eventstore.format.positions import Run
     from projections.state.session import SubscriptionState
     from projections.state.single_session import SessionFold
     from spark.jobs.state_start import StateStarts
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
 _STRING, _BOOLEAN, _INT, _BIGINT = pa.string(), pa.bool_(), pa.int32(), pa.int64()
 _TIME: Final = pa.timestamp("us", tz="UTC")
 
-SCHEMA: Final = pa.schema(
+_SESSION: Final = pa.schema(
     [
         pa.field("node", _STRING),
         pa.field("session", _STRING),
@@ -77,6 +85,48 @@ SCHEMA: Final = pa.schema(
 )
 
 
+_RUN: Final = pa.struct(
+    {"first": _BIGINT, "count": _BIGINT, "step": _BIGINT, "qos": _INT, "retain": _BOOLEAN}
+)
+_QUEUE: Final = pa.schema(
+    {
+        "node": _STRING,
+        "session": _STRING,
+        "filter": _STRING,
+        "qos": _INT,
+        "active": _BOOLEAN,
+        "queued": _BIGINT,
+        "queued_bytes": _BIGINT,
+        "oldest": _BIGINT,
+        "newest": _BIGINT,
+        "messages": pa.list_(_RUN),
+    }
+)
+_PENDING: Final = pa.schema(
+    {
+        "node": _STRING,
+        "session": _STRING,
+        "direction": _STRING,
+        "packet_id": _INT,
+        "state": _STRING,
+        "qos": _INT,
+        "ref": _BIGINT,
+        "filter": _STRING,
+        "sent": _TIME,
+    }
+)
+_WILL: Final = pa.schema(
+    {
+        "node": _STRING,
+        "session": _STRING,
+        "topic": _STRING,
+        "qos": _INT,
+        "retain": _BOOLEAN,
+        "ref": _BIGINT,
+    }
+)
+
+
 def sessions(log: Log, begin: StateStarts) -> DataFrame:
     """Return the existing sessions at the end of the log.
 
@@ -88,7 +138,7 @@ def sessions(log: Log, begin: StateStarts) -> DataFrame:
     ``projections.state.digests``), state (JSON array of the parts of its snapshot, see
     ``projections.state.snapshot``).
     """
-    return fold_sessions(log, begin, _rows, SCHEMA)
+    return fold_sessions(log, begin, _session_rows, _SESSION)
 
 
 def session_texts_of(folded: SessionFold) -> list[bytes] | None:
@@ -96,7 +146,7 @@ def session_texts_of(folded: SessionFold) -> list[bytes] | None:
     return None if folded.state is None else list(map(orjson.dumps, encode_session(folded.state)))
 
 
-def _rows(node: str, folded: SessionFold) -> Iterator[dict[str, Any]]:
+def _session_rows(node: str, folded: SessionFold) -> Iterator[dict[str, Any]]:
     state, texts = folded.state, session_texts_of(folded)
     if state is None or texts is None:
         return
@@ -134,4 +184,130 @@ def _subscription(held: SubscriptionState) -> dict[str, Any]:
         "outstanding": held.outstanding,
         "queued": len(held.queue or ()),
         "queued_bytes": held.queued_bytes,
+    }
+
+
+def pending(log: Log, begin: StateStarts) -> DataFrame:
+    """Return the packet identifiers in use at the end of the log.
+
+    Columns: node, session, direction (``out``: to the client), packet_id, state (``inflight``:
+    PUBACK or PUBREC is awaited, ``releasing``: PUBCOMP, ``inbound``: PUBREL), qos, ref (position of
+    the message), filter (of the subscription; null for inbound messages), since (when it was last
+    sent, or received; if that record was cut off, when the checkpoint repeated it).
+    """
+    packets = fold_sessions(log, begin, _pending_rows, _PENDING, clock=True)
+    found, key = _with_time_of(log, packets, "ref"), ["node", "session"]
+    if begin.whole:
+        snapshots = log.only(types=["SessionSnapshot"]).entries(*key, "position", "time")
+        last = snapshots.where(begin.repeated()).groupBy(*key).agg(F.max("time").alias("repeated"))
+        found = found.join(last, key, "left")
+    times = ("sent", "since", "repeated") if begin.whole else ("sent", "since")
+    return found.select(*_PENDING.names[:-1], F.coalesce(*times).alias("since"))
+
+
+def queues(log: Log, begin: StateStarts) -> DataFrame:
+    """Return the queues that are not empty at the end of the log, one row for a subscription.
+
+    Columns: node, session, filter, qos, active (still subscribed), queued, queued_bytes, oldest and
+    newest (positions of the first and the last message), since (when the first one was published;
+    null if that record was cut off), messages (positions, in order, as runs: ``count`` from
+    ``first`` on, ``step`` apart).
+    """
+    found = fold_sessions(log, begin, _queue_rows, _QUEUE)
+    return _with_time_of(log, found, "oldest").select(*_QUEUE.names[:-1], "since", "messages")
+
+
+def wills(log: Log, begin: StateStarts) -> DataFrame:
+    """Return the wills that are armed at the end of the log, with their payloads.
+
+    Columns: node, session, topic, qos, retain, ref (position of the WillArmed), delay (seconds;
+    null if that record was cut off), size, payload (both null if the log no longer has it).
+    """
+    found = fold_sessions(log, begin, _will_rows, _WILL)
+    # Payloads of records that are cut off are carried over: just before the cut, which may be later
+    # than the moment for which the wills are wanted.
+    columns = ("node", "position", "ref", "delay", "payload")
+    there = log.only(types=["WillArmed"]).entries(*columns)
+    if begin.whole:
+        carried = log.to_its_end().only(types=["MessagesCarried"]).entries(*columns)
+        there = there.unionByName(carried)
+    payloads = (
+        there.groupBy("node", F.coalesce("ref", "position").alias("ref"))
+        # Payloads carried over several cuts are equal.
+        .agg(F.max("delay").alias("delay"), F.first("payload").alias("payload"))
+    )
+    return found.join(payloads, ["node", "ref"], "left").select(
+        *_WILL.names, "delay", F.length("payload").alias("size"), "payload"
+    )
+
+
+def _with_time_of(log: Log, found: DataFrame, column: str) -> DataFrame:
+    """Add the time of the record at a position, as ``since``; null if it was cut off."""
+    published = log.records("node", "seq", "time").withColumnRenamed("time", "since")
+    numbered = found.withColumn("seq", F.shiftright(column, INDEX_BITS))
+    return numbered.join(published, ["node", "seq"], "left")
+
+
+def _pending_rows(node: str, folded: SessionFold) -> Iterator[dict[str, Any]]:
+    state = folded.state
+    if state is None:
+        return
+    for name, packets in (("inflight", state.inflight), ("releasing", state.releasing)):
+        for packet_id, sent in packets.items():
+            yield {
+                "node": node,
+                "session": folded.session,
+                "direction": "out",
+                "packet_id": packet_id,
+                "state": name,
+                "qos": sent.flags & QOS_MASK,
+                "ref": sent.ref,
+                "filter": sent.subscription.filter,
+                "sent": sent.sent_ms * 1000,
+            }
+    for packet_id, ref in state.inbound.items():
+        yield {
+            "node": node,
+            "session": folded.session,
+            "direction": "in",
+            "packet_id": packet_id,
+            "state": "inbound",
+            "qos": 2,
+            "ref": ref,
+        }
+
+
+def _will_rows(node: str, folded: SessionFold) -> Iterator[dict[str, Any]]:
+    if folded.state is not None and (will := folded.state.will) is not None:
+        yield {"node": node, "session": folded.session, **will._asdict()}
+
+
+def _queue_rows(node: str, folded: SessionFold) -> Iterator[dict[str, Any]]:
+    if folded.state is None:
+        return
+    for held in folded.state.waiting.values():
+        if (queue := held.queue) is None or (ends := queue.ends()) is None:
+            continue
+        yield {
+            "node": node,
+            "session": folded.session,
+            "filter": held.filter,
+            "qos": held.qos,
+            "active": held.active,
+            "queued": len(queue),
+            "queued_bytes": held.queued_bytes,
+            "oldest": ends[0] >> FLAG_BITS,
+            "newest": ends[1] >> FLAG_BITS,
+            "messages": list(map(_run, queue.runs())),
+        }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    first, count, step = (run, 1, 0) if isinstance(run, int) else run[:3]
+    return {
+        "first": first >> FLAG_BITS,
+        "count": count,
+        "step": step >> FLAG_BITS,
+        "qos": first & QOS_MASK,
+        "retain": bool(first & RETAIN_FLAG),
     }

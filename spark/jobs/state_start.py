@@ -7,7 +7,6 @@ A log that was cut begins with a checkpoint, which repeats the state: the state 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -43,10 +42,6 @@ class StateStarts:
 
     whole: Mapping[str, Position] = field(default_factory=dict)
     """By node, for logs that were cut: the position from which on the state is known."""
-    ends: Mapping[str, int] = field(default_factory=dict)
-    """The record at which the turn at that position ends."""
-    streams: Mapping[str, str] = field(default_factory=dict)
-    """The names of the streams of these logs."""
 
     def of(self, node: str) -> Position:
         """Return the position from which the state of a node is known; 0: its first record."""
@@ -60,16 +55,6 @@ class StateStarts:
         known_from = F.create_map(*places)[F.col("node")]
         return F.coalesce(F.col("position") < known_from, F.lit(False))
 
-    def partial(self, log: Log) -> Log | None:
-        """Return the logs up to the positions from which the states are known; None: none was cut.
-
-        They include events behind these positions in the same turn: see ``repeated``.
-        """
-        if not self.ends:
-            return None
-        ends = {self.streams[node]: str(sequence) for node, sequence in self.ends.items()}
-        return log.having(stream=",".join(ends), until=json.dumps(ends))
-
 
 def state_starts(log: Log) -> StateStarts:
     """Return the beginnings of logs. Reads the beginnings of cut logs in this process.
@@ -79,18 +64,15 @@ def state_starts(log: Log) -> StateStarts:
     """
     options = replace(SourceOptions.read(log.options), start=PointOption())
     whole: dict[str, Position] = {}
-    ends: dict[str, int] = {}
-    streams: dict[str, str] = {}
     found = [stored for stored in find_logs(options) if stored.last >= stored.first]
     nodes = nodes_of(found)
     for stored in found:
         if stored.first > 1:
             node = nodes[stored.stream]
-            streams[node] = stored.stream
             with name_log_in_errors(stored.stream):
-                whole[node], ends[node] = _known_from(stored)
-            _check_until(stored, node, whole[node], ends[node], options)
-    return StateStarts(whole, ends, streams)
+                whole[node], end = _known_from(stored)
+            _check_until(stored, node, whole[node], end, options)
+    return StateStarts(whole)
 
 
 def _known_from(stored: StoredLog) -> tuple[Position, int]:

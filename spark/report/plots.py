@@ -1,4 +1,4 @@
-"""The plots of the HTML page, each drawn for a wide and for a narrow window."""
+"""The charts of the page of an audit."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.display import name
 from spark.report import findings
-from spark.report.figure_style import (
+from spark.report.charts import (
+    COLOURS,
     ROW_HEIGHT,
+    Line,
     add_legend,
-    both_widths,
+    axes,
+    bar_chart,
     calm_axes,
-    hide_frame,
+    draw,
+    name_rows,
     short_name,
+    time_chart,
 )
 from spark.report.findings import milliseconds
-from spark.report.series import (
-    drops_by_reason,
-    latency_shares,
-    rate_series,
-    round_numbers,
-    time_ticks,
-)
-from spark.report.svg import COLOURS, axes
+from spark.report.series import drops_by_reason, latency_shares, rate_series, round_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from projections.audit.audit_outcome import Outcome, SlowSession
-    from spark.report.figure_style import Plot
+    from spark.report.charts import Plot
     from spark.report.series import LatencyShares, RateSeries
 
 SLOWEST: Final = 10
@@ -56,36 +54,13 @@ def plots(outcome: Outcome) -> dict[str, Plot | None]:
 
 
 def _rates(over_time: RateSeries) -> Plot:
-    lines = (
-        ("published", over_time.published, "a", "-"),
-        ("delivered", over_time.delivered, "b", "-"),
-        ("acknowledged", over_time.completed, "c", "--"),
-    )
     # The average over an interval is drawn at its middle.
-    middle = over_time.interval_ms / 2
-    times = [at + middle for at in over_time.at_ms]
-    marker = "o" if len(times) == 1 else ""
-
-    def fill(figure: Figure, narrow: bool) -> None:
-        dropped = any(over_time.dropped)
-        heights = (4, 1.3) if dropped else (1,)
-        panes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
-        upper, lowest = panes[0][0], panes[-1][0]
-        for title, values, colour, dash in lines:
-            upper.plot(
-                times, values, color=COLOURS[colour], lw=1.5, ls=dash, marker=marker, label=title
-            )
-        calm_axes(upper, "messages/s")
-        add_legend(figure, upper, narrow=narrow)
-        if dropped:
-            lowest.bar(
-                times, over_time.dropped, width=over_time.interval_ms * 0.95, color=COLOURS["d"]
-            )
-            calm_axes(lowest, "dropped/s")
-        marks = time_ticks(over_time.at_ms[0], over_time.ends_ms, 4 if narrow else 9)
-        lowest.set_xticks([at for at, _ in marks], [title for _, title in marks])
-        lowest.set_xlim(over_time.at_ms[0], over_time.ends_ms)
-
+    times = [at + over_time.interval_ms / 2 for at in over_time.at_ms]
+    lines = [
+        Line("published", times, over_time.published, "a"),
+        Line("delivered", times, over_time.delivered, "b"),
+        Line("acknowledged", times, over_time.completed, "c", "--"),
+    ]
     label = (
         f"Rates over time. Highest: published {max(over_time.published):,.0f}, delivered "
         f"{max(over_time.delivered):,.0f}, acknowledged {max(over_time.completed):,.0f}, dropped "
@@ -95,7 +70,9 @@ def _rates(over_time: RateSeries) -> Plot:
         "Messages a second at QoS 1 and 2, and retained ones at QoS 0, averages over "
         f"{milliseconds(over_time.interval_ms)}. Times are UTC."
     )
-    return both_widths("rates", "Rates", note, label, 3.0, fill)
+    dropped = (over_time.dropped, over_time.interval_ms * 0.95) if any(over_time.dropped) else None
+    span = (over_time.at_ms[0], over_time.ends_ms)
+    return time_chart("rates", ("Rates", note, label), lines, "messages/s", span, dropped=dropped)
 
 
 def _latencies(found: LatencyShares) -> Plot:
@@ -103,7 +80,7 @@ def _latencies(found: LatencyShares) -> Plot:
     names = [milliseconds(bound) for bound in found.bounds_ms]
     width = 0.8 / len(found.shares)
 
-    def fill(figure: Figure, narrow: bool) -> None:
+    def fill(figure: Figure) -> None:
         pane = axes(figure)
         for number, (qos, shares) in enumerate(found.shares):
             shift = (number - (len(found.shares) - 1) / 2) * width
@@ -115,25 +92,25 @@ def _latencies(found: LatencyShares) -> Plot:
                 label=f"QoS {qos}",
             )
         # A bound is the end of its bar and the beginning of the next one.
-        every = -(-len(names) // (5 if narrow else 12))
+        every = -(-len(names) // 12)
         pane.set_xticks([place + 0.5 for place in places][::every], names[::every])
         calm_axes(pane, "% of deliveries")
         if len(found.shares) > 1:
-            add_legend(figure, pane, narrow=narrow)
+            add_legend(figure, pane)
 
     label = "Deliveries by the time from publication to acknowledgement: the table has the figures"
     note = (
         "From the publication of a message (at QoS 2: its release) to the PUBACK or PUBCOMP of "
         "its receiver, in the time of the log."
     )
-    return both_widths("latencies", "From publication to acknowledgement", note, label, 2.6, fill)
+    return draw("latencies", "From publication to acknowledgement", note, label, 2.6, fill)
 
 
 def _slowest(sessions: Sequence[SlowSession]) -> Plot:
     # 0 ms has no place on a logarithmic axis.
     spans = [[max(1, value) for value in (one.p50_ms, one.p99_ms, one.max_ms)] for one in sessions]
 
-    def fill(figure: Figure, narrow: bool) -> None:
+    def fill(figure: Figure) -> None:
         pane = axes(figure, grid="x")
         rows = range(len(sessions))
         pane.hlines(
@@ -156,45 +133,33 @@ def _slowest(sessions: Sequence[SlowSession]) -> Plot:
                 markersize=9 if marker == "|" else 5,
                 markeredgewidth=2 if marker == "|" else 0,
             )
-        shown = [short_name(one.session, 13 if narrow else 32) for one in sessions]
-        pane.set_yticks(rows, shown, color=COLOURS["text"])
-        pane.invert_yaxis()
+        name_rows(pane, [short_name(one.session) for one in sessions])
         low, high = min(map(min, spans)), max(map(max, spans))
-        marks = round_numbers(low, high, 4 if narrow else 8)
+        marks = round_numbers(low, high, 8)
         pane.set_xscale("log")
         pane.set_xticks(marks, map(milliseconds, marks))
         pane.minorticks_off()
         room = (max(high, marks[-1]) / min(low, marks[0])) ** 0.04
         pane.set_xlim(min(low, marks[0]) / room, max(high, marks[-1]) * room)
         pane.margins(y=0.5 / len(sessions))
-        hide_frame(pane)
-        add_legend(figure, pane, narrow=narrow)
+        add_legend(figure, pane)
 
     height = 0.9 + ROW_HEIGHT * len(sessions)
     note = "The sessions with the longest times from publication to acknowledgement, slowest first."
-    return both_widths(
+    return draw(
         "slowest", "Slowest sessions", note, f"{note} The table has the figures", height, fill
     )
 
 
 def _drops(reasons: Sequence[tuple[str, int]]) -> Plot:
-    def fill(figure: Figure, narrow: bool) -> None:
-        pane = axes(figure, grid="x")
-        rows = range(len(reasons))
-        bars = pane.barh(rows, [count for _, count in reasons], height=0.6, color=COLOURS["d"])
-        pane.bar_label(bars, [f"{count:,}" for _, count in reasons], padding=4)
-        shown = [short_name(reason, 16 if narrow else 32) for reason, _ in reasons]
-        pane.set_yticks(rows, shown, color=COLOURS["text"])
-        pane.invert_yaxis()
-        pane.margins(x=0.25 if narrow else 0.1)
-        pane.set_xticks([])
-        pane.grid(visible=False)
-        hide_frame(pane)
-
     label = "Dropped messages by reason: " + ", ".join(
         f"{name(reason)} {count:,}" for reason, count in reasons
     )
     note = "Messages that matched a subscription and will not be delivered; each is recorded."
-    return both_widths(
-        "drops", "Dropped, by reason", note, label, 0.35 + ROW_HEIGHT * len(reasons), fill
+    return bar_chart(
+        "drops",
+        ("Dropped, by reason", note, label),
+        [short_name(reason) for reason, _ in reasons],
+        [("dropped", "d", [count for _, count in reasons])],
+        "{:,}".format,
     )

@@ -1,32 +1,20 @@
-"""The plots of the traffic: by hour, the busiest groups, and the growth of the log."""
+"""The charts of the traffic: by hour, the busiest groups, and the growth of the log."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import duration, size
-from spark.report.figure_style import (
-    ROW_HEIGHT,
-    add_legend,
-    both_widths,
-    calm_axes,
-    hide_frame,
-    number_text,
-    shortened,
-)
-from spark.report.series import time_ticks
-from spark.report.svg import COLOURS, axes
+from spark.report.charts import Line, bar_chart, number_text, time_chart
+from spark.report.series import POINTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from matplotlib.figure import Figure
+    from spark.report.charts import Plot
 
-    from spark.report.figure_style import Plot
-
-POINTS: Final = 400
-"""Maximum points of a line: more are not visible."""
 BUSIEST: Final = 12
 """Number of groups in the plot."""
 KEPT_DAYS: Final = (1, 7, 30, 90)
@@ -83,72 +71,26 @@ def window_sums(
 
 def hourly_plot(found: WindowSums) -> Plot:
     """Return the messages of each interval."""
-    lines = (
-        ("published", "a", "-"),
-        ("delivered", "b", "-"),
-        ("queued", "c", "--"),
-        ("dropped", "d", "-"),
-    )
-    shown = [one for one in lines if any(found.sums[one[0]])] or [lines[0]]
-    times = found.times_ms
-    marker = "o" if len(times) == 1 else ""
-
-    def fill(figure: Figure, narrow: bool) -> None:
-        pane = axes(figure)
-        for title, colour, dash in shown:
-            pane.plot(
-                times,
-                found.sums[title],
-                color=COLOURS[colour],
-                lw=1.5,
-                ls=dash,
-                marker=marker,
-                label=title,
-            )
-        marks = time_ticks(found.begins_ms, found.ends_ms, 4 if narrow else 9)
-        pane.set_xticks([at for at, _ in marks], [title for _, title in marks])
-        pane.set_xlim(found.begins_ms, found.ends_ms)
-        calm_axes(pane, "messages")
-        add_legend(figure, pane, narrow=narrow)
-
+    measures = (("published", "a", "-"), ("delivered", "b", "-"), ("queued", "c", "--"))
+    lines = [
+        Line(title, found.times_ms, found.sums[title], colour, dash)
+        for title, colour, dash in (*measures, ("dropped", "d", "-"))
+    ]
+    lines = [line for line in lines if any(line.values)] or lines[:1]
     every = "hour" if found.interval_ms == _HOUR_MS else duration(found.interval_ms)
-    most = ", ".join(f"{title} {max(found.sums[title]):,}" for title, _, _ in shown)
+    most = ", ".join(f"{line.label} {max(line.values):,}" for line in lines)
     note = f"Messages in each {every}. Times are UTC. Of QoS 0, only retained publications."
-    return both_widths(
-        "traffic", f"Traffic by {every}", note, f"Most in one {every}: {most}", 2.8, fill
-    )
+    caption = (f"Traffic by {every}", note, f"Most in one {every}: {most}")
+    return time_chart("traffic", caption, lines, "messages", (found.begins_ms, found.ends_ms))
 
 
 def busiest_plot(title: str, groups: Sequence[tuple[str, int, int]]) -> Plot:
     """Return the busiest groups: (name, published, delivered) of each, the busiest first."""
-
-    def fill(figure: Figure, narrow: bool) -> None:
-        pane = axes(figure, grid="x")
-        rows = range(len(groups))
-        published = [one[1] for one in groups]
-        pane.barh(rows, published, height=0.6, color=COLOURS["a"], label="published")
-        bars = pane.barh(
-            rows,
-            [one[2] for one in groups],
-            height=0.6,
-            left=published,
-            color=COLOURS["b"],
-            label="delivered",
-        )
-        pane.bar_label(bars, [number_text(one[1] + one[2]) for one in groups], padding=4)
-        names = [shortened(one[0], 14 if narrow else 40) for one in groups]
-        pane.set_yticks(rows, names, color=COLOURS["text"])
-        pane.invert_yaxis()
-        pane.margins(x=0.25 if narrow else 0.1)
-        pane.set_xticks([])
-        pane.grid(visible=False)
-        hide_frame(pane)
-        add_legend(figure, pane, narrow=narrow)
-
-    label = f"{title}: " + ", ".join(f"{one[0]} {one[1] + one[2]:,}" for one in groups)
+    names, published, delivered = zip(*groups, strict=True)
+    parts = [("published", "a", published), ("delivered", "b", delivered)]
+    label = f"{title}: " + ", ".join(f"{group[0]} {group[1] + group[2]:,}" for group in groups)
     note = "Messages published and delivered; the table has the figures."
-    height = 0.7 + ROW_HEIGHT * len(groups)
-    return both_widths("busiest", title, note, label, height, fill)
+    return bar_chart("busiest", (title, note, label), names, parts, number_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,34 +119,15 @@ def retention_forecast(found: WindowSums, begins_ms: int, ends_ms: int) -> Reten
 
 def forecast_plot(found: WindowSums, forecast: RetentionForecast) -> Plot:
     """Return the size of the log over time, continued for as long as it has lasted."""
-    total, sizes = 0, []
-    for count in found.sums["bytes"]:
-        total += count
-        sizes.append(total)
+    sizes = [0, *accumulate(found.sums["bytes"])]
     times = [min(at + found.interval_ms // 2, forecast.ends_ms) for at in found.times_ms]
     later = forecast.ends_ms + (forecast.ends_ms - forecast.begins_ms)
     more = forecast.bytes_per_day * (later - forecast.ends_ms) / _DAY_MS
-
-    def fill(figure: Figure, narrow: bool) -> None:
-        pane = axes(figure)
-        pane.plot(
-            [forecast.begins_ms, *times], [0, *sizes], color=COLOURS["a"], lw=1.5, label="stored"
-        )
-        pane.plot(
-            [forecast.ends_ms, later],
-            [total, total + more],
-            color=COLOURS["a"],
-            lw=1.5,
-            ls=":",
-            label="forecast",
-        )
-        marks = time_ticks(forecast.begins_ms, later, 4 if narrow else 9)
-        pane.set_xticks([at for at, _ in marks], [title for _, title in marks])
-        pane.set_xlim(forecast.begins_ms, later)
-        calm_axes(pane, "bytes")
-        pane.yaxis.set_major_formatter(lambda value, _: size(round(value)))
-        add_legend(figure, pane, narrow=narrow)
-
+    ends = [sizes[-1], sizes[-1] + more]
+    lines = [
+        Line("stored", [forecast.begins_ms, *times], sizes, "a"),
+        Line("forecast", [forecast.ends_ms, later], ends, "a", ":"),
+    ]
     label = (
         f"The log has {size(forecast.stored)} and grows by "
         f"{size(round(forecast.bytes_per_day))} a day"
@@ -213,4 +136,11 @@ def forecast_plot(found: WindowSums, forecast: RetentionForecast) -> Plot:
         "Size of the current records of the log, and its growth at the mean rate if nothing is "
         "cut. Times are UTC."
     )
-    return both_widths("forecast", "Retention forecast", note, label, 2.6, fill)
+    return time_chart(
+        "forecast",
+        ("Retention forecast", note, label),
+        lines,
+        "bytes",
+        (forecast.begins_ms, later),
+        text=lambda value: size(round(value)),
+    )

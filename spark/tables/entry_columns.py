@@ -1,246 +1,221 @@
 """Values of the columns of rows=entries for each type of event.
 
-A *cell maker* returns the values of one column for the events of one type, as one Arrow array for
-all events or all entries, never row by row where events share a value. Most makers follow from the
-fields of the event types; this module contains the others, about messages.
+A *maker* returns the values of one column for the events of one type: one for each event, which its
+entries share, or one for each entry. Most makers follow from the fields of the event types; this
+module contains the others.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from dataclasses import fields
+from functools import lru_cache
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    NamedTuple,
+    TypeAlias,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
-import pyarrow as pa
+import orjson
 
-from spark.tables.arrays import of_flags, of_lists, of_numbers, of_texts
-from spark.tables.arrow_types import ENTRIES
-from spark.tables.event_fields import SHAPES
-from spark.tables.event_groups import COUNTED_BY, MESSAGES, EventGroup
-from spark.tables.integer_columns import Integers, UnusualEvent, integers
+from eventstore.format.event_parsing import Event
+from eventstore.format.positions import from_runs
+from protocol.errors import FoldmqError
+from protocol.mqtt.message_properties import MessageProperties, decode_message_properties
+from spark.tables.columns import ENTRIES
+from spark.tables.event_groups import MESSAGES, EventGroup, UnusualEvent, lengths_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from spark.tables.integer_text import Flags
+    from spark.tables.arrays import Integers
+
+    Maker: TypeAlias = Callable[[EventGroup], "Cells"]
+
+_KNOWN_BLOCKS: Final = 4096
 
 
-class EntryColumn(NamedTuple):
+class Cells(NamedTuple):
     """The cells of one type of event in one column."""
 
-    values: pa.Array
-    pick: Integers | None
+    values: Sequence[Any] | Integers
+    """None: null."""
+    where: Integers | None = None
     """For each entry, the index of its value (-1: null); None: one value each, in order."""
 
 
-Maker: TypeAlias = "Callable[[EventGroup], EntryColumn | None]"
-"""Returns the cells of a group in a column; None: all are null."""
+def _of_field(name: str) -> Maker:
+    return lambda group: Cells(group.values(name), group.event_of)
 
 
-def narrowed(values: Integers, column: str, valid: Flags | None = None) -> pa.Array:
-    """Return integers as an array of a column's type; raise UnusualEvent for too large ones."""
-    if ENTRIES[column] == pa.int64():
-        return of_numbers(values, pa.int64(), valid)
-    narrow = values.astype(np.int32)
-    if not np.array_equal(narrow, values):
-        raise UnusualEvent(f"{column} with a value that is too large")
-    return of_numbers(narrow, ENTRIES[column], valid)
+def _of_object(name: str) -> Maker:
+    """Return a maker for a JSON object."""
+    return lambda group: Cells([_json(value) for value in group.values(name)], group.event_of)
 
 
-def of_events(group: EventGroup, values: pa.Array) -> EntryColumn:
-    """Return cells with one value of each event for all of its entries."""
-    return EntryColumn(values, None if group.single else group.event_of)
+def _json(value: Any) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()
 
 
-def _of_text(name: str) -> Maker:
-    return lambda group: of_events(group, group.strings(name))
+def _of_runs(name: str) -> Maker:
+    return lambda group: Cells(group.each(name))
 
 
-def _of_integers(name: str) -> Maker:
-    def make(group: EventGroup) -> EntryColumn:
-        values, valid = group.known_integers(name)
-        return of_events(group, narrowed(values, name, valid))
-
-    return make
+def _of_optional_runs(name: str) -> Maker:
+    return lambda group: Cells(*group.optional(name))
 
 
-def _of_flags(name: str) -> Maker:
-    return lambda group: of_events(group, of_flags(group.flags(name)))
-
-
-def _of_json(name: str) -> Maker:
-    return lambda group: of_events(group, group.objects(name))
-
-
-def _total(field: str, column: str) -> Maker:
+def _total(name: str) -> Maker:
     """Return a maker for a sum over an event: at its first entry, 0 at the others."""
 
-    def make(group: EventGroup) -> EntryColumn:
-        totals = group.integers(field)
-        each = totals[group.event_of]
+    def make(group: EventGroup) -> Cells:
+        each = np.array(group.values(name), np.int64)[group.event_of]
         each[(group.entry > 0) & (each > 0)] = 0
-        return EntryColumn(narrowed(each, column), None)
+        return Cells(each)
 
     return make
 
 
-def _packet_ids(group: EventGroup) -> EntryColumn:
-    values, pick = group.pids()
-    return EntryColumn(narrowed(values, "packet_id"), pick)
+def _waiting(group: EventGroup) -> Cells:
+    pairs = zip(group.values("refs"), group.values("waiting"), strict=True)
+    lists = [_within(from_runs(refs), frozenset(from_runs(waiting))) for refs, waiting in pairs]
+    group.check_lengths(lengths_of(lists), "refs")
+    return Cells([flag for flags in lists for flag in flags])
 
 
-def _refs(group: EventGroup) -> EntryColumn:
-    return EntryColumn(narrowed(group.refs(), "ref"), None)
+def _within(values: Sequence[int], some: frozenset[int]) -> list[bool]:
+    return [value in some for value in values]
 
 
-def _sizes(group: EventGroup) -> EntryColumn:
-    return EntryColumn(narrowed(group.sizes, "size"), None)
+def _each_properties(group: EventGroup) -> Cells:
+    found: list[str | None] = []
+    for properties, count in zip(group.values("properties"), group.counts.tolist(), strict=True):
+        if properties is not None and len(properties) != count:
+            raise UnusualEvent(f"a {group.kind} with another number of properties than of entries")
+        found += [None] * count if properties is None else map(_json, properties)
+    return Cells(found)
 
 
-def _topics(group: EventGroup) -> EntryColumn:
-    return EntryColumn(*group.topics())
+def _dropped_refs(group: EventGroup) -> Cells:
+    return Cells([from_runs(refs) for refs in group.values("refs")], group.event_of)
 
 
-def _each_qos(group: EventGroup) -> EntryColumn:
-    return EntryColumn(narrowed(group.for_each("qos"), "qos"), None)
+def _dropped_topics(group: EventGroup) -> Cells:
+    return Cells([topics or None for topics in group.values("topics")], group.event_of)
 
 
-def _waiting(group: EventGroup) -> EntryColumn:
-    return EntryColumn(of_flags(group.waits()), None)
+def _filters(group: EventGroup) -> Cells:
+    """Return filters without a QoS."""
+    lists = [[(name, None) for name in names] for names in group.values("filters")]
+    return Cells(lists, group.event_of)
 
 
-def _each_properties(group: EventGroup) -> EntryColumn | None:
-    found = group.properties()
-    if found is None:
+def _of_property(get: Callable[[MessageProperties], Any]) -> Maker:
+    """Return a maker for a property; a block that cannot be read has none."""
+
+    def make(group: EventGroup) -> Cells:
+        blocks, where = group.blocks
+        found = [_properties_of(block) for block in blocks]
+        return Cells([None if each is None else get(each) for each in found], where)
+
+    return make
+
+
+@lru_cache(_KNOWN_BLOCKS)
+def _properties_of(block: bytes) -> MessageProperties | None:
+    try:
+        return decode_message_properties(block)
+    except (FoldmqError, ValueError, IndexError):
         return None
-    valid = np.array([one is not None for one in found], np.bool_)
-    return EntryColumn(of_texts([b"" if one is None else one for one in found], valid), None)
 
 
-def _dropped_refs(group: EventGroup) -> EntryColumn:
-    counts, values = group.runs("refs")
-    kind = ENTRIES["refs"]
-    return of_events(group, of_lists(counts, of_numbers(values, pa.int64()), kind))
-
-
-def _granted(group: EventGroup) -> EntryColumn:
-    lists = group.granted()
-    names = of_texts(name.encode() for pairs in lists for name, _ in pairs)
-    granted = integers([qos for pairs in lists for _, qos in pairs])
-    lengths = np.fromiter(map(len, lists), np.int64, len(lists))
-    return _filters(group, lengths, names, narrowed(granted, "qos"))
-
-
-def _taken(group: EventGroup) -> EntryColumn:
-    lengths, names = group.string_lists("filters")
-    return _filters(group, lengths, names, pa.nulls(len(names), ENTRIES["qos"]))
-
-
-def _filters(group: EventGroup, lengths: Integers, names: pa.Array, qos: pa.Array) -> EntryColumn:
-    kind = ENTRIES["filters"]
-    pairs = pa.Array.from_buffers(kind.value_type, len(names), [None], children=[names, qos])
-    return of_events(group, of_lists(lengths, pairs, kind))
-
-
-def _changed_expiry(group: EventGroup) -> EntryColumn:
-    """Return the session expiry in SessionClosed events; null where they have none."""
-    values, valid = np.zeros(len(group), np.int64), np.zeros(len(group), np.bool_)
-    for place, raw in group.added:
-        if "expiry" in raw:
-            values[place], valid[place] = raw["expiry"], True
-    return of_events(group, narrowed(values, "expiry", valid))
-
-
-def _assigned_qos(group: EventGroup) -> EntryColumn:
-    """Return the QoS in Assigned events; 0 where they have none."""
-    values = np.zeros(len(group), np.int64)
-    for place, raw in group.added:
-        values[place] = raw.get("qos", 0)
-    return of_events(group, narrowed(values, "qos"))
-
-
-def _cleared(group: EventGroup) -> EntryColumn:
-    return of_events(group, of_lists(*group.string_lists("topics"), ENTRIES["topics"]))
-
-
-def _dropped_topics(group: EventGroup) -> EntryColumn:
-    """Return the topics that MessageDropped events name; null where they name none."""
-    lists: list[list[str]] = [[] for _ in range(len(group))]
-    for place, raw in group.added:
-        lists[place] = raw.get("topics", [])
-    lengths = np.fromiter(map(len, lists), np.int64, len(lists))
-    names = of_texts(name.encode() for some in lists for name in some)
-    return of_events(group, of_lists(lengths, names, ENTRIES["topics"], lengths > 0))
-
-
-_OWN: Final[Mapping[tuple[str, str], Maker]] = {
-    **{(kind, "topic"): _topics for kind in MESSAGES},
-    **{(kind, "size"): _sizes for kind in MESSAGES},
-    **{
-        (kind, "packet_id"): _packet_ids
-        for kind in (*COUNTED_BY, "MessagePublished")
-        if "pids" in SHAPES[kind].fields
-    },
-    **{
-        (kind, "ref"): _refs
-        for kind in (*COUNTED_BY, "RetainedSnapshot", "MessagesCarried")
-        if "refs" in SHAPES[kind].fields
-    },
-    ("RetainedSnapshot", "qos"): _each_qos,
-    ("MessagesCarried", "waiting"): _waiting,
-    ("MessagePublished", "properties"): _each_properties,
-    ("Delivered", "queued"): _total("queued", "queued"),
-    ("Assigned", "queued"): _total("queued", "queued"),
-    ("Assigned", "qos"): _assigned_qos,
-    ("Queued", "queued_bytes"): _total("size", "queued_bytes"),
-    ("Expired", "queued_bytes"): _total("size", "queued_bytes"),
-    ("MessageDropped", "refs"): _dropped_refs,
-    ("MessageDropped", "topics"): _dropped_topics,
-    ("SessionClosed", "expiry"): _changed_expiry,
-    ("Subscribed", "filters"): _granted,
-    ("Unsubscribed", "filters"): _taken,
-    ("SubscriptionDenied", "filters"): _taken,
-    ("RetainedCleared", "topics"): _cleared,
-    ("RetainedExpired", "topics"): _cleared,
+_OF_BLOCKS: Final[Mapping[str, Maker]] = {
+    "block": lambda group: Cells(*group.blocks),
+    "content_type": _of_property(lambda found: found.content_type),
+    "response_topic": _of_property(lambda found: found.response_topic),
+    "correlation_data": _of_property(lambda found: found.correlation),
+    "payload_format": _of_property(lambda found: found.payload_format or None),
+    "user_properties": _of_property(lambda found: found.user or None),
 }
-_ELSEWHERE: Final = frozenset(
-    {
-        *(
-            (kind, name)
-            for kind in MESSAGES
-            for name in ("which", "sizes", "at", "count", "topics")
-        ),
-        *((kind, name) for kind in COUNTED_BY for name in ("pids", "refs")),
-        ("MessagePublished", "pids"),
-        ("RetainedSnapshot", "refs"),
-        ("MessagesCarried", "refs"),
-        ("Queued", "size"),
-        ("Expired", "size"),
-        ("WillArmed", "at"),
+_OF_MESSAGES: Final[Mapping[str, Maker]] = {
+    **_OF_BLOCKS,
+    "topic": lambda group: Cells(*group.topics()),
+    "size": lambda group: Cells(group.sizes),
+    "expires_at": lambda group: Cells(group.expiries()),
+}
+_PIDS: Final[Mapping[str, Maker]] = {"packet_id": _of_runs("pids")}
+_REFS: Final[Mapping[str, Maker]] = {"ref": _of_runs("refs")}
+_OWN: Final[Mapping[str, Mapping[str, Maker]]] = {
+    "MessagePublished": {
+        **_OF_MESSAGES,
+        "packet_id": _of_optional_runs("pids"),
+        "properties": _each_properties,
+    },
+    "MessagesCarried": {**_OF_MESSAGES, **_REFS, "waiting": _waiting},
+    "RetainedSnapshot": {**_OF_MESSAGES, **_REFS, "qos": _of_runs("qos")},
+    "WillArmed": _OF_BLOCKS,
+    "Delivered": {**_PIDS, **_REFS, "queued": _total("queued")},
+    "Queued": {
+        **_REFS,
+        "queued_bytes": _total("size"),
+        "expires_at": lambda group: Cells(group.expiries()),
+    },
+    "Expired": {**_REFS, "queued_bytes": _total("size")},
+    "Assigned": {**_REFS, "queued": _total("queued"), "qos": _of_field("qos")},
+    **{kind: {**_PIDS, **_REFS} for kind in ("Released", "InboundReplaced", "Returned")},
+    **dict.fromkeys(("Acked", "Received", "Refused", "Completed", "Redelivered"), _PIDS),
+    "MessageDropped": {"refs": _dropped_refs, "topics": _dropped_topics},
+    "SessionClosed": {"expiry": _of_field("expiry")},
+    "Subscribed": {"filters": _of_field("filters")},
+    **{kind: {"filters": _filters} for kind in ("Unsubscribed", "SubscriptionDenied")},
+    **{kind: {"topics": _of_field("topics")} for kind in ("RetainedCleared", "RetainedExpired")},
+}
+"""Event type -> the columns that are no field of the events, or have another form."""
+_ELSEWHERE: Final = {
+    **{kind: {"count"} for kind in MESSAGES},
+    **{kind: {"size"} for kind in ("Queued", "Expired")},
+}
+"""Event type -> its fields that belong to another column."""
+
+
+def _kinds(hint: Any) -> frozenset[Any]:
+    """Return the types of a field's values, without None."""
+    parts = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    return frozenset(get_origin(part) or part for part in parts) - {type(None)}
+
+
+def _own_fields(kind: type) -> dict[str, frozenset[Any]]:
+    """Return the first fields of an event type, those before its version, with their types."""
+    hints = get_type_hints(kind)
+    names = [field.name for field in fields(kind)]
+    return {name: _kinds(hints[name]) for name in names[: names.index("e")]}
+
+
+_BY_TYPE: Final[Mapping[frozenset[Any], Callable[[str], Maker]]] = {
+    **{frozenset({kind}): _of_field for kind in (str, int, bool)},
+    frozenset({dict}): _of_object,
+}
+_FIELDS: Final = {kind.__name__: _own_fields(kind) for kind in get_args(Event)}
+MAKERS: Final[Mapping[str, Mapping[str, Maker]]] = {
+    kind: {
+        **{
+            name: _BY_TYPE[types](name)
+            for name, types in known.items()
+            if name in ENTRIES and types in _BY_TYPE and name not in _ELSEWHERE.get(kind, ())
+        },
+        **_OWN.get(kind, {}),
     }
-)
-"""Fields that map to columns of another name or shape."""
-
-
-def _makers() -> dict[str, dict[str, Maker]]:
-    """Return the makers of each event type: from its own fields, and the above."""
-    makers: dict[str, dict[str, Maker]] = {}
-    for kind, shape in SHAPES.items():
-        own = {column: maker for (name, column), maker in _OWN.items() if name == kind}
-        for name, field in shape.fields.items():
-            if name in own or name not in ENTRIES or (kind, name) in _ELSEWHERE:
-                continue
-            if (maker := _BY_KIND.get(field.kinds - {None})) is not None:
-                own[name] = maker(name)
-        makers[kind] = own
-    return makers
-
-
-_BY_KIND: Final[Mapping[frozenset[type], Callable[[str], Maker]]] = {
-    frozenset({str}): _of_text,
-    frozenset({int}): _of_integers,
-    frozenset({bool}): _of_flags,
-    frozenset({dict}): _of_json,
+    for kind, known in _FIELDS.items()
 }
-"""The types of a field's values -> function that creates the maker of its column."""
-MAKERS: Final[Mapping[str, Mapping[str, Maker]]] = _makers()
 """Event type -> column -> maker of its cells."""
+TEXTS: Final = {
+    kind: [name for name, types in known.items() if types == {str}]
+    for kind, known in _FIELDS.items()
+}
+"""Event type -> its fields of text, which all of its rows repeat."""

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import pyarrow as pa
-
-from spark.tables.arrow_types import RECORDS, schema_of
-from spark.tables.batch_layout import BatchLayout
-from spark.tables.decoder import upcast_record
-from spark.tables.integer_columns import UnusualEvent
+from spark.tables.columns import Columns
+from spark.tables.decoder import Decoder, sparse_rows
 from spark.tables.row_filter import RowFilter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from eventstore.format.records import Record
+    import pyarrow as pa
+
     from projections.audit.fact_scan import CheckedRecord
 
 NEED_EVENTS: Final = frozenset({"events", "entries"})
-"""Columns that need decoded events."""
+"""Columns that need the events of records."""
 
 
 def record_rows(
@@ -29,15 +25,12 @@ def record_rows(
     """Return a row for each found record; raises UnreadableEvent."""
     rows = [_row(node, one) for one in found]
     if NEED_EVENTS & set(columns):
-        records = [one.record for one in found if one.record is not None]
-        counts = {
-            record.sequence: count for record, count in zip(records, _counts(records), strict=True)
-        }
+        decoder = Decoder(Columns.of("entries"), RowFilter())
         for row, one in zip(rows, found, strict=True):
-            row["events"], row["entries"] = counts.get(one.sequence, (None, None))
-    arrays = [pa.array([row.get(name) for row in rows], RECORDS[name]) for name in columns]
-    schema = schema_of("records", columns)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+            if one.record is not None:
+                parsed = decoder.parse(one.record)
+                row["events"], row["entries"] = len(parsed.events), parsed.rows
+    return sparse_rows(Columns.of("records", columns), rows)
 
 
 def _row(node: str, found: CheckedRecord) -> dict[str, Any]:
@@ -63,14 +56,3 @@ def _row(node: str, found: CheckedRecord) -> dict[str, Any]:
             "void": found.void,
         }
     return row
-
-
-def _counts(records: Sequence[Record]) -> Sequence[tuple[int, int]]:
-    """Return the number of events and entries of each record."""
-    try:
-        layout = BatchLayout(records, RowFilter())
-    except UnusualEvent:
-        layout = BatchLayout([upcast_record(record) for record in records], RowFilter())
-    events = np.bincount(layout.record_of, minlength=len(records))
-    entries = np.bincount(layout.record_of, layout.counts, minlength=len(records))
-    return list(zip(events.tolist(), entries.astype(np.int64).tolist(), strict=True))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 
 if TYPE_CHECKING:
+    from eventstore.format.event_parsing import Event
     from eventstore.format.positions import Position
-    from spark.tables.event_groups import EventGroup
-    from spark.tables.turn_groups import TurnGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +21,16 @@ class RowFilter:
     first: Position = 0
     last: Position | None = None
 
-    def of(self, group: EventGroup | TurnGroup) -> EventGroup | TurnGroup | None:
-        """Return the matching events of a group; None if there are none."""
-        if self.types is not None and group.kind not in self.types:
-            return None
-        if self.sessions is None:
-            return group
-        if not group.has("session"):
-            return None
-        found = group.strings("session").to_pylist()
-        keep = [at for at, session in enumerate(found) if session in self.sessions]
-        if len(keep) == len(found):
-            return group
-        return group.some(keep) if keep else None
+    @property
+    def selects(self) -> bool:
+        """Whether some types or sessions are left out."""
+        return self.types is not None or self.sessions is not None
+
+    def has(self, event: Event) -> bool:
+        """Return whether an event is of a wanted type and session."""
+        if self.types is not None and event.e not in self.types:
+            return False
+        return self.sessions is None or getattr(event, "session", None) in self.sessions
 
 
 @dataclass(frozen=True, slots=True)

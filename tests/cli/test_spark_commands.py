@@ -264,9 +264,9 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
             "Spark failed: ValueError: what nobody thought of?[2J",
         ),
         (
-            IN_EXECUTOR.format(error="spark.tables.integer_columns.UnusualEvent: a run of no kind"),
+            IN_EXECUTOR.format(error="spark.tables.event_groups.UnusualEvent: a run of no kind"),
             70,
-            "Spark failed: spark.tables.integer_columns.UnusualEvent: a run of no kind",
+            "Spark failed: spark.tables.event_groups.UnusualEvent: a run of no kind",
         ),
         ("java.lang.IllegalStateException: odd\nCaused by: java.io.IOException: even", 70, "even"),
     ],

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eventstore.format.event_parsing
-import spark.tables.integer_columns
 from eventstore.format.event_parsing import Event, UnknownEvent, UnreadableEvent, parse_event
 from eventstore.format.events import (
     Acked,
@@ -52,7 +51,6 @@ from spark.runtime.marked_errors import BadOption
 from spark.tables.columns import ENTRIES, EVENTS, GRAINS, Columns
 from spark.tables.decoder import Decoder
 from spark.tables.entry_columns import MAKERS
-from spark.tables.property_columns import PROPERTIES
 from spark.tables.row_filter import RowFilter
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
@@ -60,6 +58,9 @@ sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
 from asrows import entry_rows, event_rows, usual_fields
 from samples import ALL_PAYLOADS, every_event
 
+PROPERTIES = (
+    "content_type", "response_topic", "correlation_data", "payload_format", "user_properties",
+)  # fmt: skip
 HOSTILE = ["", " ", "\x00\x1b[2J", "<b>&amp;", "\u202eabc", "a,b\"'\\", "\U0001f600", "x" * 65_535]
 
 
@@ -343,23 +344,6 @@ def test_rows_that_repeat_a_long_name_are_cut_into_batches_of_few(column: str) -
     assert len(batches) > 3
 
 
-@pytest.mark.parametrize("grain", ["entries", "events"])
-def test_records_that_are_too_much_for_one_batch_together_are_read_in_several(
-    monkeypatch: pytest.MonkeyPatch, grain: str
-) -> None:
-    monkeypatch.setattr(spark.tables.integer_columns, "MAX", 100)
-    found = [
-        record(Acked("a", [[1, count, 1]]), sequence=sequence)
-        for sequence, count in enumerate((60, 60, 1, 100, 99, 2, 40, 50), 1)
-    ]
-    whole = [row for one in found for row in rows([one], grain, "seq", "index", "entries")]
-    assert rows(found, grain, "seq", "index", "entries") == whole
-    assert len(whole) == (412 if grain == "entries" else 8)
-    found.append(record(Acked("a", [[1, 101, 1]]), sequence=9))
-    with pytest.raises(UnreadableEvent, match="record 9 holds a run that is too long"):
-        rows(found, grain)
-
-
 def test_payloads_of_events_in_any_order_and_overlapping() -> None:
     one = WillArmed("c", "t", 1, False, 3, 4)
     two = MessagePublished("c", 1, False, ["t"], [], [1, 2], [2, 3], 0, 2)
@@ -416,20 +400,23 @@ PUBLISHED: dict[str, Any] = {
         ({**RIGHT, "pids": [1.5, 2]}, "field pids"),
         ({**RIGHT, "pids": 7}, "field pids"),
         ({**RIGHT, "retain": None}, "field retain = None"),
-        ({**RIGHT, "pids": [1]}, "fewer packet identifiers than messages"),
-        ({**RIGHT, "pids": [1, 2, 3]}, "fewer packet identifiers than messages"),
-        ({**RIGHT, "refs": [[1, 1 << 40, 1]]}, "a run that is too long"),
-        ({**RIGHT, "refs": [[1, -2, 1]]}, "a run that is too long"),
+        ({**RIGHT, "pids": [1]}, "another number of pids than of entries"),
+        ({**RIGHT, "pids": [1, 2, 3]}, "another number of pids than of entries"),
+        ({**RIGHT, "refs": [[1, 1 << 40, 1]]}, "a count that cannot be"),
+        ({**RIGHT, "refs": [[1, -2, 1]]}, "a count that cannot be"),
+        ({**RIGHT, "refs": [[1 << 63]]}, "a run that is none"),
+        ({**RIGHT, "refs": [[1 << 62, 2, 1 << 62]]}, "a run that is none"),
+        ({**RIGHT, "refs": [(1 << 64) - 1, 2]}, "an integer beyond 64 bits"),
         ({**RIGHT, "refs": [[1, 2]]}, "a run that is none"),
         ({**RIGHT, "refs": [[1, 2, 0]]}, "a run that is none"),
         ({**RIGHT, "qos": 1 << 40}, "too large"),
         ({**PUBLISHED, "sizes": 4}, "a payload outside"),
         ({**PUBLISHED, "at": -1}, "a payload outside"),
-        ({**PUBLISHED, "sizes": -1}, "a negative size"),
+        ({**PUBLISHED, "sizes": -1}, "a payload outside"),
         ({**PUBLISHED, "sizes": [1, 2]}, "another number of sizes"),
         ({**PUBLISHED, "which": [3]}, "a topic that is not there"),
         ({**PUBLISHED, "which": [0, 0]}, "another number of which"),
-        ({**PUBLISHED, "topics": []}, "without a topic"),
+        ({**PUBLISHED, "topics": []}, "a topic that is not there"),
         ({**PUBLISHED, "topics": [5]}, "field topics"),
         ({**PUBLISHED, "count": 1 << 30}, "a count that cannot be"),
         ({**PUBLISHED, "count": -1}, "a count that cannot be"),
@@ -445,6 +432,26 @@ def test_an_event_that_is_not_as_it_must_be_is_named(raw: dict[str, Any], told: 
     assert str(caught.value).startswith("record 7")
     assert told in str(caught.value)
     assert not isinstance(caught.value, UnknownEvent)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {**RIGHT, "pids": [1]},
+        {**PUBLISHED, "count": 2, "pids": [1, 2], "sizes": 1, "which": [0, 0, 0]},
+        {**PUBLISHED, "count": 2, "sizes": [1, 2, 3]},
+        {"session": "d", "pids": [1, 2], "reasons": [1], "e": "Acked", "v": 1},
+    ],
+)
+def test_an_event_that_cannot_be_split_is_named_before_the_first_row(raw: dict[str, Any]) -> None:
+    bad = record(Acked("d", [3]), raw, payload=b"abcdef", sequence=7)
+    with pytest.raises(UnreadableEvent, match=r"^record 7 holds a"):
+        rows([bad], "entries", "json")
+
+
+def test_an_event_without_entries_has_no_rows() -> None:
+    empty = RetainedSnapshot([], [], [], 0, 0, 0)
+    assert rows([record(empty, Acked("d", [3]))], "entries", "index", "topic") == [{"index": 0}]
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_a_page_shows_the_findings(pages: dict[str, str]) -> None:
 
 def test_colours_are_those_of_the_page(pages: dict[str, str]) -> None:
     drawn = re.findall(r"<svg.*?</svg>", pages["kept"], re.DOTALL)
-    assert len(drawn) == 8
+    assert len(drawn) == 4
     for plot in drawn:
         assert "var(--" in plot
         colours = set(re.findall(r"#[0-9a-f]{6}\b", plot))
@@ -133,7 +133,7 @@ def test_a_log_without_deliveries_has_a_note(pages: dict[str, str]) -> None:
     text = "".join(Read(pages["silent"]).texts)
     assert "there are no latencies" in text
     assert "No message was dropped" in text
-    assert pages["silent"].count("<svg") == 2
+    assert pages["silent"].count("<svg") == 1
 
 
 def test_the_same_outcome_gives_the_same_page_in_another_process(pages: dict[str, str]) -> None:
@@ -159,7 +159,7 @@ def test_without_matplotlib_the_error_is_one_line() -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
         "from spark.report.text_report import audit_text\n"
-        "from spark.report.svg import require_matplotlib\n"
+        "from spark.report.charts import require_matplotlib\n"
         "from protocol.errors import FoldmqError\n"
         "try: require_matplotlib()\n"
         "except FoldmqError as error: print(error.exit_code, error)"

@@ -277,7 +277,7 @@ def test_the_page_has_the_plots_and_escapes_names(counted: tuple[TrafficStats, A
     page = traffic_page(counted[0], top=1000)
     for title in ("Traffic by ", "Busiest by topic, client, qos</h2>", "Retention forecast</h2>"):
         assert page.count(f"<h2>{title}") == 1
-    assert page.count("<svg role=") == 6, "each for a wide and for a narrow window"
+    assert page.count("<svg role=") == 3
     assert "<script" not in page
     assert HOSTILE not in page
     assert "&lt;b&gt;" in page
@@ -295,8 +295,8 @@ def test_a_label_of_several_keys_is_quoted_once() -> None:
     labels = [group_label(stats, one) for one in groups]
     assert labels == ["hall/door, 1", '"hall door", (not known)']
     plot = busiest_plot("Busiest", [(label, 1, 2) for label in labels])
-    assert "hall/door, 1" in plot.wide
-    assert '\\"' not in html.unescape(plot.wide)
+    assert "hall/door, 1" in plot.drawing
+    assert '\\"' not in html.unescape(plot.drawing)
 
 
 def test_windows_are_summed_by_hour_and_the_log_is_forecast() -> None:

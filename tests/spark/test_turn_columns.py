@@ -20,13 +20,9 @@ from eventstore.format.positions import from_runs, position, to_runs
 from eventstore.format.records import GENESIS, decode_record, encode_record
 from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished, TurnReleased
 from protocol.mqtt.property_codec import encode_properties
-from spark.tables import decoder, json_scan
 from spark.tables.columns import Columns
-from spark.tables.decoder import Decoder, upcast_record
-from spark.tables.entry_columns import MAKERS
-from spark.tables.record_frames import frame_of
+from spark.tables.decoder import Decoder
 from spark.tables.row_filter import RowFilter
-from spark.tables.turn_columns import TURN_MAKERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,11 +45,6 @@ def read(records: Iterable[Record], *names: str, wanted: RowFilter = EVERYTHING)
         batch.validate(full=True)
         found += batch.to_pylist()
     return found
-
-
-def by_event(logs: list[bytes]) -> Any:
-    """The same, after each record has been read event by event, and written as such events."""
-    return read(upcast_record(decode_record(*one)) for one in enumerate(logs, 1))
 
 
 def single(raw: dict[str, Any], number: int) -> dict[str, Any]:
@@ -145,8 +136,7 @@ logs = st.lists(turns(), min_size=1, max_size=3)
 
 @given(logs)
 def test_all_columns_are_those_of_the_events_of_single_sessions(log: list[bytes]) -> None:
-    found = read(frame_of(*one) for one in enumerate(log, 1))
-    assert found == by_event(log)
+    found = read(decode_record(*one) for one in enumerate(log, 1))
     assert [one["json"] for one in found] == written(log)
     kept = [
         {name: value for name, value in one.items() if value is not None and name not in AFTER}
@@ -161,7 +151,7 @@ AFTER = {"json", "time"}
 
 @given(logs, st.sampled_from(["c", "d", '","', "none"]), st.integers(0, 40))
 def test_filters_leave_out_whole_rows(log: list[bytes], session: str, index: int) -> None:
-    records = [frame_of(*one) for one in enumerate(log, 1)]
+    records = [decode_record(*one) for one in enumerate(log, 1)]
     whole = read(records)
     types = frozenset({"Delivered", "Received"})
     first = position(1, index)
@@ -184,37 +174,9 @@ def test_filters_leave_out_whole_rows(log: list[bytes], session: str, index: int
 
 @given(turns())
 def test_each_column_alone_is_as_with_all_others(data: bytes) -> None:
-    whole = read([frame_of(1, data)])
+    whole = read([decode_record(1, data)])
     for name in Columns.of("entries").names:
-        assert read([frame_of(1, data)], name) == [{name: one[name]} for one in whole]
-
-
-def test_no_text_of_single_events_is_written_to_read_entries(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def slow(_given: Any) -> Any:
-        raise AssertionError("read event by event")
-
-    monkeypatch.setattr(json_scan, "without_turns", slow)
-    monkeypatch.setattr(decoder, "upcast_record", slow)
-    pids, refs = [1, 2, 3, 4], [position(1, 0), position(1, 2), position(1, 5), position(1, 6)]
-    by = [0, 0, 1, 0]  # neighbours of one session are one event
-    events: list[Any] = [
-        TurnPublished(
-            ["a", "b"], by, 1, ["t"], [], pids, 1, 2, 4, blocks=[2], block_of=[0, 1, 1, 0]
-        ),
-        TurnDelivered(["a", "b"], ["t", "#"], by, 1, pids, to_runs(refs)),
-        TurnAcked("Acked", ["a", "b"], by, pids, reasons=[0, 0x80, 0, 0]),
-        TurnReleased(["a", "b"], by, pids, to_runs(refs)),
-    ]  # fmt: skip
-    data = encode_record(
-        previous=GENESIS, node="n", time_ms=1, events=events, payloads=[b"\x01\x01", b"wxyz"]
-    )
-    found = read([frame_of(1, data)])
-    assert [one["session"] for one in found] == ["a", "a", "b", "a"] * 4
-    assert [one["entries"] for one in found] == [2, 2, 1, 1] * 4
-    assert [one["payload"] for one in found[:4]] == [b"w", b"x", b"y", b"z"]
-    assert [one["payload_format"] for one in found[:4]] == [None, 1, 1, None]
+        assert read([decode_record(1, data)], name) == [{name: one[name]} for one in whole]
 
 
 @pytest.mark.parametrize("column", ["session", "json", "topic"])
@@ -224,17 +186,11 @@ def test_rows_that_repeat_a_long_name_are_cut_into_batches_of_few(column: str) -
     event = TurnPublished(long, by, 1, long, by, pids, 0, 0, 1500)
     data = encode_record(previous=GENESIS, node="n", time_ms=1, events=[event], payloads=[])
     batches = list(
-        Decoder(Columns.of("entries", [column]), EVERYTHING).batches([frame_of(1, data)])
+        Decoder(Columns.of("entries", [column]), EVERYTHING).batches([decode_record(1, data)])
     )
     assert sum(batch.num_rows for batch in batches) == 1500
     assert max(batch.nbytes for batch in batches) < 100 << 20
     assert len(batches) > 3
-
-
-def test_each_column_of_an_event_of_one_session_is_one_of_its_turn() -> None:
-    for kind, makers in TURN_MAKERS.items():
-        # Properties were written in another way when there were no events of several sessions.
-        assert makers.keys() == MAKERS[kind].keys() - {"properties"}
 
 
 def test_messages_of_one_session_with_properties_are_written_one_by_one() -> None:
@@ -244,7 +200,7 @@ def test_messages_of_one_session_with_properties_are_written_one_by_one() -> Non
     )  # fmt: skip
     payloads = [b"\x01\x01", b"\x02\0\0", b"abcd"]
     data = encode_record(previous=GENESIS, node="n", time_ms=1, events=[event], payloads=payloads)
-    assert [one["json"] for one in read([frame_of(1, data)])] == written([data])
+    assert [one["json"] for one in read([decode_record(1, data)])] == written([data])
 
 
 def test_messages_without_packet_identifier_beside_others_with_the_same_one() -> None:
@@ -254,7 +210,7 @@ def test_messages_without_packet_identifier_beside_others_with_the_same_one() ->
         MessagePublished("d", 1, True, ["u"], [], [5], 1, 4, 1),
     ]
     data = encode_record(previous=GENESIS, node="n", time_ms=1, events=events, payloads=[b"abcde"])
-    assert [one["json"] for one in read([frame_of(1, data)])] == written([data])
+    assert [one["json"] for one in read([decode_record(1, data)])] == written([data])
 
 
 # ------------------------------------------------------------------------------ whole logs
@@ -264,8 +220,7 @@ def compare(log: list[bytes], *names: str) -> None:
     """Columns of a log are those that the reader by event returns."""
     for start in range(0, len(log), 50):
         some = [*enumerate(log[start : start + 50], start + 1)]
-        rows = read((frame_of(*one) for one in some), *names)
-        assert rows == read((upcast_record(decode_record(*one)) for one in some), *names)
+        rows = read((decode_record(*one) for one in some), *names)
         kept = [
             {name: value for name, value in one.items() if value is not None and name not in AFTER}
             for one in rows
