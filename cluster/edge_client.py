@@ -6,9 +6,8 @@ import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from actors.transports.certificate import identity
 from actors.transports.handshakes import HandshakeError
-from actors.transports.peer import local_peer
+from actors.transports.peer import identity, local_peer
 from actors.transports.websocket import WebSocketStage
 from cluster.client_header import (
     MAGIC,
@@ -18,10 +17,51 @@ from cluster.client_header import (
     PeerAnswer,
     encode_client,
 )
-from cluster.connack_watch import ConnackWatch
 
 if TYPE_CHECKING:
     from actors.connection.listener import ListenerOptions
+
+_CONNACK: Final = 0x20
+_MAX_HEAD: Final = 5
+
+
+class ConnackWatch:
+    """Follows the packets before CONNACK, which are AUTH packets only."""
+
+    __slots__ = ("_head", "_skip")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._skip = 0
+
+    def sees(self, data: bytes) -> bool | None:
+        """Return whether the client was accepted; None: not known yet."""
+        data = self._head + data
+        self._head = b""
+        while True:
+            if self._skip >= len(data):
+                self._skip -= len(data)
+                return None
+            data, self._skip = data[self._skip :], 0
+            size, at, shift = 0, 1, 0
+            while at < len(data):
+                size |= (data[at] & 0x7F) << shift
+                shift += 7
+                at += 1
+                if not data[at - 1] & 0x80:
+                    break
+                if at >= _MAX_HEAD:
+                    return False
+            else:
+                self._head = data
+                return None
+            if data[0] == _CONNACK:
+                if len(data) < at + 2:
+                    self._head = data
+                    return None
+                return data[at + 1] == 0
+            self._skip = at + size
+
 
 _WRITE_HIGH: Final = 256 * 1024
 """Bytes waiting for one side above which the other side is not read."""

@@ -24,8 +24,8 @@ from protocol.nats.headers import header_block
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from actors.bridge.bridge_properties import PropertyWriter
     from actors.bridge.bridge_stats import BridgeStats
-    from actors.bridge.property_writer import PropertyWriter
     from actors.bridge.topic_flow import OutgoingMessages, TopicFlow
     from eventstore.format.positions import Position
 

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from actors.inspection import trace_lines as tracelines
-from actors.inspection.trace import AT_ONCE, add_lines
+from actors.inspection.recorder import AT_ONCE, add_lines
 from eventstore.format.events import (
     Acked,
     Assigned,
@@ -41,8 +41,7 @@ from protocol.mqtt.topics import matches
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from actors.inspection.recorder import TraceRecorder
-    from actors.inspection.trace import Trace
+    from actors.inspection.recorder import Trace, TraceRecorder
     from actors.kernel.actor import LoopActor
     from actors.routing.routes import Route
     from actors.session.node_context import NodeContext
