@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from actors.transports.handshakes import HandshakeError
 from actors.transports.peer import identity, local_peer
@@ -20,6 +20,7 @@ from cluster.client_header import (
 
 if TYPE_CHECKING:
     from actors.connection.listener import ListenerOptions
+    from cluster.edge_listeners import Edges
 
 _CONNACK: Final = 0x20
 _MAX_HEAD: Final = 5
@@ -85,46 +86,6 @@ class ClientStage(Enum):
     ENDED = "ended"
 
 
-class EdgeOwner(Protocol):
-    """The interface of the edge that its clients use."""
-
-    node: str
-    key: bytes
-
-    def admit(self, client: EdgeClient) -> bool:
-        """Count a new client; return whether it is admitted."""
-
-    def locate(self, client: EdgeClient) -> None:
-        """Count a client for the address that a proxy reported."""
-
-    def hold(self, client: EdgeClient) -> None:
-        """Record how many bytes a client that is not accepted yet holds."""
-
-    def place(self, client: EdgeClient, data: bytes) -> bool:
-        """Find the log of a client from what it sent first; return False if more is needed."""
-
-    def park(self, client: EdgeClient) -> None:
-        """Open a connection to the leader of a client's log, as soon as there is one."""
-
-    def park_again(self, client: EdgeClient) -> None:
-        """Park a client whose leader has ended without an answer."""
-
-    def waited(self, client: EdgeClient) -> float:
-        """Return the seconds of its ``connect_timeout`` that a client has used."""
-
-    def accepted(self, client: EdgeClient) -> None:
-        """Record that the leader has accepted the CONNECT of a client."""
-
-    def ended(self, client: EdgeClient, error: Exception | None) -> None:
-        """Forget a client whose connection is closed."""
-
-    def closing(self, client: EdgeClient, transport: asyncio.Transport) -> None:
-        """Close the transport of a client, which is dropped if it does not read in time."""
-
-    def upstream_lost(self, client: EdgeClient) -> None:
-        """Record that the leader closed the connection for a client."""
-
-
 class EdgeClient(asyncio.Protocol):
     """A client; the top of the stages of its listener."""
 
@@ -147,7 +108,7 @@ class EdgeClient(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, edge: EdgeOwner, options: ListenerOptions, now: float) -> None:
+    def __init__(self, edge: Edges, options: ListenerOptions, now: float) -> None:
         self._edge = edge
         self._options = options
         self._below = 0

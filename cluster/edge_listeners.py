@@ -158,7 +158,7 @@ class Edges:
         options = self._options[name]
         return build_stack(EdgeClient(self, options, self._now()), options.stack)
 
-    # Clients: the interface cluster.edge_client.EdgeOwner.
+    # Calls by clients (cluster.edge_client).
 
     def admit(self, client: EdgeClient) -> bool:
         """Count a new client; return whether it is admitted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.kernel.clock import Clock
+    from actors.maintenance.cluster_hooks import ClusterHooks
     from cluster.members import Members
     from eventstore.nats.cluster_messages import NodeMessages
 
@@ -98,30 +99,6 @@ class Replaced(EventStoreError):  # noqa: N818 - as in eventstore.errors
         super().__init__(f"node {other} leads the cluster now, in epoch {epoch}")
 
 
-class BrokerHooks(Protocol):
-    """The interface of the broker that its leader uses."""
-
-    @property
-    def stored(self) -> tuple[int, bytes]:
-        """Sequence and link of the last record that is stored on disk."""
-
-    @property
-    def clients(self) -> int:
-        """The number of connected clients."""
-
-    def prove(self, epoch: int) -> int:
-        """Append a LeaderProved; return its record's sequence.
-
-        Output to clients that needs no record waits until this record is stored.
-        """
-
-    def refuse_clients(self, reason: str) -> None:
-        """Close all clients and admit none while there is a reason; an empty one ends this."""
-
-    def fail(self, error: EventStoreError) -> None:
-        """Stop the broker with an error."""
-
-
 class Leader:
     """The leader of a cluster: call ``begin``, then ``run`` until it is cancelled."""
 
@@ -132,7 +109,7 @@ class Leader:
         clock: Clock,
         me: NodeStatus,
         epoch: int,
-        broker: BrokerHooks,
+        broker: ClusterHooks,
     ) -> None:
         self._messages = messages
         self._members = members

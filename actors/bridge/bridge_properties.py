@@ -6,7 +6,7 @@ the remaining time to the expiry differs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -25,6 +25,7 @@ from protocol.nats.property_headers import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.replies import ReplySubjects
     from actors.limits.bridge_options import BridgeOptions
     from eventstore.format.positions import Position
@@ -36,16 +37,10 @@ TO_NATS: Final = "to NATS"
 FROM_NATS: Final = "from NATS"
 
 
-class LossCounter(Protocol):
-    """The counter of lost properties."""
-
-    dropped_properties: int
-
-
 class PropertyLosses:
     """Counts lost properties; logs the first loss in each direction."""
 
-    def __init__(self, stats: LossCounter) -> None:
+    def __init__(self, stats: BridgeStats) -> None:
         self._stats = stats
         self._logged: set[str] = set()
 

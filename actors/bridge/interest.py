@@ -1,6 +1,6 @@
-"""Subscriptions in NATS for the filters of MQTT clients: one set for each distinct filter.
+"""OrderedLink in NATS for the filters of MQTT clients: one set for each distinct filter.
 
-The router reports every subscription that begins or ends. Subscriptions to requests are reported
+The router reports every subscription that begins or ends. OrderedLink to requests are reported
 only while their client is connected: offline clients cannot answer, and NATS then replies that
 there is no responder. The sessions with the same filter are counted. If the subjects of several
 filters match a message, NATS delivers it once for each; :mod:`actors.bridge.duplicates` keeps one
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from actors.bridge.duplicates import DuplicateFilter
 from actors.limits.bridge_options import REQUESTS
@@ -28,6 +28,7 @@ from protocol.nats.headers import encode_value
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from actors.bridge.bridge import OrderedLink
     from actors.bridge.duplicates import ExpectedCopy
     from actors.limits.bridge_options import BridgeOptions
 
@@ -73,19 +74,6 @@ _CACHED_SUBJECTS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024
 
 
-class Subscriptions(Protocol):
-    """The part of a NATS connection that subscribes."""
-
-    def subscribe(self, subject: bytes) -> int:
-        """Subscribe; return the subscription's number, which increases."""
-
-    def unsubscribe(self, sid: int) -> None:
-        """End a subscription."""
-
-    def fence(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when the server has processed everything sent."""
-
-
 class SubjectInterest(NamedTuple):
     """The subscriptions for a subject."""
 
@@ -121,7 +109,7 @@ class Interest:
         """``prefix_of`` returns the prefix of a session, by its name."""
         self._options = options
         self._prefix_of = prefix_of
-        self._link: Subscriptions | None = None
+        self._link: OrderedLink | None = None
         self._filters: Counter[tuple[str, str]] = Counter()
         """Number of sessions with a filter, by (prefix, filter)."""
         self._prefix_by_subscription: dict[tuple[str, str], str] = {}
@@ -136,7 +124,7 @@ class Interest:
         self._size = 0
         self.copies = DuplicateFilter()
         self._unconfirmed: set[int] = set()
-        """Subscriptions that the server may not have yet."""
+        """OrderedLink that the server may not have yet."""
         self._confirming = False
         self._ending: list[int] = []
         """Ended subscriptions to be confirmed next."""
@@ -161,7 +149,7 @@ class Interest:
         """The number of subscriptions in NATS."""
         return sum(not (held.leaving or held.refused) for held in self._held.values())
 
-    def attach(self, link: Subscriptions) -> None:
+    def attach(self, link: OrderedLink) -> None:
         """Subscribe to all current filters, and to new ones from now on."""
         self._link = link
         for prefix, topic_filter in self._filters:
