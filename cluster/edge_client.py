@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from actors.transports.certificate import identity
 from actors.transports.handshakes import HandshakeError
-from actors.transports.peer import local_peer
+from actors.transports.peer import identity, local_peer
 from actors.transports.websocket import WebSocketStage
 from cluster.client_header import (
     MAGIC,
@@ -18,10 +17,52 @@ from cluster.client_header import (
     PeerAnswer,
     encode_client,
 )
-from cluster.connack_watch import ConnackWatch
 
 if TYPE_CHECKING:
     from actors.connection.listener import ListenerOptions
+    from cluster.edge_listeners import Edges
+
+_CONNACK: Final = 0x20
+_MAX_HEAD: Final = 5
+
+
+class ConnackWatch:
+    """Follows the packets before CONNACK, which are AUTH packets only."""
+
+    __slots__ = ("_head", "_skip")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._skip = 0
+
+    def sees(self, data: bytes) -> bool | None:
+        """Return whether the client was accepted; None: not known yet."""
+        data = self._head + data
+        self._head = b""
+        while True:
+            if self._skip >= len(data):
+                self._skip -= len(data)
+                return None
+            data, self._skip = data[self._skip :], 0
+            size, at, shift = 0, 1, 0
+            while at < len(data):
+                size |= (data[at] & 0x7F) << shift
+                shift += 7
+                at += 1
+                if not data[at - 1] & 0x80:
+                    break
+                if at >= _MAX_HEAD:
+                    return False
+            else:
+                self._head = data
+                return None
+            if data[0] == _CONNACK:
+                if len(data) < at + 2:
+                    self._head = data
+                    return None
+                return data[at + 1] == 0
+            self._skip = at + size
+
 
 _WRITE_HIGH: Final = 256 * 1024
 """Bytes waiting for one side above which the other side is not read."""
@@ -43,46 +84,6 @@ class ClientStage(Enum):
     """That connection is being opened."""
     OPEN = "open"
     ENDED = "ended"
-
-
-class EdgeOwner(Protocol):
-    """The interface of the edge that its clients use."""
-
-    node: str
-    key: bytes
-
-    def admit(self, client: EdgeClient) -> bool:
-        """Count a new client; return whether it is admitted."""
-
-    def locate(self, client: EdgeClient) -> None:
-        """Count a client for the address that a proxy reported."""
-
-    def hold(self, client: EdgeClient) -> None:
-        """Record how many bytes a client that is not accepted yet holds."""
-
-    def place(self, client: EdgeClient, data: bytes) -> bool:
-        """Find the log of a client from what it sent first; return False if more is needed."""
-
-    def park(self, client: EdgeClient) -> None:
-        """Open a connection to the leader of a client's log, as soon as there is one."""
-
-    def park_again(self, client: EdgeClient) -> None:
-        """Park a client whose leader has ended without an answer."""
-
-    def waited(self, client: EdgeClient) -> float:
-        """Return the seconds of its ``connect_timeout`` that a client has used."""
-
-    def accepted(self, client: EdgeClient) -> None:
-        """Record that the leader has accepted the CONNECT of a client."""
-
-    def ended(self, client: EdgeClient, error: Exception | None) -> None:
-        """Forget a client whose connection is closed."""
-
-    def closing(self, client: EdgeClient, transport: asyncio.Transport) -> None:
-        """Close the transport of a client, which is dropped if it does not read in time."""
-
-    def upstream_lost(self, client: EdgeClient) -> None:
-        """Record that the leader closed the connection for a client."""
 
 
 class EdgeClient(asyncio.Protocol):
@@ -107,7 +108,7 @@ class EdgeClient(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, edge: EdgeOwner, options: ListenerOptions, now: float) -> None:
+    def __init__(self, edge: Edges, options: ListenerOptions, now: float) -> None:
         self._edge = edge
         self._options = options
         self._below = 0

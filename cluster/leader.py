@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Protocol
+from enum import Enum
+from typing import TYPE_CHECKING
 
 import structlog
 
-from cluster.leadership_check import Confidence, LeadershipCheck
 from cluster.status import STATUS_EVERY, NodeStatus, Role, decode_status
 from eventstore.errors import EventStoreError
 
@@ -16,8 +16,73 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.kernel.clock import Clock
+    from actors.maintenance.cluster_hooks import ClusterHooks
     from cluster.members import Members
     from eventstore.nats.cluster_messages import NodeMessages
+
+CERTAIN_FOR = 1.0
+"""Seconds for which a stored record, or the statuses of the other nodes, are proof."""
+DOUBTFUL_FOR = 2.5
+"""Seconds in doubt, after which the leader disconnects its clients."""
+STOOD_STILL = 0.5
+"""Delay of the leader's own timer, in seconds, from which its process counts as suspended."""
+
+
+class Confidence(Enum):
+    """A leader's confidence in its leadership."""
+
+    CERTAIN = "certain"
+    DOUBTFUL = "doubtful"
+    """Output to clients has to wait for a record."""
+    GIVEN_UP = "given up"
+    """The leader has no clients until a record is stored."""
+
+
+class LeadershipCheck:
+    """The judgement of a leader about its leadership; every time is monotonic, in seconds.
+
+    A doubt ends with a record that was sent after the doubt began. Acknowledgements and statuses
+    that waited in a socket while the process was suspended prove nothing.
+    """
+
+    def __init__(self, now: float, durable: int) -> None:
+        self._proved = now
+        self._looked = now
+        self._durable = durable
+        self._since: float | None = None
+        self._needed: int | None = None
+
+    def look(self, now: float, *, durable: int, others: bool | None, connected: bool) -> Confidence:
+        """Return the confidence at a time.
+
+        ``durable`` is the last stored record. ``others`` says whether all other known nodes follow
+        this one; None: no other node is known. ``connected`` says whether the connection to NATS
+        is up.
+        """
+        late = now - self._looked > STOOD_STILL
+        advanced = durable > self._durable
+        self._looked, self._durable = now, durable
+        if self._since is None:
+            if not late and (advanced or (connected and others is not False)):
+                self._proved = now
+            if late or not connected or now - self._proved > CERTAIN_FOR:
+                self._since, self._needed = now, None
+        elif self._needed is not None and durable >= self._needed:
+            self._since, self._proved = None, now
+        if self._since is None:
+            return Confidence.CERTAIN
+        return Confidence.DOUBTFUL if now - self._since < DOUBTFUL_FOR else Confidence.GIVEN_UP
+
+    def needs(self, sequence: int) -> None:
+        """End the present doubt when the record of this sequence is stored."""
+        if self._needed is None:
+            self._needed = sequence
+
+    @property
+    def needs_proof(self) -> bool:
+        """Whether the present doubt needs a record to end."""
+        return self._since is not None and self._needed is None
+
 
 _log = structlog.get_logger("foldmq")
 
@@ -34,30 +99,6 @@ class Replaced(EventStoreError):  # noqa: N818 - as in eventstore.errors
         super().__init__(f"node {other} leads the cluster now, in epoch {epoch}")
 
 
-class BrokerHooks(Protocol):
-    """The interface of the broker that its leader uses."""
-
-    @property
-    def stored(self) -> tuple[int, bytes]:
-        """Sequence and link of the last record that is stored on disk."""
-
-    @property
-    def clients(self) -> int:
-        """The number of connected clients."""
-
-    def prove(self, epoch: int) -> int:
-        """Append a LeaderProved; return its record's sequence.
-
-        Output to clients that needs no record waits until this record is stored.
-        """
-
-    def refuse_clients(self, reason: str) -> None:
-        """Close all clients and admit none while there is a reason; an empty one ends this."""
-
-    def fail(self, error: EventStoreError) -> None:
-        """Stop the broker with an error."""
-
-
 class Leader:
     """The leader of a cluster: call ``begin``, then ``run`` until it is cancelled."""
 
@@ -68,7 +109,7 @@ class Leader:
         clock: Clock,
         me: NodeStatus,
         epoch: int,
-        broker: BrokerHooks,
+        broker: ClusterHooks,
     ) -> None:
         self._messages = messages
         self._members = members

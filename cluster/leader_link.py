@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cluster.edge_client import EdgeClient, Upstream
+    from cluster.edge_listeners import Edges
     from cluster.status import NodeStatus
 
 _log = structlog.get_logger("foldmq")
@@ -39,26 +40,13 @@ class LeaderPlace(NamedTuple):
     """0: it has no address, and is reached in another way."""
 
 
-class LinkOwner(Protocol):
-    """The interface of the edge that its links use."""
-
-    async def reach(self, client: EdgeClient, leader: LeaderPlace) -> Upstream:
-        """Connect to the leader for a client; raises OSError."""
-
-    def leader_lost(self, log: int) -> None:
-        """Record that the leader of a log cannot be reached."""
-
-    def refused_by_leader(self, client: EdgeClient) -> None:
-        """Count a client that the leader refuses."""
-
-
 class LeaderLink:
     """The clients of one log: they are passed on to its leader, or wait for one.
 
     ``number`` is that of the log among those of the edge; ``now`` returns monotonic seconds.
     """
 
-    def __init__(self, number: int, owner: LinkOwner, now: Callable[[], float]) -> None:
+    def __init__(self, number: int, owner: Edges, now: Callable[[], float]) -> None:
         self.number = number
         self._owner = owner
         self._now = now

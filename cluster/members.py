@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cluster.leadership_check import CERTAIN_FOR
+from cluster.leader import CERTAIN_FOR
 from cluster.status import NodeStatus, Role
 
 if TYPE_CHECKING:

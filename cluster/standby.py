@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from dataclasses import dataclass
+from enum import Enum, StrEnum
 from typing import TYPE_CHECKING
 
 import structlog
 
-from cluster.failover import take_over
-from cluster.failure_detector import ASK_SECONDS, Cause, FailureDetector, Step
 from cluster.follower import Follower
 from cluster.status import FOLLOWER_STATUS_EVERY, NodeStatus, Role, decode_status
 from eventstore.errors import CorruptLog, LogUnavailable
-from eventstore.log.conditional_append import Appended
+from eventstore.format.node_events import BrokerStarted
+from eventstore.format.records import decode_record, encode_record
+from eventstore.log.jetstream_log import Appended
+from eventstore.nats.cluster_messages import LeaderAnswer
 from eventstore.task_cancellation import end_tasks
 
 if TYPE_CHECKING:
@@ -22,9 +24,113 @@ if TYPE_CHECKING:
 
     from actors.kernel.clock import Clock
     from actors.maintenance.state_reader import FollowedState
+    from cluster.follower import Follower
     from cluster.members import Members
     from eventstore.log.jetstream_log import EventLog
     from eventstore.nats.cluster_messages import LeaderAnswer, NodeMessages
+
+SILENT_AFTER = 0.3
+"""Seconds without a status of the leader, after which the follower asks it."""
+ASK_SECONDS = 0.25
+"""Seconds within which the leader has to answer."""
+ASK_AGAIN = 0.1
+"""Seconds between two requests to the leader."""
+CONFIRM_AFTER = 0.05
+"""The same after NATS reported that no process would answer."""
+UNREACHABLE_AFTER = 2.0
+"""Seconds without a status or an answer, after which the leader is replaced."""
+MAX_UNREACHABLE_AFTER = 16.0
+_CERTAIN = 2
+"""Consecutive "no responders" replies of NATS after which the leader counts as dead."""
+
+
+class Cause(StrEnum):
+    """The reason for which another leader is needed."""
+
+    FIRST = "first"
+    """The log had no leader before."""
+    STOPPED = "stopped"
+    """The leader shut down cleanly."""
+    DEAD = "dead"
+    """The leader's process is gone."""
+    SILENT = "silent"
+    """The leader does not answer: its process is suspended, or cut off from NATS."""
+
+
+class Step(Enum):
+    """The next action of a follower."""
+
+    FOLLOW = "follow"
+    ASK = "ask"
+    TAKE_OVER = "take over"
+
+
+class FailureDetector:
+    """A follower's judgement of the leader; every time is monotonic, in seconds."""
+
+    def __init__(self, now: float) -> None:
+        self._heard = now
+        self._asked = float("-inf")
+        self._absent = 0
+        self._suspected = False
+        self._unreachable_after = UNREACHABLE_AFTER
+        self.cause: Cause | None = None
+        """Reason for a takeover; None: there is no reason yet."""
+
+    def silence(self, now: float) -> float:
+        """Return the seconds since the last sign of life of a leader."""
+        return now - self._heard
+
+    def heard(self, now: float) -> None:
+        """Record a sign of life of the leader."""
+        self._heard = now
+        self._absent = 0
+        self.cause = None
+
+    def stopped(self) -> None:
+        """Record that the leader announced its end."""
+        self.cause = Cause.STOPPED
+
+    def suspect(self) -> None:
+        """Record that the leader closed a connection: its process may be gone."""
+        self._suspected = True
+
+    def answered(self, answer: LeaderAnswer, now: float) -> None:
+        """Record the result of a request to the leader.
+
+        It does not matter once the leader has announced its end: it may be from before that.
+        """
+        self._asked = now
+        if self.cause is Cause.STOPPED:
+            return
+        if answer is LeaderAnswer.HERE:
+            self._suspected = False
+            self.heard(now)
+            self._unreachable_after = UNREACHABLE_AFTER
+        elif answer is LeaderAnswer.NONE:
+            self._absent += 1
+            if self._absent >= _CERTAIN:
+                self.cause = Cause.DEAD
+        else:
+            self._absent = 0
+
+    def refused(self, now: float) -> None:
+        """Record that the log refused the takeover: another node writes it, so wait longer."""
+        self.heard(now)
+        self._unreachable_after = min(2 * self._unreachable_after, MAX_UNREACHABLE_AFTER)
+
+    def step(self, now: float) -> Step:
+        """Return the action that is due now."""
+        if self.cause is not None:
+            return Step.TAKE_OVER
+        if now - self._heard < SILENT_AFTER and not self._suspected:
+            return Step.FOLLOW
+        if now - self._heard >= self._unreachable_after:
+            self.cause = Cause.SILENT
+            return Step.TAKE_OVER
+        wait = CONFIRM_AFTER if self._absent else ASK_AGAIN
+        return Step.ASK if now - self._asked >= wait else Step.FOLLOW
+
 
 _log = structlog.get_logger("foldmq")
 
@@ -269,3 +375,56 @@ class Standby:
             self._epoch = max(self._epoch, self._follower.state.epoch)
             detector.refused(self._clock.monotonic())
         return None
+
+
+# Takeover of a log: read to its end and append ``BrokerStarted`` behind it.
+#
+# No lease and no clock is needed. Of two nodes that append behind the same record, one is refused.
+# Later appends of the replaced leader are refused too: they name a sequence that is taken.
+
+
+async def take_over(
+    log: EventLog,
+    follower: Follower,
+    clock: Clock,
+    *,
+    name: str,
+    node: str,
+    software: str,
+    cause: Cause,
+    replaces: int | None = None,
+) -> Appended:
+    """Append the start of this node's leadership; the follower has folded it if it is stored.
+
+    ``replaces`` is the epoch of the leader that is gone; None: any. REFUSED can also mean that
+    another node has taken over from it although the record of this one is stored.
+
+    ``name`` is the name of the log. Raises CorruptLog when the log ends before a record that this
+    node, or a leader that it heard, knew to be stored, FellBehind, LogUnavailable.
+    """
+    tail = await log.tail()
+    await follower.read_to(tail.sequence)
+    if follower.sequence != tail.sequence:
+        return Appended.REFUSED
+    if replaces is not None and follower.state.epoch > replaces:
+        return Appended.REFUSED
+    behind = follower.end
+    started = BrokerStarted(software, epoch=follower.state.epoch + 1, leader=node, cause=cause)
+    data = encode_record(
+        previous=behind.link,
+        node=name,
+        time_ms=max(clock.time_ms(), behind.steady_ms + behind.jumps.total_ms),
+        events=[started],
+        payloads=[],
+        jumps=behind.jumps,
+    )
+    outcome = await log.append_behind(behind, data)
+    if outcome is Appended.STORED:
+        record = decode_record(behind.sequence + 1, data)
+        await follower.add(record)
+        if log.watermark is not None:
+            log.watermark.note(record.sequence, record.link)
+        if follower.sequence > record.sequence:
+            # The acknowledgement was late: another node has taken over from this one meanwhile.
+            return Appended.REFUSED
+    return outcome

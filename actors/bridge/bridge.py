@@ -15,13 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
-from actors.bridge.dropped_properties import PropertyLosses
+from actors.bridge.bridge_properties import PropertyLosses, PropertyReader, PropertyWriter
 from actors.bridge.from_nats import FromNats
 from actors.bridge.outbox import Outbox
-from actors.bridge.property_reader import PropertyReader
-from actors.bridge.property_writer import PropertyWriter
-from actors.bridge.replies import Replies
-from actors.bridge.reply_subjects import Answered, ReplySubjects
+from actors.bridge.replies import Answered, Replies, ReplySubjects
 from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import GatedMessages, ToNats
 from actors.bridge.topic_flow import OutgoingMessages

@@ -13,9 +13,8 @@ import structlog
 from actors.bridge.bridge import Bridge, Connected, Disconnected, OrderedLink
 from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.filter_reports import FilterReports
-from actors.bridge.interest import Interest
+from actors.bridge.interest import Interest, TopicHomes
 from actors.bridge.to_nats import GatedMessages
-from actors.bridge.topic_homes import TopicHomes
 from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, EventStoreError
 from eventstore.format.events import NATS_SESSION

@@ -22,7 +22,7 @@ from protocol.nats.mapping import MAX_SUBJECT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from actors.bridge.topic_homes import TopicHomes
+    from actors.bridge.interest import TopicHomes
     from actors.session.node_context import NodeContext
 
 _log = structlog.get_logger("foldmq")

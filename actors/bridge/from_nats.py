@@ -37,12 +37,11 @@ from protocol.nats.property_headers import NO_PROPERTIES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from actors.bridge.bridge_properties import PropertyReader
     from actors.bridge.bridge_stats import BridgeStats
     from actors.bridge.filter_reports import FilterReports
     from actors.bridge.interest import Interest, SubjectInterest
-    from actors.bridge.property_reader import PropertyReader
-    from actors.bridge.replies import Replies
-    from actors.bridge.reply_subjects import Answered
+    from actors.bridge.replies import Answered, Replies
     from actors.limits.bridge_options import BridgeOptions
     from actors.routing.subscriber import Subscriber
     from actors.session.node_context import NodeContext

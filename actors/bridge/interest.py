@@ -1,6 +1,6 @@
-"""Subscriptions in NATS for the filters of MQTT clients: one set for each distinct filter.
+"""OrderedLink in NATS for the filters of MQTT clients: one set for each distinct filter.
 
-The router reports every subscription that begins or ends. Subscriptions to requests are reported
+The router reports every subscription that begins or ends. OrderedLink to requests are reported
 only while their client is connected: offline clients cannot answer, and NATS then replies that
 there is no responder. The sessions with the same filter are counted. If the subjects of several
 filters match a message, NATS delivers it once for each; :mod:`actors.bridge.duplicates` keeps one
@@ -13,38 +13,65 @@ With several logs (:mod:`actors.bridge`) the filters of other logs count as well
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from actors.bridge.duplicates import DuplicateFilter
-from actors.bridge.topic_homes import topic_header
 from actors.limits.bridge_options import REQUESTS
 from eventstore.format.events import NATS_SESSION
+from eventstore.partitions import partition_of
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import split_levels
+from protocol.nats.headers import encode_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
+    from actors.bridge.bridge import OrderedLink
     from actors.bridge.duplicates import ExpectedCopy
-    from actors.bridge.topic_homes import TopicHomes
     from actors.limits.bridge_options import BridgeOptions
+
+_WILD_LEVELS = ("+", "#")
+
+
+class TopicHomes:
+    """Determines which log of ``names`` is the home of a topic; ``own`` is this broker's log.
+
+    Topics with the same first level have the same home, so that most filters concern one log.
+    """
+
+    def __init__(self, names: Sequence[str], own: str) -> None:
+        self.names = names
+        self.own = own
+        self._number = names.index(own)
+        nodes = b"|".join(re.escape(encode_value(name)) for name in names)
+        self._from_brokers = re.compile(rb"\r\nFoldmq-Node: (?:%b)\r\n" % nodes)
+
+    def is_home(self, topic: str) -> bool:
+        """Return whether this log records the messages from NATS on a topic."""
+        return partition_of(topic.partition("/")[0], len(self.names)) == self._number
+
+    def concerns(self, topic_filter: str) -> bool:
+        """Return whether this log is the home of some topics that a filter matches."""
+        return topic_filter.partition("/")[0] in _WILD_LEVELS or self.is_home(topic_filter)
+
+    def is_from_broker(self, headers: bytes, topic_header: bytes) -> bool:
+        """Return whether one of the brokers sent a message to NATS.
+
+        The logs exchange such messages themselves. ``topic_header`` is :func:`topic_header` of its
+        topic: if a NATS client publishes with copied headers elsewhere, the topic differs.
+        """
+        return topic_header in headers and self._from_brokers.search(headers) is not None
+
+
+def topic_header(topic: str) -> bytes:
+    """Return the header that names the topic of a message from a broker, with its line ends."""
+    return b"\r\nFoldmq-Topic: %b\r\n" % encode_value(topic)
+
 
 _CACHED_SUBJECTS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024
-
-
-class Subscriptions(Protocol):
-    """The part of a NATS connection that subscribes."""
-
-    def subscribe(self, subject: bytes) -> int:
-        """Subscribe; return the subscription's number, which increases."""
-
-    def unsubscribe(self, sid: int) -> None:
-        """End a subscription."""
-
-    def fence(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when the server has processed everything sent."""
 
 
 class SubjectInterest(NamedTuple):
@@ -82,7 +109,7 @@ class Interest:
         """``prefix_of`` returns the prefix of a session, by its name."""
         self._options = options
         self._prefix_of = prefix_of
-        self._link: Subscriptions | None = None
+        self._link: OrderedLink | None = None
         self._filters: Counter[tuple[str, str]] = Counter()
         """Number of sessions with a filter, by (prefix, filter)."""
         self._prefix_by_subscription: dict[tuple[str, str], str] = {}
@@ -97,7 +124,7 @@ class Interest:
         self._size = 0
         self.copies = DuplicateFilter()
         self._unconfirmed: set[int] = set()
-        """Subscriptions that the server may not have yet."""
+        """OrderedLink that the server may not have yet."""
         self._confirming = False
         self._ending: list[int] = []
         """Ended subscriptions to be confirmed next."""
@@ -122,7 +149,7 @@ class Interest:
         """The number of subscriptions in NATS."""
         return sum(not (held.leaving or held.refused) for held in self._held.values())
 
-    def attach(self, link: Subscriptions) -> None:
+    def attach(self, link: OrderedLink) -> None:
         """Subscribe to all current filters, and to new ones from now on."""
         self._link = link
         for prefix, topic_filter in self._filters:

@@ -7,7 +7,12 @@ on ``$nats/reply/TOKEN`` is the answer. A token is valid for a minute and cannot
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from hashlib import blake2b
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,3 +58,59 @@ class Replies:
         if found is None or found[0] <= self._monotonic():
             return None
         return found[1]
+
+
+# Reply subjects of messages with a Response Topic: where NATS services answer MQTT clients.
+#
+# Most services answer with ``respond()``, without headers, so the Correlation Data of a request
+# would be lost. Therefore the reply subject belongs to the bridge, and contains the real subject of
+# the answer and the Correlation Data. It is *sealed*: only this bridge can create it, so that a
+# NATS client cannot use it to publish where it has no permission. The bridge stores nothing for
+# requests.
+
+LIFE: Final = 3600
+"""Seconds for which a request of an MQTT client can be answered."""
+_MAC: Final = 16
+_SEALED: Final = re.compile(
+    rb"([0-9a-f]{1,12})\.([0-9a-f]{32})\.(-|c[A-Za-z0-9_-]*)\.(.+)", re.DOTALL
+)
+
+
+class Answered(NamedTuple):
+    """The content of a sealed reply subject."""
+
+    subject: bytes
+    """The subject of the Response Topic."""
+    correlation: bytes | None
+
+
+class ReplySubjects:
+    """Creates and reads sealed reply subjects; ``seconds`` returns Unix time."""
+
+    def __init__(self, seconds: Callable[[], int], key: bytes | None = None) -> None:
+        self._seconds = seconds
+        self._key = key if key is not None else secrets.token_bytes(32)
+
+    def seal(self, subject: bytes, correlation: bytes | None) -> bytes:
+        """Return the tokens of a sealed reply subject for answers on ``subject``."""
+        said = b"-" if correlation is None else b"c" + urlsafe_b64encode(correlation).rstrip(b"=")
+        when = b"%x" % self._seconds()
+        return b"%b.%b.%b.%b" % (when, self._mac(when, said, subject), said, subject)
+
+    def unseal(self, sealed: bytes) -> Answered | None:
+        """Return the sealed content; None if it is forged or too old."""
+        found = _SEALED.fullmatch(sealed)
+        if found is None:
+            return None
+        when, mac, said, subject = found.groups()
+        if not compare_digest(mac, self._mac(when, said, subject)):
+            return None
+        if self._seconds() - int(when, 16) > LIFE:
+            return None
+        if said == b"-":
+            return Answered(subject, None)
+        return Answered(subject, urlsafe_b64decode(said[1:] + b"=" * (-len(said[1:]) % 4)))
+
+    def _mac(self, when: bytes, said: bytes, subject: bytes) -> bytes:
+        about = b"%b.%b.%b" % (when, said, subject)
+        return blake2b(about, digest_size=_MAC, key=self._key).hexdigest().encode()

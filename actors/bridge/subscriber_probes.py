@@ -17,15 +17,16 @@ be guessed, and a receiver of the probe gets it too late: the server's answer ar
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from protocol.nats.headers import header_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from actors.bridge.bridge import OrderedLink
+    from actors.bridge.bridge_properties import PropertyWriter
     from actors.bridge.bridge_stats import BridgeStats
-    from actors.bridge.property_writer import PropertyWriter
     from actors.bridge.topic_flow import OutgoingMessages, TopicFlow
     from eventstore.format.positions import Position
 
@@ -38,20 +39,6 @@ _ANSWERS = b"a"
 """Placeholder for the name of a probe in reply subjects of other messages."""
 _CHUNK = 1024 * 1024
 """Approximate bytes that are rendered before they are written to the connection."""
-
-
-class NatsOutput(Protocol):
-    """The part of a NATS connection that sends messages."""
-
-    @property
-    def inbox(self) -> bytes:
-        """Prefix of the reply subjects."""
-
-    def write(self, data: list[bytes]) -> bool:
-        """Send protocol lines; return False if there is no connection."""
-
-    def fence(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when the server has processed everything written."""
 
 
 def _token() -> str:
@@ -67,7 +54,7 @@ class SubscriberProbes:
 
     def __init__(
         self,
-        wire: NatsOutput,
+        wire: OrderedLink,
         node: str,
         monotonic: Callable[[], float],
         later: Callable[[float, Callable[[], None]], object],

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from actors.bridge.property_writer import header_room
+from actors.bridge.bridge_properties import header_room
 from actors.bridge.topic_flow import TopicFlow
 from actors.limits.bridge_options import REPLIES
 from eventstore.format.events import NATS_SESSION

@@ -32,9 +32,8 @@ from actors.kernel.kernel import Kernel
 from actors.kernel.references import ActorFailed
 from actors.kernel.turn_work import TurnWork
 from actors.maintenance.background_verify import verify_in_background
-from actors.maintenance.limits_event import applied_limits
 from actors.maintenance.projector import Projector
-from actors.maintenance.recovery import adopt, end_connections, recover, software
+from actors.maintenance.recovery import adopt, applied_limits, end_connections, recover, software
 from actors.maintenance.retention import Retention
 from actors.node.read_pause import ReadPause
 from actors.routing.router import Router

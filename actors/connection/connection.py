@@ -33,8 +33,8 @@ from actors.session.session_messages import (
     ConnectionDetached,
     Packets,
 )
-from actors.transports.certificate import identity
 from actors.transports.handshakes import HandshakeError
+from actors.transports.peer import identity
 from actors.transports.websocket import WebSocketStage
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import PINGRESP, encode_connack

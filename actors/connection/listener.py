@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from actors.connection.connection import Connection
 from actors.limits.limit_options import NO_QUOTA, Quota
-from actors.transports.stack import StackOptions, build_stack
+from actors.transports.acceptor import StackOptions, build_stack
 from protocol.mqtt.decoder_v5 import PacketDecoderV5
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from actors.connection.admission import Admission
     from actors.session.node_context import NodeContext
-    from actors.transports.certificate import IdentityKind
+    from actors.transports.peer import IdentityKind
 
 
 @dataclass(frozen=True, slots=True)

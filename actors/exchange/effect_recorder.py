@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
 
-from actors.exchange.retained_versions import RetainedVersion
 from actors.exchange.shared_parts import only_subscriber
 from actors.exchange.taken_messages import TakenClearing, TakenMessages, TakenPart
 from actors.session.decisions.acknowledgements import PACKET_IDS
@@ -18,14 +18,52 @@ from protocol.mqtt.packets import Publishes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from actors.exchange.followed_positions import FollowedPositions
-    from actors.exchange.retained_versions import RetainedVersions
+    from actors.exchange.exchange import FollowedPositions
     from actors.exchange.shared_parts import SharedParts
     from actors.exchange.taken_messages import TakenEffect
     from actors.session.node_context import NodeContext
     from actors.session.publisher import Publisher
     from actors.sharing.shared_subscriptions import SharedSubscriptions
     from eventstore.format.positions import Position
+
+_MAX = 100_000
+"""Maximum number of topics whose last change is remembered; forgotten changes count as old."""
+
+
+class RetainedVersion(NamedTuple):
+    """When a retained message took effect."""
+
+    time_ms: int
+    """Time of its record, Unix time in milliseconds."""
+    number: int
+    """Number of its log."""
+
+
+class RetainedVersions:
+    """The last changes of retained messages, by topic."""
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[bytes, RetainedVersion] = OrderedDict()
+
+    def changed(self, topics: Sequence[bytes], version: RetainedVersion) -> None:
+        """Record messages of this log: they are the last ones of their topics here."""
+        for topic in topics:
+            self._set(topic, version)
+
+    def accepts(self, topic: bytes, version: RetainedVersion) -> bool:
+        """Return whether a message of another log is the last one of its topic, and record that."""
+        known = self._last.get(topic)
+        if known is not None and version < known:
+            return False
+        self._set(topic, version)
+        return True
+
+    def _set(self, topic: bytes, version: RetainedVersion) -> None:
+        self._last[topic] = version
+        self._last.move_to_end(topic)
+        if len(self._last) > _MAX:
+            self._last.popitem(last=False)
+
 
 _LEVEL = 5
 """Protocol level of the sessions under which messages of other logs are recorded."""

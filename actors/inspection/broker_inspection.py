@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from actors.inspection.broker_status import status
-from actors.inspection.busiest_topics import BusiestTopics
+from actors.inspection.broker_status import own_bytes, status
 from actors.inspection.inspector import Inspector
-from actors.inspection.log_storage import LogStorage
 from actors.inspection.operations import Operations
-from actors.inspection.process_memory import own_bytes
-from actors.inspection.queries import Queries
-from actors.inspection.status_metrics import StatusSources
+from actors.inspection.queries import BusiestTopics, Queries
+from actors.inspection.status_metrics import LogStorage, StatusSources
 
 if TYPE_CHECKING:
     from actors.bridge.bridge_supervisor import BridgeSupervisor

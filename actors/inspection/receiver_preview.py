@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actors.inspection.unacknowledged import stalled
+from actors.inspection.problems import stalled
 from actors.inspection.views import granted_qos
 from actors.routing.subscriber import is_shared
 from actors.session.decisions import delivery_preview, queueing

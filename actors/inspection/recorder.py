@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import orjson
 import structlog
 from pykka.messages import _ActorStop
 
 from actors.connection.connection import Connection
 from actors.inspection import trace_lines as tracelines
-from actors.inspection.trace import AT_ONCE, End, Trace, add_lines
 from actors.inspection.views import client_of
 from actors.session.session import Session
 from actors.session.session_messages import ConnectionAttached, Packets
@@ -29,7 +29,7 @@ from eventstore.format.stored_properties import on_clock
 from protocol.mqtt.server_packet_decoder import count_server_packets, read_server_packets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from actors.connection.admission import Admission
     from actors.kernel.actor import LoopActor
@@ -38,6 +38,131 @@ if TYPE_CHECKING:
     from eventstore.format.positions import Position
     from eventstore.log.pending_record import OutputSink
     from projections.views.session_view import Topics
+
+AT_ONCE = 100
+"""Maximum number of lines for one observation."""
+_LINE_BYTES = 64 * 1024
+_BUFFER_BYTES = 256 * 1024
+"""Maximum unsent bytes; a NATS server accepts this much in one message."""
+
+
+class End(NamedTuple):
+    """The reason for the end of a trace."""
+
+    cause: Literal["actor", "broker", "lease", "stopped"]
+    why: str
+    """The same as text."""
+
+
+class Trace:
+    """The lines of one trace, until they are sent; bounded in rate and size.
+
+    In each second the first ``rate`` lines are shown. The others are counted, and the count is sent
+    with the lines. ``on_content`` is called when there is something to send.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_given",
+        "_lines",
+        "_monotonic",
+        "_number",
+        "_on_content",
+        "_rate",
+        "_size",
+        "_skipped",
+        "actors",
+        "client",
+        "deadline",
+        "one",
+        "over",
+        "subject",
+        "token",
+    )
+
+    def __init__(
+        self,
+        token: str,
+        subject: str,
+        rate: int,
+        monotonic: Callable[[], float],
+        on_content: Callable[[], None],
+    ) -> None:
+        self.token = token
+        self.subject = subject
+        self.actors: set[LoopActor] = set()
+        """The actors that it currently covers."""
+        self.client: str | None = None
+        """The client whose actors it covers, including future ones."""
+        self.one: LoopActor | None = None
+        """The actor whose end also ends the trace."""
+        self.over = False
+        """Whether it has ended: no more actors are added."""
+        self.deadline = 0.0
+        """Monotonic time at which it ends unless it is kept."""
+        self._rate = rate
+        self._monotonic = monotonic
+        self._on_content = on_content
+        self._begun = monotonic()
+        self._given = 0
+        self._lines: list[bytes] = []
+        self._size = 0
+        self._skipped = 0
+        self._number = 0
+
+    def room(self) -> int:
+        """Return how many lines it accepts at this time."""
+        now = self._monotonic()
+        if now - self._begun >= 1.0:
+            self._begun, self._given = now, 0
+        return self._rate - self._given if self._size < _BUFFER_BYTES else 0
+
+    def add(self, line: bytes) -> None:
+        """Add a line, or count it as skipped."""
+        if not self.room() or len(line) > _LINE_BYTES:
+            self.skip(1)
+            return
+        self._given += 1
+        self._size += len(line)
+        self._lines.append(line)
+        self._on_content()
+
+    def skip(self, count: int) -> None:
+        """Count lines that are not shown."""
+        if count > 0:
+            self._skipped += count
+            self._on_content()
+
+    def take(self, end: End | None = None) -> bytes | None:
+        """Remove and return the unsent lines; None if there are none.
+
+        ``end`` is the reason for the end of the trace.
+        """
+        if not (self._lines or self._skipped or end):
+            return None
+        self._number += 1
+        about: dict[str, Any] = {"number": self._number, "skipped": self._skipped}
+        if end is not None:
+            about |= {"ended": end.why, "cause": end.cause}
+        data = b'{"lines":[' + b",".join(self._lines) + b"]," + orjson.dumps(about)[1:]
+        self._lines, self._size, self._skipped = [], 0, 0
+        return data
+
+
+def add_lines(traces: Iterable[Trace], count: int, lines: Iterable[dict[str, Any]]) -> None:
+    """Add as many of ``count`` lines to traces as they accept; the others are not created."""
+    traces = list(traces)
+    room = max((trace.room() for trace in traces), default=0)
+    left = count
+    if room:
+        for line in islice(lines, min(count, room, AT_ONCE)):
+            encoded = orjson.dumps(line)
+            for trace in traces:
+                trace.add(encoded)
+            left -= 1
+    for trace in traces:
+        trace.skip(left)
+
 
 _log = structlog.get_logger("foldmq")
 
@@ -61,45 +186,20 @@ class _SentMessage:
 
 
 class TracingObserver:
-    """Reports the actions of one actor to the traces that cover it."""
-
-    __slots__ = ("_recorder", "traces")
+    """Reports the actions of one actor to the traces that cover it; see ``ActorObserver``."""
 
     def __init__(self, recorder: TraceRecorder) -> None:
-        self._recorder = recorder
         self.traces: list[Trace] = []
+        self.begin = partial(recorder.begin, self.traces)
+        self.end = recorder.end
+        self.sends = partial(recorder.run_safely, recorder.on_sends)
 
-    def begin(self, actor: LoopActor) -> None:
-        """Begin to observe the messages that the actor sends."""
-        self._recorder.begin(actor, self)
+        def safely(show: Callable[..., None]) -> Callable[..., None]:
+            return partial(recorder.run_safely, show, self.traces)
 
-    def end(self, _actor: LoopActor) -> None:
-        """Stop observing sent messages."""
-        self._recorder.end()
-
-    def gets(self, actor: LoopActor, message: Any) -> None:
-        """Show a message that the actor is about to handle."""
-        self._recorder.run_safely(self._recorder.on_gets, actor, self.traces, message)
-
-    def sends(self, target: LoopActor, message: Any) -> None:
-        """Show a message that the actor sends to another one."""
-        self._recorder.run_safely(self._recorder.on_sends, target, message)
-
-    def ended(self, actor: LoopActor, error: Exception | None) -> None:
-        """Show that the actor stopped or failed."""
-        self._recorder.run_safely(self._recorder.on_ended, actor, self.traces, error)
-
-    def took(self, actor: LoopActor, packets: Sequence[Any], error: Exception | None) -> None:
-        """Show the packets that a client sent."""
-        self._recorder.run_safely(self._recorder.on_took, actor, self.traces, packets, error)
-
-    def wrote(self, actor: LoopActor, data: bytes) -> None:
-        """Show the packets sent to the client."""
-        self._recorder.run_safely(self._recorder.on_wrote, actor, self.traces, data)
-
-    def closes(self, actor: LoopActor, reason: str) -> None:
-        """Show that a connection ends."""
-        self._recorder.run_safely(self._recorder.on_closes, actor, self.traces, reason)
+        self.gets, self.took = safely(recorder.on_gets), safely(recorder.on_took)
+        self.wrote, self.closes = safely(recorder.on_wrote), safely(recorder.on_closes)
+        self.ended = safely(recorder.on_ended)
 
 
 class TraceRecorder:
@@ -116,7 +216,8 @@ class TraceRecorder:
         self._ended = ended
         self.running: LoopActor | None = None
         """The traced actor that is running."""
-        self._observer: TracingObserver | None = None
+        self._traces: list[Trace] = []
+        """The traces that cover it."""
         self._last_sent: _SentMessage | None = None
         self._failures = 0
         self.clients: dict[str, list[Trace]] = {}
@@ -135,11 +236,11 @@ class TraceRecorder:
 
     def cover(self, actor: LoopActor, trace: Trace) -> None:
         """Add an actor to a trace."""
-        if actor.stopped or trace.over or trace in self._traces(actor):
+        if actor.stopped or trace.over or trace in _traces_of(actor):
             return
         if actor.observer is None:
             actor.observer = TracingObserver(self)
-        self._traces(actor).append(trace)
+        _traces_of(actor).append(trace)
         trace.actors.add(actor)
 
     def cover_client(self, name: str, trace: Trace) -> None:
@@ -155,8 +256,8 @@ class TraceRecorder:
         self.cover(session, trace)
         if isinstance(session.connection, Connection):
             self.cover(session.connection, trace)
-        held = (subscriber.actor for subscriber in node.router.subscribers(name))
-        self._in_slices((actor for actor in held if actor is not None), trace, self.cover)
+        actors = (subscriber.actor for subscriber in node.router.subscribers(name))
+        self._in_slices((actor for actor in actors if actor is not None), trace, self.cover)
 
     def uncover(self, trace: Trace) -> None:
         """Remove all actors from a trace."""
@@ -188,14 +289,11 @@ class TraceRecorder:
                 break
 
     def _release(self, actor: LoopActor, trace: Trace) -> None:
-        traces = self._traces(actor)
+        traces = _traces_of(actor)
         if trace in traces:
             traces.remove(trace)
         if not traces:
             actor.observer = None
-
-    def _traces(self, actor: LoopActor) -> list[Trace]:
-        return actor.observer.traces if isinstance(actor.observer, TracingObserver) else []
 
     def _on_spawn(self, actor: LoopActor) -> None:
         self.run_safely(self._cover_new, actor)
@@ -212,20 +310,20 @@ class TraceRecorder:
         if traces:
             for trace in traces:
                 self.cover(connection, trace)
-            self.run_safely(self.on_took, connection, traces, packets, None)
+            self.run_safely(self.on_took, traces, connection, packets, None)
 
     # Observations.
 
-    def begin(self, actor: LoopActor, observer: TracingObserver) -> None:
+    def begin(self, traces: list[Trace], actor: LoopActor) -> None:
         """Observe the messages sent while an actor runs."""
-        self.running, self._observer = actor, observer
+        self.running, self._traces = actor, traces
 
-    def end(self) -> None:
+    def end(self, _actor: LoopActor) -> None:
         """Stop observing sent messages."""
         self.run_safely(self._add_sent)
-        self.running = self._observer = None
+        self.running, self._traces = None, []
 
-    def on_gets(self, actor: LoopActor, traces: Sequence[Trace], message: Any) -> None:
+    def on_gets(self, traces: Sequence[Trace], actor: LoopActor, message: Any) -> None:
         """Show a message that an actor receives."""
         self._add_sent()
         if isinstance(message, ConnectionAttached) and isinstance(message.connection, Connection):
@@ -247,13 +345,12 @@ class TraceRecorder:
 
     def on_sends(self, target: LoopActor, message: Any) -> None:
         """Show a message that the running actor sends."""
-        actor, observer = self.running, self._observer
-        if actor is None or observer is None or target.stopped:
+        actor, last = self.running, self._last_sent
+        if actor is None or target.stopped:
             return
-        others = [trace for trace in observer.traces if target not in trace.actors]
-        told = self._last_sent
-        if told is not None and told.message is message and told.traces == others:
-            told.more += 1
+        others = [trace for trace in self._traces if target not in trace.actors]
+        if last is not None and last.message is message and last.traces == others:
+            last.more += 1
             return
         self._add_sent()
         if others:
@@ -261,26 +358,26 @@ class TraceRecorder:
 
     def _add_sent(self) -> None:
         """Show the last message of the running actor: one line for all its receivers."""
-        told, self._last_sent = self._last_sent, None
-        if told is not None:
-            to = {"to": told.target.actor_urn, "to_client": _client(told.target)}
-            more = {"more": told.more} if told.more else {}
-            self._add_message(told.actor, told.traces, "sends", told.message, **to, **more)
+        last, self._last_sent = self._last_sent, None
+        if last is not None:
+            to = {"to": last.target.actor_urn, "to_client": _client(last.target)}
+            more = {"more": last.more} if last.more else {}
+            self._add_message(last.actor, last.traces, "sends", last.message, **to, **more)
 
     def on_gated(self, sink: OutputSink, data: bytes) -> None:
         """Show output passed to the gate; if the connection is traced, when it is sent."""
-        actor, observer = self.running, self._observer
-        if actor is None or observer is None or not isinstance(sink, Connection):
+        actor = self.running
+        if actor is None or not isinstance(sink, Connection):
             return
         self._add_sent()
-        others = [trace for trace in observer.traces if sink not in trace.actors]
+        others = [trace for trace in self._traces if sink not in trace.actors]
         more = {"to": sink.actor_urn, "to_client": _client(sink)}
         self._add_bytes(actor, others, "sends", data, **more)
 
     def on_took(
         self,
-        actor: LoopActor,
         traces: Sequence[Trace],
+        actor: LoopActor,
         packets: Sequence[Any],
         error: Exception | None,
     ) -> None:
@@ -292,15 +389,15 @@ class TraceRecorder:
                 actor, traces, "packet_in", "violation", text=tracelines.short(str(error))
             )
 
-    def on_wrote(self, actor: LoopActor, traces: Sequence[Trace], data: bytes) -> None:
+    def on_wrote(self, traces: Sequence[Trace], actor: LoopActor, data: bytes) -> None:
         """Show the packets sent on a connection."""
         self._add_bytes(actor, traces, "packet_out", data)
 
-    def on_closes(self, actor: LoopActor, traces: Sequence[Trace], reason: str) -> None:
+    def on_closes(self, traces: Sequence[Trace], actor: LoopActor, reason: str) -> None:
         """Show that a connection ends."""
         self._add_line(actor, traces, "closes", tracelines.short(reason))
 
-    def on_ended(self, actor: LoopActor, traces: list[Trace], error: Exception | None) -> None:
+    def on_ended(self, traces: list[Trace], actor: LoopActor, error: Exception | None) -> None:
         """Show that an actor stopped or failed, and end the traces that cover only this actor."""
         text = None if error is None else tracelines.short(f"{type(error).__name__}: {error}")
         kind, what = ("ends", "stopped") if error is None else ("fails", text)
@@ -315,19 +412,19 @@ class TraceRecorder:
     def on_event(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
         """Show an event in traces of the running actor, and of the event's session."""
         session = getattr(event, "session", None)
-        traces = list(self._observer.traces) if self._observer is not None else []
+        traces = list(self._traces)
         if session in self.clients and not isinstance(event, SessionSnapshot):
             traces += [trace for trace in self.clients[session] if trace not in traces]
         if not traces:
             return
         self._add_sent()
-        actor = self.running
-        if actor is None:
-            actor = (
-                self._node.directory.find_session(session) if session else None
-            ) or self._node.root
+        actor = self.running or self.session_actor(session)
         lines = (self.event_line(actor, event, at, payloads) for _ in range(1))
         add_lines(traces, 1, lines)
+
+    def session_actor(self, name: str | None) -> LoopActor:
+        """Return the actor of a session; the root if there is none."""
+        return (self._node.directory.find_session(name) if name else None) or self._node.root
 
     def event_line(
         self,
@@ -377,8 +474,10 @@ class TraceRecorder:
         self, actor: LoopActor, traces: Sequence[Trace], kind: str, packet: Any, **more: Any
     ) -> None:
         if traces:
-            found = tracelines.packet_objects(packet)
-            lines = (self.line(actor, kind, one["type"], packet=one, **more) for one in found)
+            lines = (
+                self.line(actor, kind, fields["type"], packet=fields, **more)
+                for fields in tracelines.packet_objects(packet)
+            )
             add_lines(traces, tracelines.packet_count(packet), lines)
 
     def _add_bytes(
@@ -396,6 +495,10 @@ class TraceRecorder:
         left = count_server_packets(data, at, _COUNTED)
         for trace in traces if left else ():
             trace.skip(left)
+
+
+def _traces_of(actor: LoopActor) -> list[Trace]:
+    return actor.observer.traces if isinstance(actor.observer, TracingObserver) else []
 
 
 def _client(actor: LoopActor) -> str | None:

@@ -6,6 +6,7 @@ Counters are declared where they are counted (:mod:`eventstore.metric_types`).
 
 from __future__ import annotations
 
+import asyncio
 import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from actors.bridge.bridge_stats import BridgeStats
 from actors.node.counters import Counters
 from actors.transports.handshakes import TlsStats
+from eventstore.errors import EventStoreError
 from eventstore.log.journal_stats import JournalStats
 from eventstore.metric_types import (
     Metric,
@@ -26,10 +28,47 @@ if TYPE_CHECKING:
 
     from actors.bridge.bridge_supervisor import BridgeSupervisor
     from actors.connection.admission import Admission
-    from actors.inspection.log_storage import LogStorage
     from actors.maintenance.projector import Projector
     from actors.session.node_context import NodeContext
     from eventstore.metric_types import Kind, Labels, Numbers, Status
+
+_LIFE = 5.0
+"""Maximum age of the values in seconds."""
+
+
+class LogStorage:
+    """The values of the last update."""
+
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._looked = -_LIFE
+        self._looking: asyncio.Task[None] | None = None
+        self.stream_bytes: int | None = None
+        """Bytes of the log in its stream; None before it is known."""
+        self.disk_free: int | None = None
+        """Free bytes on the disk of the log; None if unknown."""
+        self.free_bytes: Callable[[], int] | None = None
+        """Returns the free bytes; set only if the log is on a disk of this machine."""
+
+    def refresh(self) -> asyncio.Task[None] | None:
+        """Update the values if they are old; return the running update, None if there is none."""
+        now = self._node.clock.monotonic()
+        if self._looking is None and now - self._looked >= _LIFE:
+            self._looked = now
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+        return self._looking
+
+    async def _look(self) -> None:
+        try:
+            if self.free_bytes is not None:
+                self.disk_free = await asyncio.to_thread(self.free_bytes)
+            self.stream_bytes = await self._node.log.size()
+        except (EventStoreError, OSError):
+            # The writer of the log reports failures.
+            self.stream_bytes = None
+        finally:
+            self._looking = None
+
 
 REFUSED = (
     "auth_bytes",

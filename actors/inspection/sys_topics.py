@@ -8,7 +8,8 @@ and subscribers served, a few at a time.
 
 from __future__ import annotations
 
-from itertools import chain, islice, starmap
+from functools import partial
+from itertools import chain, starmap
 from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -94,14 +95,14 @@ class SysTopicTree:
         self._life = 0
         """Replaced whenever the interval changes."""
         self._interval = 0.0
-        self._uncounted: Iterator[str] | None = None
-        """Sessions that are not counted yet; None while no count is in progress."""
-        self._counting = self._totals = OutstandingTotals()
-        """Totals over sessions: of the current count, and of the last one."""
+        self._totals = OutstandingTotals()
+        """Totals over all sessions, as last counted."""
         self._read = self._values
-        """Called when the count is done."""
-        self._telling: Iterator[object] | None = None
-        """The remaining work of sending values; None: it is done."""
+        """Returns the values to publish when all sessions are counted."""
+        self._steps: Iterator[object] | None = None
+        """The rest of an update: sessions to count, then values to send; None: it is done."""
+        self._sending = False
+        """Whether that update has counted all sessions."""
 
     def begin(self) -> None:
         """Publish from now on every ``sys_interval`` seconds; 0 stops it."""
@@ -111,7 +112,7 @@ class SysTopicTree:
         self._interval = interval
         self._life += 1
         self._published = {}
-        self._uncounted = self._telling = None
+        self._steps = None
         if interval:
             self._sample()
             self._arm(self._life)
@@ -132,14 +133,14 @@ class SysTopicTree:
         return self._batch(topics, retain=True) if topics else None
 
     def _arm(self, life: int) -> None:
-        self._node.timers.after(self._interval, lambda: self._update(life))
+        self._node.timers.after(self._interval, partial(self._update, life))
 
     def _update(self, life: int) -> None:
         if life != self._life:
             return
         self._arm(life)
         self._sample()
-        if self._telling is not None:
+        if self._steps is not None and self._sending:
             return  # the next values follow when these have been sent
         if self._node.router.system:
             self._count(self._values)
@@ -149,62 +150,48 @@ class SysTopicTree:
     def _count(self, read: Callable[[], dict[str, bytes]]) -> None:
         """Count the totals over sessions, then publish the changed values of ``read``."""
         self._read = read
-        if self._uncounted is None:
-            self._counting = OutstandingTotals()
-            self._uncounted = chain.from_iterable(self._node.state.sessions.live_parts())
-            self._continue(self._life)
+        if self._steps is None:
+            self._steps, self._sending = self._update_steps(), False
+            self._node.timers.after(_PAUSE, partial(self._continue, self._life))
 
     def _continue(self, life: int) -> None:
-        self._node.timers.after(_PAUSE, lambda: self._count_some(life))
-
-    def _count_some(self, life: int) -> None:
-        if life != self._life or self._uncounted is None:
+        if life != self._life or self._steps is None:
             return
-        sessions = self._node.state.sessions
-        now = list(islice(self._uncounted, _COUNTED_AT_ONCE))
-        for name in now:
+        for _ in self._steps:
+            self._node.timers.after(_PAUSE, partial(self._continue, life))
+            return
+        self._steps = None
+
+    def _update_steps(self) -> Iterator[object]:
+        sessions, totals = self._node.state.sessions, OutstandingTotals()
+        for count, name in enumerate(chain.from_iterable(sessions.live_parts()), 1):
             state = sessions.live.get(name)
             if state is not None:
-                self._counting.add(state)
-        if len(now) == _COUNTED_AT_ONCE:
-            self._continue(life)
-            return
-        self._uncounted = None
-        self._counting.plus(sessions.frozen_totals)
-        self._totals = self._counting
-        told = self._published
-        changed = {topic: new for topic, new in self._read().items() if told.get(topic) != new}
-        told.update(changed)
-        self._publish(changed)
+                totals.add(state)
+            if count % _COUNTED_AT_ONCE == 0:
+                yield None
+        totals.plus(sessions.frozen_totals)
+        self._totals, self._sending = totals, True
+        before = self._published
+        changed = {topic: new for topic, new in self._read().items() if before.get(topic) != new}
+        before.update(changed)
+        yield from self._send_steps([*changed])
 
-    def _publish(self, topics: Iterable[str]) -> None:
-        """Send some values to their subscribers, in steps."""
-        self._telling = self._steps([*topics])
-        self._continue_sending(self._life)
-
-    def _continue_sending(self, life: int) -> None:
-        if life != self._life or self._telling is None:
-            return
-        for _ in self._telling:
-            self._node.timers.after(_PAUSE, lambda: self._continue_sending(life))
-            return
-        self._telling = None
-
-    def _steps(self, topics: list[str]) -> Iterator[object]:
+    def _send_steps(self, topics: list[str]) -> Iterator[object]:
         """Find the subscribers of each topic, then send each of them its topics together."""
         node = self._node
         wanted: dict[Subscriber, int] = {}
         """Subscriber -> the topics that it gets, as bits."""
         for number, topic in enumerate(topics):
             served: set[str] = set()
-            for count, found in enumerate(node.router.indexed(topic), 1):
+            for count, target in enumerate(node.router.indexed(topic), 1):
                 if (
-                    isinstance(found, Subscriber)
-                    and found.session not in served
-                    and found.is_receiver(topic)
+                    isinstance(target, Subscriber)
+                    and target.session not in served
+                    and target.is_receiver(topic)
                 ):
-                    served.add(found.session)
-                    wanted[found] = wanted.get(found, 0) | 1 << number
+                    served.add(target.session)
+                    wanted[target] = wanted.get(target, 0) | 1 << number
                 if count % _FOUND_AT_ONCE == 0:
                     yield None
         batches: dict[int, Batch] = {}
@@ -228,7 +215,7 @@ class SysTopicTree:
         counts = Counts(
             counters.packets_in,
             counters.packets_out,
-            self._dropped(),
+            node.dropped.total(),
             sum(counters.received),
             sum(counters.sent),
             counters.bytes_in,
@@ -237,9 +224,6 @@ class SysTopicTree:
             counters.connects,
         )
         self._load.sample(node.clock.monotonic(), counts)
-
-    def _dropped(self) -> int:
-        return self._node.dropped.total()
 
     def _values(self) -> dict[str, bytes]:
         """Return all topics and their payloads."""
@@ -260,7 +244,7 @@ class SysTopicTree:
             "messages/sent": counters.packets_out,
             "publish/messages/received": sum(counters.received),
             "publish/messages/sent": sum(counters.sent),
-            "publish/messages/dropped": self._dropped(),
+            "publish/messages/dropped": node.dropped.total(),
             "publish/bytes/received": counters.publish_bytes_in,
             "publish/bytes/sent": counters.publish_bytes_out,
             "bytes/received": counters.bytes_in,
@@ -272,11 +256,11 @@ class SysTopicTree:
         resident, peak = node.memory()
         values |= {"heap/current": resident, "heap/maximum": peak}
         values.update(self._load.values())
-        found = dict(starmap(_payload, values.items())) | self._stored()
+        payloads = dict(starmap(_payload, values.items())) | self._stored()
         if not len(self._topics):
-            for topic in found:
+            for topic in payloads:
                 self._topics.set(topic, topic)
-        return found
+        return payloads
 
     def _stored(self) -> dict[str, bytes]:
         """Return the topics and payloads of the totals over sessions."""

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from actors.inspection import trace_lines as tracelines
-from actors.inspection.trace import AT_ONCE, add_lines
+from actors.inspection.recorder import AT_ONCE, add_lines
 from eventstore.format.events import (
     Acked,
     Assigned,
@@ -41,8 +41,7 @@ from protocol.mqtt.topics import matches
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from actors.inspection.recorder import TraceRecorder
-    from actors.inspection.trace import Trace
+    from actors.inspection.recorder import Trace, TraceRecorder
     from actors.kernel.actor import LoopActor
     from actors.routing.routes import Route
     from actors.session.node_context import NodeContext
@@ -94,10 +93,10 @@ class _Matching(dict[str | bytes, bool]):
     def __missing__(self, topic: str | bytes) -> bool:
         if len(self) >= _KNOWN_TOPICS:
             self.clear()
-        found = bool(self._trie.match(topic if isinstance(topic, str) else topic.decode()))
+        does_match = bool(self._trie.match(topic if isinstance(topic, str) else topic.decode()))
         if len(topic) <= _KNOWN_LENGTH:
-            self[topic] = found
-        return found
+            self[topic] = does_match
+        return does_match
 
 
 class TopicTrace:
@@ -127,7 +126,7 @@ class TopicTrace:
         chosen = [at for at, topic in enumerate(topics) if self._matches(topic)]
         self.trace.skip(len(batch) - len(topics))
         routes = self._node.router.routes
-        actor = self._session(session)
+        actor = self._recorder.session_actor(session)
         lines = (
             line
             for route, run in groupby(chosen, lambda at: routes[topics[at]])
@@ -172,16 +171,16 @@ class TopicTrace:
     def _passive(self, name: str, topic: str, qos: int) -> dict[str, Any]:
         """Return a receiver whose session is passive; a message at QoS 0 leaves it so."""
         state = self._node.state.sessions.peek(name)
-        held = [] if state is None else state.active()
-        found = max(
-            (one for one in held if matches(one.filter, topic)),
-            key=lambda one: one.qos,
+        subscriptions = [] if state is None else state.active()
+        best = max(
+            (each for each in subscriptions if matches(each.filter, topic)),
+            key=lambda each: each.qos,
             default=None,
         )
         return {
             "client": tracelines.short(name),
-            "filter": "" if found is None else tracelines.short(found.filter),
-            "qos": 0 if found is None else min(qos, found.qos),
+            "filter": "" if best is None else tracelines.short(best.filter),
+            "qos": 0 if best is None else min(qos, best.qos),
             "connected": False,
         }
 
@@ -190,32 +189,32 @@ class TopicTrace:
         topics = event.topics[:_LOOKED_AT]
         if True not in map(self._matches, topics):
             return
-        matching = {index for index, topic in enumerate(topics) if self._matches(topic)}
+        matching = {place for place, topic in enumerate(topics) if self._matches(topic)}
         self.events = _FOLLOWED
         looked_at = range(min(event.count, _LOOKED_AT))
         which = event.which
-        chosen = [one for one in looked_at if which[one] in matching] if which else looked_at
+        chosen = [index for index in looked_at if which[index] in matching] if which else looked_at
         self.trace.skip(event.count - len(looked_at))
-        for one in chosen:
-            topic = tracelines.short(event.topics[which[one] if which else 0])
-            self._remember(at + one, Published(topic, len(payloads[one])))
+        for index in chosen:
+            topic = tracelines.short(event.topics[which[index] if which else 0])
+            self._remember(at + index, Published(topic, len(payloads[index])))
         pids = tracelines.first_of(event.pids, _LOOKED_AT)
-        actor = self._session(event.session)
+        actor = self._recorder.session_actor(event.session)
         lines = (
             self._recorder.event_line(
                 actor,
                 replace(
                     event,
-                    topics=[self._messages[at + one].topic],
+                    topics=[self._messages[at + index].topic],
                     which=[],
-                    pids=list(pids[one : one + 1]),
-                    sizes=len(payloads[one]),
+                    pids=list(pids[index : index + 1]),
+                    sizes=len(payloads[index]),
                     count=1,
                 ),
-                at + one,
-                payloads[one : one + 1],
+                at + index,
+                payloads[index : index + 1],
             )
-            for one in chosen[:AT_ONCE]
+            for index in chosen[:AT_ONCE]
         )
         add_lines([self.trace], len(chosen), lines)
 
@@ -281,7 +280,7 @@ class TopicTrace:
             pids = tracelines.first_of(event.pids, _LOOKED_AT)
             refs = [self._sent[session, pid] for pid in pids[:3]]
         about = tracelines.known_messages(refs, self._messages)
-        actor = self._session(session)
+        actor = self._recorder.session_actor(session)
         lines = (
             {**self._recorder.event_line(actor, event, at, (), self._messages), "messages": about}
             for _ in range(1)
@@ -302,9 +301,6 @@ class TopicTrace:
         self._sent[session, pid] = ref
         if len(self._sent) > _REMEMBERED:
             del self._sent[next(iter(self._sent))]
-
-    def _session(self, name: str | None) -> LoopActor:
-        return (self._node.directory.find_session(name) if name else None) or self._node.root
 
     def _line(
         self, actor: LoopActor, session: str, kind: str, packet: dict[str, Any] | None = None

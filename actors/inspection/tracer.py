@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from actors.inspection.recorder import TraceRecorder
+from actors.inspection.recorder import End, Trace, TraceRecorder
 from actors.inspection.requests import Refused, number, optional, shown, text
 from actors.inspection.topic_trace import TopicTrace
-from actors.inspection.trace import End, Trace
 from protocol.mqtt.topics import (
     MAX_TOPIC_BYTES,
     TopicError,

@@ -5,7 +5,7 @@ Pure functions: state and messages in, events out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -18,13 +18,15 @@ from projections.state.session_table import text_of
 from projections.state.snapshot import encode_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     from eventstore.format.positions import Position, Run
     from eventstore.log.message_store import Message
     from projections.state.node_state import NodeState
     from projections.state.retained import RetainedMessage
+
+Item = TypeVar("Item")
 
 MESSAGES_AT_ONCE = 512
 BYTES_AT_ONCE = 256 * 1024
@@ -63,19 +65,21 @@ def repeat_session(node: NodeState, name: str) -> list[StateEvent]:
         texts = [orjson.dumps(part) for part in encode_session(state)]
     # Already encoded as JSON: it is measured and written without encoding it again.
     parts: list[Any] = list(map(orjson.Fragment, texts))
-    said = [
+    events = [
         StateEvent(SessionSnapshot(name, part, number, number == len(parts) - 1))
         for number, part in enumerate(parts)
     ]
-    said += [_repeat(some, name) for some in _batches(node.retained.pending(name))]
-    return said
+    return [
+        *events,
+        *(_repeat(batch, name) for batch in _batches(node.retained.pending(name), _weight)),
+    ]
 
 
 def repeat_retained(node: NodeState, topics: Iterable[str]) -> Iterator[StateEvent]:
     """Yield the events that repeat the retained messages on some topics."""
-    found = (node.retained.get(topic) for topic in topics)
-    for some in _batches(message for message in found if message is not None):
-        yield _repeat(some, None)
+    messages = (node.retained.get(topic) for topic in topics)
+    for batch in _batches((message for message in messages if message is not None), _weight):
+        yield _repeat(batch, None)
 
 
 def _repeat(messages: Sequence[RetainedMessage], session: str | None) -> StateEvent:
@@ -94,71 +98,64 @@ def _repeat(messages: Sequence[RetainedMessage], session: str | None) -> StateEv
         expires=_expiries([message.expires for message in messages]),
     )
     if session is None and any(message.publisher for message in messages):
-        event.publishers, event.publisher_of = _distinct([one.publisher for one in messages])
+        event.publishers, event.publisher_of = _distinct([each.publisher for each in messages])
     return StateEvent(event, [*blocks, *payloads])
 
 
 def _distinct(names: Sequence[str]) -> tuple[list[str], list[int]]:
     """Return the distinct names, and the index of each name; no indexes if there is only one."""
-    found: dict[str, int] = {}
-    of = [found.setdefault(name, len(found)) for name in names]
-    return [*found], of if len(found) > 1 else []
+    numbers: dict[str, int] = {}
+    of = [numbers.setdefault(name, len(numbers)) for name in names]
+    return [*numbers], of if len(numbers) > 1 else []
 
 
-def _batches(messages: Iterable[RetainedMessage]) -> Iterator[list[RetainedMessage]]:
+def _batches(messages: Iterable[Item], weight_of: Callable[[Item], int]) -> Iterator[list[Item]]:
     """Yield messages in lists that each fit into an event."""
-    some: list[RetainedMessage] = []
+    batch: list[Item] = []
     size = 0
     for message in messages:
-        weight = _weight(message)
-        if some and (size + weight > BYTES_AT_ONCE or len(some) >= MESSAGES_AT_ONCE):
-            yield some
-            some, size = [], 0
-        some.append(message)
+        weight = weight_of(message)
+        if batch and (size + weight > BYTES_AT_ONCE or len(batch) >= MESSAGES_AT_ONCE):
+            yield batch
+            batch, size = [], 0
+        batch.append(message)
         size += weight
-    if some:
-        yield some
+    if batch:
+        yield batch
 
 
 def repeat_messages(
     messages: Iterable[tuple[Position, Message]], waiting: AbstractSet[Position]
 ) -> Iterator[StateEvent]:
     """Yield events that repeat messages; those in ``waiting`` are retained with their PUBREL."""
-    some: list[tuple[Position, Message]] = []
-    size = 0
-    for ref, message in messages:
-        weight = _weight(message)
-        if some and (size + weight > BYTES_AT_ONCE or len(some) >= MESSAGES_AT_ONCE):
-            yield _carried(some, waiting)
-            some, size = [], 0
-        some.append((ref, message))
-        size += weight
-    if some:
-        yield _carried(some, waiting)
+    for batch in _batches(messages, lambda item: _weight(item[1])):
+        yield _carried(batch, waiting)
 
 
 def _carried(
-    some: Sequence[tuple[Position, Message]], waiting: AbstractSet[Position]
+    messages: Sequence[tuple[Position, Message]], waiting: AbstractSet[Position]
 ) -> StateEvent:
     topics: dict[str, int] = {}
-    which = [topics.setdefault(one.topic.decode(), len(topics)) for _, one in some]
-    payloads = [one.payload for _, one in some]
-    blocks, sizes, block_of = block_columns([one.block for _, one in some])
+    which = [topics.setdefault(message.topic.decode(), len(topics)) for _, message in messages]
+    payloads = [message.payload for _, message in messages]
+    blocks, sizes, block_of = block_columns([message.block for _, message in messages])
     event = MessagesCarried(
-        to_runs([ref for ref, _ in some]),
+        to_runs([ref for ref, _ in messages]),
         list(topics),
         which if len(topics) > 1 else [],
         _sizes(payloads),
         0,
-        len(some),
-        to_runs([ref for ref, _ in some if ref in waiting]),
+        len(messages),
+        to_runs([ref for ref, _ in messages if ref in waiting]),
         blocks=sizes,
         block_of=block_of,
-        expires=_expiries([one.expires for _, one in some]),
-        as_retained=to_runs([ref for ref, one in some if one.retain]),
+        expires=_expiries([message.expires for _, message in messages]),
+        as_retained=to_runs([ref for ref, message in messages if message.retain]),
     )
-    if all(one.publisher for _, one in some):
-        event.publishers, event.publisher_of = _distinct([one.publisher for _, one in some])
+    if all(message.publisher for _, message in messages):
+        event.publishers, event.publisher_of = _distinct(
+            [message.publisher for _, message in messages]
+        )
     return StateEvent(event, [*blocks, *payloads])
 
 

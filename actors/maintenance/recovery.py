@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.maintenance.limits_event import applied_limits
 from actors.maintenance.state_reader import StateReader
 from actors.session.decisions.sharing import shared_in_flight
 from actors.session.node_context import HeldTime
@@ -17,7 +16,7 @@ from actors.session.session_messages import ConnectionDetached
 from eventstore.display import iso
 from eventstore.errors import CorruptLog
 from eventstore.format.events import SessionClosed
-from eventstore.format.node_events import BrokerStarted, BrokerStopped, ClockJumped
+from eventstore.format.node_events import BrokerStarted, BrokerStopped, ClockJumped, LimitsApplied
 from eventstore.format.positions import INDEX_BITS
 from eventstore.format.records import ChainChecker
 from eventstore.log.journal import Journal
@@ -28,6 +27,8 @@ from projections.state.node_state import NodeState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from actors.access.rules import Permissions
+    from actors.limits.broker_options import BrokerOptions
     from actors.maintenance.projector import Projector
     from actors.maintenance.state_reader import FollowedState
     from actors.session.node_context import NodeContext
@@ -37,6 +38,27 @@ if TYPE_CHECKING:
     from projections.state.format import ProjectionMark
     from projections.state.loading import LoadedProjections
     from projections.state.session import SessionState
+
+
+def applied_limits(options: BrokerOptions, permissions: Permissions) -> LimitsApplied:
+    """Return the event that records these options and permissions."""
+    bounds = options.bounds
+    return LimitsApplied(
+        {
+            "max_queued_messages": options.max_queued_messages,
+            "max_queued_bytes": options.max_queued_bytes,
+            "max_ack_pending": options.max_ack_pending,
+            "max_outbound_bytes": options.max_outbound_bytes,
+            "session_expiry": options.session_expiry,
+            "slow_reader_time": bounds.slow_reader_time,
+            "max_topic_levels": bounds.max_topic_levels,
+            "check_payload_format": options.check_payload_format,
+        },
+        permissions=permissions.digest,
+        users=options.users_digest,
+        elsewhere=options.users_elsewhere,
+    )
+
 
 _log = structlog.get_logger("foldmq")
 

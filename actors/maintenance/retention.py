@@ -27,7 +27,7 @@ from actors.maintenance.checkpoints import (
     repeat_retained,
     repeat_session,
 )
-from actors.maintenance.limits_event import applied_limits
+from actors.maintenance.recovery import applied_limits
 from eventstore.errors import CorruptLog, EventTooLarge, Fenced, LogUnavailable
 from eventstore.format.node_events import (
     Bridged,

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from eventstore.errors import NatsUnavailable
-from eventstore.server.binary import find_binary
+from eventstore.server.process import find_binary
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_TIMEOUT = 600  # seconds; a restart replays a long log first

@@ -56,7 +56,7 @@ def _nats_server() -> tuple[str | None, str | None, str | None]:
     from pathlib import Path
 
     from eventstore.errors import NatsUnavailable
-    from eventstore.server.binary import check_binary, find_binary
+    from eventstore.server.process import check_binary, find_binary
 
     path = None
     try:

@@ -49,15 +49,15 @@ from eventstore.nats.log_stream import (
     StreamState,
     check_cluster_identity,
     ensure_stream,
+    lock_node,
     read_partitions,
 )
-from eventstore.nats.node_lock import lock_node
 from eventstore.nats.replication import DEFAULT_REPLICAS, in_cluster
 from eventstore.nats.server_urls import split_urls
 from eventstore.server.client_server import ClientServer
 from eventstore.server.client_tls import TlsFiles
 from eventstore.server.disk_recovery import DiskRecovery
-from eventstore.server.embedded import DEFAULT_MAX_PAYLOAD, EmbeddedServer
+from eventstore.server.process import DEFAULT_MAX_PAYLOAD, EmbeddedServer
 from eventstore.server.user import NatsUser
 from eventstore.server.users_file import read_users, readable_by_others
 

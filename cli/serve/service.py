@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from actors.broker.broker import Broker
-from actors.inspection.process_memory import resident_and_peak
+from actors.inspection.broker_status import resident_and_peak
 from actors.kernel.clock import SystemClock
 from actors.maintenance.cluster_hooks import ClusterHooks
 from actors.maintenance.state_digests import StateDigestService, subject_of

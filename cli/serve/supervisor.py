@@ -34,7 +34,7 @@ from cli.settings.setting_sources import ConfigError
 from eventstore.datadir import DataDir
 from eventstore.partitions import partition_names
 from eventstore.server.disk_recovery import DiskRecovery
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.server.process import EmbeddedServer
 from eventstore.task_cancellation import end_tasks
 from projections.log_proof import doubts_of
 from protocol.errors import FoldmqError

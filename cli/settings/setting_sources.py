@@ -14,7 +14,7 @@ from protocol.errors import FoldmqError
 
 PREFIX = "FOLDMQ_"
 CONFIG_VARIABLE = "FOLDMQ_CONFIG"
-# Variables that are not settings: of the TOML file, of eventstore.server.binary, and of foldmq pub
+# Variables that are not settings: of the TOML file, of eventstore.server.process, and of foldmq pub
 # and sub.
 OTHER_VARIABLES = (
     CONFIG_VARIABLE,

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
+import nats.errors
+import orjson
+
 from eventstore.errors import CorruptLog, EventStoreError, LogUnavailable, LostLog
-from eventstore.log.conditional_append import Appended, append_behind
+from eventstore.format.records import link_of
 from eventstore.log.log_writer import VERDICT_EVERY, VERDICTS, LogWriter
 from eventstore.log.record_reader import LogTail, read_records, read_some, read_tail
-from eventstore.nats.jetstream import MAX_WAIT, ServerWatch, purge, read_bounds, read_info
+from eventstore.nats.jetstream import (
+    MAX_WAIT,
+    WRONG_LAST_SEQUENCE,
+    ServerWatch,
+    purge,
+    read_bounds,
+    read_info,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -21,6 +32,66 @@ if TYPE_CHECKING:
     from eventstore.log.log_writer import StoreRecovery
     from eventstore.log.watermark import Watermark
     from eventstore.nats.direct_client import DirectClient
+
+_ANSWER_SECONDS = 2.0
+_PAUSE_SECONDS = 0.1
+
+
+class Appended(Enum):
+    """The result of an append."""
+
+    STORED = "stored"
+    REFUSED = "refused"
+    """The log ends at another record."""
+    UNKNOWN = "unknown"
+    """JetStream did not answer: the record may be stored later."""
+
+
+async def append_behind(
+    nc: DirectClient,
+    stream: str,
+    subject: str,
+    tail: LogTail,
+    data: bytes,
+    attempts: int = 3,
+) -> Appended:
+    """Append a record after the last known record of a log, or not at all.
+
+    The server does not compare the link of that record: on NATS 2.15.1 a restarted replica may
+    not know it, and reject a record that the others store. Readers compare it.
+    """
+    link = link_of(data)
+    headers = {
+        "Nats-Expected-Last-Sequence": str(tail.sequence),
+        "Nats-Msg-Id": link.hex(),
+    }
+    for _ in range(attempts):
+        outcome = await _attempt(nc, subject, data, headers, tail.sequence + 1)
+        if outcome is not Appended.UNKNOWN:
+            return outcome
+        await asyncio.sleep(_PAUSE_SECONDS)
+        with contextlib.suppress(LogUnavailable):
+            found = await read_tail(nc, stream, subject, _ANSWER_SECONDS)
+            if found.sequence > tail.sequence:
+                return Appended.STORED if found.link == link else Appended.REFUSED
+    return Appended.UNKNOWN
+
+
+async def _attempt(
+    nc: DirectClient, subject: str, data: bytes, headers: dict[str, str], place: int
+) -> Appended:
+    try:
+        reply = await nc.request(subject, data, timeout=_ANSWER_SECONDS, headers=headers)
+        answer = orjson.loads(reply.data)
+    except (TimeoutError, nats.errors.Error, ValueError, OSError):
+        return Appended.UNKNOWN
+    error = answer.get("error")
+    if error is None:
+        return Appended.STORED if answer.get("seq") == place else Appended.REFUSED
+    if error.get("err_code") == WRONG_LAST_SEQUENCE:
+        return Appended.REFUSED
+    return Appended.UNKNOWN
+
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from nats.aio.transport import Transport
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
     from urllib.parse import ParseResult
+
+    from eventstore.nats.batch_client import BatchClient
 
 # The parser. It does no I/O. nats-py's parser needs several objects and a coroutine call for each
 # message; this one creates a tuple of slices. It only recognizes where messages end: all other
@@ -200,23 +202,10 @@ _CLOSE_SECONDS: Final = 1.0
 """Seconds that the server of a closed connection gets to read the pending data."""
 
 
-class BatchReceiver(Protocol):
-    """The receiver of the connections' data; all calls come from the event loop."""
-
-    def arrived(self, messages: list[NatsMessage]) -> None:
-        """Handle messages."""
-
-    def problem(self, text: str) -> None:
-        """Handle an ``-ERR`` line of the server, or an error in its data."""
-
-    def lost(self, connection: BatchConnection) -> None:
-        """Handle the loss of a connection."""
-
-
 class BatchConnection(asyncio.Protocol):
     """One connection to a server, from its first byte to its last."""
 
-    def __init__(self, owner: BatchReceiver) -> None:
+    def __init__(self, owner: BatchClient) -> None:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -409,7 +398,7 @@ class BatchConnection(asyncio.Protocol):
 class BatchTransport(Transport):
     """The successive connections of a BatchClient, with the interface that nats-py expects."""
 
-    def __init__(self, owner: BatchReceiver) -> None:
+    def __init__(self, owner: BatchClient) -> None:
         self._owner = owner
         self.connection: BatchConnection | None = None
 

@@ -22,8 +22,7 @@ from eventstore.log.record_reader import read_tail
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.jetstream import publish_expecting, purge
 from eventstore.nats.log_stream import ensure_stream
-from eventstore.server.embedded import EmbeddedServer
-from eventstore.server.process import take_store
+from eventstore.server.process import EmbeddedServer, take_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -18,7 +18,7 @@ from eventstore.nats.connection import ConnectionOptions, check_server, connect,
 from eventstore.nats.discovery import LOG_STREAM_PREFIX, list_logs
 from eventstore.nats.jetstream import check_jetstream
 from eventstore.reading.log_source import LogSource, open_log
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.server.process import EmbeddedServer
 
 if TYPE_CHECKING:
     import contextlib

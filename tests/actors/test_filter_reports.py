@@ -10,7 +10,7 @@ import pytest
 from harness.manual_clock import ManualClock
 
 from actors.bridge.filter_reports import FilterReports
-from actors.bridge.topic_homes import TopicHomes
+from actors.bridge.interest import TopicHomes
 from actors.kernel.clock import Timers
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pytest
 from actors.access.rules import Permissions
 from actors.limits.broker_options import BrokerOptions
 from actors.maintenance.checkpoints import repeat_messages, repeat_retained, repeat_session
-from actors.maintenance.limits_event import applied_limits
+from actors.maintenance.recovery import applied_limits
 from actors.session.decisions import acknowledgements, queueing, subscribing
 from actors.session.decisions.queueing import DeliveryLimits
 from actors.session.publisher import split_for_records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.bridge.topic_homes import TopicHomes, topic_header
+from actors.bridge.interest import TopicHomes, topic_header
 from protocol.nats.headers import constant_part, header_block
 
 NAMES = ["n-p0", "n-p1", "n-p2"]

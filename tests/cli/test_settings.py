@@ -20,7 +20,7 @@ from cli.settings.listener_settings import PER_LISTENER
 from cli.settings.setting_flags import with_settings_flags
 from cli.settings.setting_sources import OTHER_VARIABLES, RENAMED, ConfigError
 from cli.settings.settings import RELOADABLE, Settings, check_settings, load_settings
-from eventstore.server.binary import BINARY_VARIABLE
+from eventstore.server.process import BINARY_VARIABLE
 
 SCRAM_TWICE = """
 auth_method = 'SCRAM-SHA-256'

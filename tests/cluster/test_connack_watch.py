@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.connack_watch import ConnackWatch
+from cluster.edge_client import ConnackWatch
 
 ACCEPTED = b"\x20\x02\x00\x00"
 REFUSED = b"\x20\x02\x00\x05"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.failure_detector import (
+from cluster.standby import (
     ASK_AGAIN,
     CONFIRM_AFTER,
     MAX_UNREACHABLE_AFTER,

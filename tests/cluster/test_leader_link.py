@@ -17,7 +17,7 @@ from cluster.leader_link import LeaderLink, LeaderPlace
 from cluster.status import NodeStatus, Role
 
 if TYPE_CHECKING:
-    from cluster.edge_client import EdgeOwner
+    from cluster.edge_listeners import Edges
 
 
 class SilentTransport(asyncio.Transport):
@@ -44,7 +44,7 @@ class Client(EdgeClient):
     __slots__ = ("closed",)
 
     def __init__(self) -> None:
-        super().__init__(cast("EdgeOwner", None), ListenerOptions("one", 1000, 60.0), 0.0)
+        super().__init__(cast("Edges", None), ListenerOptions("one", 1000, 60.0), 0.0)
         self.closed = False
 
     def header(self, nonce: bytes) -> bytes:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cluster.leadership_check import (
+from cluster.leader import (
     CERTAIN_FOR,
     DOUBTFUL_FOR,
     STOOD_STILL,

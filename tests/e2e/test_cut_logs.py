@@ -24,7 +24,7 @@ from eventstore.format.records import link_of
 from eventstore.log.record_reader import read_stored
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.jetstream import request_stream
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.server.process import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

@@ -5,7 +5,7 @@ import pytest
 import pytest_asyncio
 
 from eventstore.datadir import DataDir
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.server.process import EmbeddedServer
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from eventstore.log.watermark import Watermark
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.jetstream import request_stream
 from eventstore.nats.log_stream import ensure_stream
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.server.process import EmbeddedServer
 from projections.state.waiting_queue import waiting
 
 if TYPE_CHECKING:

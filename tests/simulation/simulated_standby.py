@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from cluster.failover import take_over
-from cluster.failure_detector import Cause
 from cluster.follower import FellBehind, Follower
+from cluster.standby import Cause, take_over
 from eventstore.errors import LogUnavailable
-from eventstore.log.conditional_append import Appended
+from eventstore.log.jetstream_log import Appended
 from simulation.fold import compare_index, compare_states, fold
 from simulation.loop import SimClock
 from simulation.world import SimLog, World

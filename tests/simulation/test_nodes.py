@@ -9,14 +9,13 @@ import pytest
 from harness import packets as p
 
 from actors.maintenance.cluster_hooks import ClusterHooks
-from cluster.failover import take_over
-from cluster.failure_detector import SILENT_AFTER, Cause
 from cluster.follower import Follower
+from cluster.standby import SILENT_AFTER, Cause, take_over
 from cluster.status import STATUS_EVERY
 from eventstore.errors import CorruptLog, Fenced
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import GENESIS, decode_record, encode_record
-from eventstore.log.conditional_append import Appended
+from eventstore.log.jetstream_log import Appended
 from simulation.chaos import errors_of_the_broker
 from simulation.fold import compare_index
 from simulation.jetstream import SimMsg

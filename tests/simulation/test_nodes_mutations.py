@@ -8,8 +8,7 @@ import pytest
 
 from actors.session.node_context import NodeContext
 from cluster.edge_client import EdgeClient
-from eventstore.log.conditional_append import Appended
-from eventstore.log.jetstream_log import EventLog
+from eventstore.log.jetstream_log import Appended, EventLog
 from eventstore.log.record_reader import LogTail
 from simulation import chaos
 from simulation.broken_clusters import (

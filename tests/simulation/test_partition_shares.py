@@ -14,8 +14,7 @@ from harness import packets as p
 from harness.packets import Publish, Suback
 
 from actors.exchange.effect_recorder import EffectRecorder
-from actors.exchange.exchange import LogExchange
-from actors.exchange.followed_positions import FollowedPositions
+from actors.exchange.exchange import FollowedPositions, LogExchange
 from actors.inspection.requests import NotReady
 from actors.sharing.shared_session import SharedSession
 from actors.sharing.shared_subscriptions import SharedSubscriptions

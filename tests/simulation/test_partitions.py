@@ -13,9 +13,8 @@ from harness.packets import Publish
 from actors.connection.pseudonyms import KEY_SIZE, pseudonym
 from actors.exchange import qos0_exchange
 from actors.exchange.effect_recorder import EffectRecorder
-from actors.exchange.exchange import LogExchange
-from actors.exchange.followed_positions import FollowedPositions
-from actors.exchange.qos0_messages import Qos0Messages, encode_frame
+from actors.exchange.exchange import FollowedPositions, LogExchange
+from actors.exchange.qos0_exchange import Qos0Messages, encode_frame
 from actors.exchange.taken_messages import Taken, TakenMessages
 from actors.session.publisher import Publisher
 from eventstore.format.node_events import Followed

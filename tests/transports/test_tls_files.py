@@ -12,7 +12,7 @@ from cryptography import x509
 from harness.certs import Authority
 from structlog.testing import capture_logs
 
-from actors.transports.certificate import identity
+from actors.transports.peer import identity
 from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
 
 if TYPE_CHECKING:

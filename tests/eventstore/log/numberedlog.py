@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from eventstore.server.embedded import EmbeddedServer
+    from eventstore.server.process import EmbeddedServer
 
 STREAM, SUBJECT = "FOLDMQ_LOG_a", "foldmq.log.a"
 

