@@ -2,30 +2,28 @@
 
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 
 from cli.commands.replay import expiry_text
 from cli.common import text
 from cli.common.progress_bar import progress
-from cli.logs.node_logs import check_comparable, check_one_log, open_logs
-from cli.logs.point_resolution import parse_point, point_at, write_clock_notes
+from cli.logs.logs import open_logs
+from cli.logs.point_resolution import parse_point, points_in_logs, write_clock_notes
 from cli.logs.source_flags import SourceFlags
 from eventstore.errors import NotFound, UsageError
+from eventstore.reading.position_text import PointSpec
 from projections.past.changed_states import ChangedSession
-from projections.past.joined_changes import (
+from projections.past.log_states import (
     LogChanges,
+    StatesBetween,
     changes_in_logs,
     joined_retained_changes,
     joined_sessions_changed,
-)
-from projections.past.log_moments import short_name
-from projections.past.replay import AsOf
-from projections.past.state_differences import (
-    StatesBetween,
     retained_changes,
-    sessions_changed,
-    states_between,
+    short_name,
 )
+from projections.past.replay import AsOf
 from projections.past.state_facts import Granted, SessionFacts, StateFacts, WillFacts
 from projections.past.subscription_text import OF_MEMBERS, options_text
 
@@ -41,78 +39,62 @@ async def _run(
     flags: SourceFlags, before: str, after: str, session: str | None, *, as_json: bool
 ) -> None:
     moments = [parse_point(before), parse_point(after)]
-    later = UsageError(f"{before} is later than {after}: give the earlier point first")
+    changes: list[LogChanges] = []
     async with open_logs(flags, session) as logs:
         await write_clock_notes(logs, *moments)
-        if "" not in logs:
-            check_comparable(logs, *moments)
-            check_one_log(logs, session)
-            first_ms, second_ms = [one.time_ms or 0 for one in moments]
-            if first_ms > second_ms:
-                raise later
-            changes = changes_in_logs(logs, first_ms, second_ms, progress)
+        logs.check_comparable(*moments)
+        if session is not None:
+            logs.only(session)
+        starts, ends = [await points_in_logs(logs, one) for one in moments]
+        if any(astuple(starts[log]) > astuple(ends[log]) for log in logs):
+            raise UsageError(f"{before} is later than {after}: give the earlier point first")
+        async for change in changes_in_logs(logs, starts, ends, session, progress):
+            states = change.states
+            if session is not None and session not in states.old.sessions | states.new.sessions:
+                raise NotFound(f"no session {text.name(session)} at either point")
             if as_json:
-                async for one in changes:
-                    _write_object({"log": one.log}, one.states)
+                _write_object(change)
             else:
-                _write(joined_lines([one async for one in changes], first_ms, second_ms))
-            return
-        source = logs[""]
-        first, second = [await point_at(source, one) for one in moments]
-        if (first.sequence, first.index) > (second.sequence, second.index):
-            raise later
-        found = await states_between(source, first, second, session, progress)
-    if session is not None and session not in found.old.sessions | found.new.sessions:
-        raise NotFound(f"no session {text.name(session)} at either point")
-    if as_json:
-        _write_object({}, found)
-    else:
-        _write(diff_lines(found))
-
-
-def _write(lines: Iterable[str]) -> None:
-    for line in lines:
+                changes.append(change)
+    for line in () if as_json else diff_lines(changes, moments):
         sys.stdout.write(line + "\n")
 
 
-def _write_object(log: dict[str, object], found: StatesBetween) -> None:
-    ends = {"from": found.before.fields(), "to": found.after.fields()}
-    changes = diff_object(found.old, found.new)
-    sys.stdout.write(text.json_line({**log, **ends, **changes}) + "\n")
+def _write_object(change: LogChanges) -> None:
+    log, states = change
+    ends = {"from": states.before.fields(), "to": states.after.fields()}
+    differences = diff_object(states.old, states.new)
+    of_log = {"log": log} if log else {}
+    sys.stdout.write(text.json_line({**of_log, **ends, **differences}) + "\n")
 
 
-def diff_lines(found: StatesBetween) -> Iterator[str]:
-    """Yield the differences as text."""
-    yield f"from {found.before}"
-    yield f"  to {found.after}: {_entries(found)} entries"
-    same = True
-    for one in sessions_changed(found.old, found.new):
-        same = False
-        yield from session_changes(one)
-    for mark, topic, size in retained_changes(found.old.retained, found.new.retained):
-        same = False
-        yield f"{mark} retained {text.name(topic)}, {text.size(size)}"
-    if same:
-        yield "no differences"
-
-
-def joined_lines(changes: Sequence[LogChanges], first_ms: int, second_ms: int) -> Iterator[str]:
-    """Yield the differences of several logs between two times as text."""
-    yield f"from {text.clock(first_ms)}"
-    yield f"  to {text.clock(second_ms)}"
-    for log, found in changes:
-        places = f"{_place(found.before)} to {_place(found.after)}"
-        yield f"  log {log}: {places}, {_entries(found)} entries"
+def diff_lines(changes: Sequence[LogChanges], moments: Sequence[PointSpec]) -> Iterator[str]:
+    """Yield the differences between two moments as text."""
+    yield from _heading(changes, moments)
     same = True
     for log, changed in joined_sessions_changed(changes):
         same = False
-        yield from session_changes(changed, f", log {short_name(log)}")
+        yield from session_changes(changed, f", log {short_name(log)}" if log else "")
     for one in joined_retained_changes(changes):
         same = False
         where = "" if one.everywhere else f", in {', '.join(map(short_name, one.logs))} only"
         yield f"{one.mark} retained {text.name(one.topic)}, {text.size(one.size)}{where}"
     if same:
         yield "no differences"
+
+
+def _heading(changes: Sequence[LogChanges], moments: Sequence[PointSpec]) -> Iterator[str]:
+    """Yield the two moments, and for several logs the points of each."""
+    for log, states in changes:
+        if not log:
+            yield f"from {states.before}"
+            yield f"  to {states.after}: {_entries(states)} entries"
+            return
+    for word, moment in zip(("from", "  to"), moments, strict=True):
+        yield f"{word} {text.clock(moment.time_ms or 0)}"
+    for log, states in changes:
+        places = f"{_place(states.before)} to {_place(states.after)}"
+        yield f"  log {log}: {places}, {_entries(states)} entries"
 
 
 def _place(as_of: AsOf) -> str:

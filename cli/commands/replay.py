@@ -9,8 +9,13 @@ from itertools import chain, islice
 
 from cli.common import text
 from cli.common.progress_bar import progress
-from cli.logs.node_logs import check_comparable, check_one_log, open_logs
-from cli.logs.point_resolution import parse_point, point_at, write_clock_notes
+from cli.logs.logs import open_logs
+from cli.logs.point_resolution import (
+    parse_point,
+    point_at,
+    points_in_logs,
+    write_clock_notes,
+)
 from cli.logs.source_flags import SourceFlags
 from cli.logs.topic_flags import check_filter
 from eventstore.errors import NotFound, UsageError
@@ -20,13 +25,11 @@ from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import PointSpec
 from projections.past.indexed_sessions import session_at
-from projections.past.joined_state import JoinedRetained, JoinedState, fold_logs
-from projections.past.log_moments import short_name
+from projections.past.log_states import JoinedRetained, LogStates, fold_logs, short_name
 from projections.past.replay import AsOf, Replay
 from projections.past.subscription_text import OF_MEMBERS, options_text
 from projections.past.topic_lookup import MessageTopics
 from projections.state.node_state import NodeState
-from projections.state.retained import RetainedMessage
 from projections.state.session import InFlight, SessionState, SubscriptionState
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
 from protocol.mqtt.message_properties import properties_object
@@ -69,26 +72,19 @@ async def _run(
 ) -> None:
     async with open_logs(flags, session) as logs:
         await write_clock_notes(logs, moment)
-        if "" not in logs:
-            check_one_log(logs, session)
-            check_comparable(logs, moment)
-            time_ms = moment.time_ms if moment is not None else None
-            joined = await fold_logs(logs, time_ms, progress)
-            lines = _joined(joined, time_ms, topic, as_json=as_json)
-        elif session is not None:
-            point = await point_at(logs[""], moment)
-            lines = await _session(logs[""], session, point, moment, as_json=as_json)
+        if session is not None:
+            source = logs.only(session)
+            point = await point_at(source, moment)
+            lines = await _session(source, session, point, moment, as_json=as_json)
         else:
-            point = await point_at(logs[""], moment)
-            replay = Replay(logs[""], point.sequence, None, progress)
-            as_of = await replay.to(point)
-            state = replay.state
+            logs.check_comparable(moment)
+            points = await points_in_logs(logs, moment)
+            time_ms = None if moment is None else moment.time_ms
+            states = await fold_logs(logs, points, time_ms, progress)
             if topic is not None:
-                lines = _retained(state, topic, as_of, as_json=as_json)
-            elif as_json:
-                lines = _everything(state, as_of)
+                lines = _retained(states, topic, as_json=as_json)
             else:
-                lines = summary_lines(state, as_of)
+                lines = _everything(states) if as_json else summary_lines(states)
         for line in lines:
             sys.stdout.write(line + "\n")
 
@@ -144,11 +140,21 @@ def _queued(held: SubscriptionState) -> Iterator[Position]:
 # ----------------------------------------------------------------------------- totals
 
 
-def totals(state: NodeState) -> dict[str, int]:
-    """Return the totals of a state."""
-    sums = _sums(state.sessions.values())
-    retained = {"retained": len(state.retained), "retained_bytes": state.retained.size}
-    return {"sessions": len(state.sessions), **sums, **retained}
+def totals(states: LogStates) -> dict[str, int]:
+    """Return the totals of the logs; a session or retained message in two of them counts once."""
+    sizes: dict[str, int] = {}
+    differing = set()
+    for one in states.retained():
+        sizes.setdefault(one.message.topic, len(one.message.payload))
+        if not one.everywhere:
+            differing.add(one.message.topic)
+    return {
+        "sessions": len({one.session for _, one in states.sessions()}),
+        **_sums(one for _, one in states.sessions()),
+        "retained": len(sizes),
+        "retained_bytes": sum(sizes.values()),
+        **({"retained_differing": len(differing)} if states.several else {}),
+    }
 
 
 def _sums(sessions: Iterable[SessionState]) -> dict[str, int]:
@@ -164,12 +170,23 @@ def _sums(sessions: Iterable[SessionState]) -> dict[str, int]:
     return sums
 
 
-def summary_lines(state: NodeState, as_of: AsOf) -> Iterator[str]:
-    """Yield the state of a node as text, largest sessions first."""
-    yield f"state as of {as_of} ({state.entries:,} entries folded)"
-    shared = sum(name.startswith(SHARE) for name in state.sessions)
-    yield from _total_lines(totals(state), shared)
-    yield from _session_lines([("", one) for one in state.sessions.values()])
+def summary_lines(states: LogStates) -> Iterator[str]:
+    """Yield the state of the logs as text, largest sessions first."""
+    logs = f" of {text.count_of(len(states.parts), 'log')}" if states.several else ""
+    yield f"state{logs} as of {states.as_of} ({states.entries:,} entries folded)"
+    all_of = totals(states)
+    shared = {one.session for _, one in states.sessions() if one.session.startswith(SHARE)}
+    yield from _total_lines(all_of, len(shared))
+    differing = all_of.get("retained_differing")
+    if differing:
+        yield f"                 {text.count_of(differing, 'topic')} not the same in all logs"
+    if states.several:
+        yield ""
+        for part in states.parts:
+            count = text.count_of(sum(1 for _ in part.sessions()), "session")
+            place = f"as of {part.as_of}" if part.as_of.point.sequence else str(part.as_of)
+            yield f"  log {part.log}: {count}, {place}"
+    yield from _session_lines(list(states.sessions()))
 
 
 def _total_lines(all_of: dict[str, int], shared: int) -> Iterator[str]:
@@ -215,115 +232,19 @@ def _weight(state: SessionState) -> tuple[int, int, bool, str]:
     return -state.queued, -sent, not state.connected, state.session
 
 
-def _everything(state: NodeState, as_of: AsOf) -> Iterator[str]:
+def _everything(states: LogStates) -> Iterator[str]:
     """Yield JSON objects: the totals, every session, and every retained message."""
-    head = {"kind": "state", **as_of.fields(), "entries": state.entries, **totals(state)}
+    head = {"kind": "state", **states.fields(), "entries": states.entries, **totals(states)}
     yield text.json_line(head)
-    for one in state.sessions.values():
-        yield text.json_line({"kind": "session", **session_object(one, None, as_of.jumped_ms)})
-    for message in state.retained.all():
-        shown = _retained_object(message, as_of.jumped_ms)
-        yield text.json_line({"kind": "retained", **shown})
+    for log, one in states.sessions():
+        shown = session_object(one, None, states.jumped_ms[log])
+        yield text.json_line({"kind": "session", **_labelled(log, shown)})
+    for message in states.retained():
+        yield text.json_line({"kind": "retained", **_retained_object(message, states)})
 
 
-# ----------------------------------------------------------------------------- several logs
-
-
-def _joined(
-    joined: JoinedState, time_ms: int | None, topic: str | None, *, as_json: bool
-) -> Iterator[str]:
-    """Yield the state of several logs, or their retained messages."""
-    last_ms = joined.last_ms if time_ms is None else time_ms
-    as_of = "before the first record" if last_ms is None else text.clock(last_ms)
-    jumped = _jumped_by_log(joined)
-    if topic is not None:
-        found = list(joined.retained(topic))
-        if as_json:
-            for one in found:
-                yield text.json_line(_joined_retained_object(one, jumped[one.log]))
-            return
-        topics = text.count_of(len({one.message.topic for one in found}), "retained message")
-        yield f"{topics} on {text.name(topic)} as of {as_of}"
-        for one in found:
-            (line,) = _retained_lines([one.message], jumped[one.log])
-            yield f"  {short_name(one.log)}{line}{_only_in(one)}"
-    elif as_json:
-        yield from _joined_objects(joined, last_ms)
-    else:
-        yield from joined_summary_lines(joined, as_of)
-
-
-def _only_in(one: JoinedRetained) -> str:
-    return "" if one.everywhere else f" (in {', '.join(map(short_name, one.logs))} only)"
-
-
-def joined_totals(joined: JoinedState) -> dict[str, int]:
-    """Return the totals of several logs; a session in two of them counts once."""
-    names = {one.session for _, one in joined.sessions()}
-    sums = _sums(one for _, one in joined.sessions())
-    sizes: dict[str, int] = {}
-    differing = set()
-    for one in joined.retained():
-        sizes.setdefault(one.message.topic, len(one.message.payload))
-        if not one.everywhere:
-            differing.add(one.message.topic)
-    return {
-        "sessions": len(names),
-        **sums,
-        "retained": len(sizes),
-        "retained_bytes": sum(sizes.values()),
-        "retained_differing": len(differing),
-    }
-
-
-def joined_summary_lines(joined: JoinedState, as_of: str) -> Iterator[str]:
-    """Yield the state of several logs as text, largest sessions first."""
-    logs = text.count_of(len(joined.parts), "log")
-    yield f"state of {logs} as of {as_of} ({joined.entries:,} entries folded)"
-    all_of = joined_totals(joined)
-    shared = {one.session for _, one in joined.sessions() if one.session.startswith(SHARE)}
-    yield from _total_lines(all_of, len(shared))
-    differing = all_of["retained_differing"]
-    if differing:
-        yield f"                 {text.count_of(differing, 'topic')} not the same in all logs"
-    yield ""
-    for part in joined.parts:
-        count = text.count_of(sum(1 for _ in part.sessions()), "session")
-        place = f"as of {part.as_of}" if part.as_of.point.sequence else str(part.as_of)
-        yield f"  log {part.log}: {count}, {place}"
-    yield from _session_lines(list(joined.sessions()))
-
-
-def _joined_objects(joined: JoinedState, last_ms: int | None) -> Iterator[str]:
-    """Yield JSON objects as :func:`_everything`; each names its log."""
-    logs = [
-        {
-            "log": part.log,
-            **part.as_of.fields(),
-            "entries": part.state.entries,
-            "sessions": sum(1 for _ in part.sessions()),
-            "retained": len(part.state.retained),
-        }
-        for part in joined.parts
-    ]
-    head = {"kind": "state", "time": None if last_ms is None else text.iso(last_ms), "logs": logs}
-    yield text.json_line({**head, "entries": joined.entries, **joined_totals(joined)})
-    jumped = _jumped_by_log(joined)
-    for log, one in joined.sessions():
-        shown = session_object(one, None, jumped[log])
-        yield text.json_line({"kind": "session", "log": log, **shown})
-    for found in joined.retained():
-        shown = _joined_retained_object(found, jumped[found.log])
-        yield text.json_line({"kind": "retained", **shown})
-
-
-def _jumped_by_log(joined: JoinedState) -> dict[str, int]:
-    return {part.log: part.as_of.jumped_ms for part in joined.parts}
-
-
-def _joined_retained_object(one: JoinedRetained, jumped_ms: int) -> dict[str, object]:
-    only = {} if one.everywhere else {"only_in": list(one.logs)}
-    return {"log": one.log, **_retained_object(one.message, jumped_ms), **only}
+def _labelled(log: str, shown: dict[str, object]) -> dict[str, object]:
+    return {"log": log, **shown} if log else shown
 
 
 # ----------------------------------------------------------------------------- one session
@@ -538,22 +459,22 @@ def _message_object(ref: Position, topics: MessageTopics | None) -> dict[str, ob
 # ----------------------------------------------------------------------------- retained
 
 
-def _retained(state: NodeState, topic_filter: str, as_of: AsOf, *, as_json: bool) -> Iterator[str]:
-    found = state.retained.match(topic_filter)
+def _retained(states: LogStates, topic_filter: str, *, as_json: bool) -> Iterator[str]:
+    found = list(states.retained(topic_filter))
     if as_json:
-        yield from (text.json_line(_retained_object(message, as_of.jumped_ms)) for message in found)
+        yield from (text.json_line(_retained_object(one, states)) for one in found)
         return
-    messages = text.count_of(len(found), "retained message")
-    yield f"{messages} on {text.name(topic_filter)} as of {as_of}"
-    yield from _retained_lines(found, as_of.jumped_ms)
-
-
-def _retained_lines(found: Iterable[RetainedMessage], jumped_ms: int) -> Iterator[str]:
-    for message in found:
+    topics = text.count_of(len({one.message.topic for one in found}), "retained message")
+    yield f"{topics} on {text.name(topic_filter)} as of {states.as_of}"
+    for one in found:
+        message, log = one.message, short_name(one.log)
+        only = "" if one.everywhere else f" (in {', '.join(map(short_name, one.logs))} only)"
         yield (
-            f"  {format_position(message.ref):>9}  {text.name(message.topic)}  QoS {message.qos}, "
-            f"{text.size(len(message.payload))}: {text.payload_text(message.payload)}"
-            f"{_until_text(message.expires, jumped_ms)}{properties_text(message.block)}"
+            f"{log and '  '}{log}  {format_position(message.ref):>9}  {text.name(message.topic)}  "
+            f"QoS {message.qos}, {text.size(len(message.payload))}: "
+            f"{text.payload_text(message.payload)}"
+            f"{_until_text(message.expires, states.jumped_ms[one.log])}"
+            f"{properties_text(message.block)}{only}"
         )
 
 
@@ -561,14 +482,17 @@ def _until_text(expires: int, jumped_ms: int) -> str:
     return f", expires {text.clock(expiry_ms(expires) + jumped_ms)}" if expires else ""
 
 
-def _retained_object(message: RetainedMessage, jumped_ms: int) -> dict[str, object]:
-    return {
+def _retained_object(one: JoinedRetained, states: LogStates) -> dict[str, object]:
+    message, jumped_ms = one.message, states.jumped_ms[one.log]
+    expires = text.iso(expiry_ms(message.expires) + jumped_ms) if message.expires else None
+    properties = properties_object(message.block)
+    shown = {
         "topic": message.topic,
         "qos": message.qos,
         "position": format_position(message.ref),
         **text.payload_field(message.payload),
-        **(
-            {"expires": text.iso(expiry_ms(message.expires) + jumped_ms)} if message.expires else {}
-        ),
-        **({"properties": found} if (found := properties_object(message.block)) else {}),
+        **({"expires": expires} if expires else {}),
+        **({"properties": properties} if properties else {}),
+        **({} if one.everywhere else {"only_in": list(one.logs)}),
     }
+    return _labelled(one.log, shown)

@@ -1,16 +1,15 @@
 """Writes the index of a log from its records: once, or beside the broker as the log grows."""
 
 import asyncio
-import contextlib
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 from cli.common import text
 from cli.common.progress_bar import progress
-from cli.logs.node_logs import open_node_logs
-from cli.logs.source import index_directory, open_source
+from cli.logs.logs import open_logs
+from cli.logs.source import index_directory
 from cli.logs.source_flags import SourceFlags
 from cli.settings.broker_child import belong_to_the_broker, watch_stdin
 from cli.settings.setting_sources import ConfigError
@@ -68,8 +67,8 @@ async def _run(flags: SourceFlags, most: int, *, child: bool) -> None:
     if child:
         await watch_stdin(end)
     busy: IndexBusy | None = None
-    async with _sources(flags) as sources:
-        for source in sources:
+    async with open_logs(flags) as logs:
+        for source in logs.values():
             writer = IndexWriter(source, index_directory(flags, source.stream), most)
             try:
                 await writer.open()
@@ -85,16 +84,6 @@ async def _run(flags: SourceFlags, most: int, *, child: bool) -> None:
                 writer.close()
     if busy is not None:
         raise busy
-
-
-@contextlib.asynccontextmanager
-async def _sources(flags: SourceFlags) -> AsyncIterator[list[LogSource]]:
-    """Open the log that the flags name, or all logs of a node or cluster with several."""
-    async with contextlib.AsyncExitStack() as stack:
-        logs: dict[str, LogSource] = {}
-        if flags.node is None:
-            logs = await stack.enter_async_context(open_node_logs(flags))
-        yield list(logs.values()) or [await stack.enter_async_context(open_source(flags))]
 
 
 async def _follow(writer: "IndexWriter", end: asyncio.Event) -> None:

@@ -21,8 +21,8 @@ from eventstore.errors import UsageError
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.segment import BadIndex
 from projections.past.changed_states import ChangedStates
+from projections.past.log_states import retained_changes, sessions_changed
 from projections.past.replay import Replay
-from projections.past.state_differences import retained_changes, sessions_changed
 from projections.past.state_facts import state_facts
 
 if TYPE_CHECKING:
