@@ -14,7 +14,10 @@ COPY cluster cluster
 COPY spark spark
 COPY foldmq.py pyspark_foldmq.py ./
 COPY cli cli
+# Debugging symbols and pip, which nothing needs, are a quarter of it.
 RUN /opt/foldmq/bin/pip install --no-cache-dir --no-compile . \
+ && /opt/foldmq/bin/pip uninstall --yes pip \
+ && find /opt/foldmq -name '*.so' -exec strip --strip-unneeded {} + \
  && /opt/foldmq/bin/python -m compileall -q /opt/foldmq/lib
 
 FROM python:3.13-slim

@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Compiled by mypyc where there is a C compiler; FOLDMQ_COMPILE=0 leaves them plain Python.
 COMPILED_SOURCES := $(shell sed -n '/^compiled = \[/,/^\]/s/^ *"\(.*\)",/\1/p' pyproject.toml)
 
-.PHONY: help install spark run cluster check test lint pages types pytest plain drills bench abuse fuzz release deb clean java
+.PHONY: help install spark run cluster docs check test lint pages types pytest plain drills bench abuse fuzz release deb pictures clean java
 
 help:
 	@echo "make run     install the broker into $(VENV) and serve on 127.0.0.1:1883"
@@ -28,8 +28,10 @@ help:
 	@echo "             (ARGS='--rows pairs,cmd --rounds 3', ARGS=--write, ARGS=--help)"
 	@echo "make abuse   attack foldmq while well-behaved clients use it (ARGS='filter-bombs --nice --busy', ARGS=--help)"
 	@echo "make fuzz    test all parsers with random input (SECONDS=600 TARGETS='decoder tls')"
+	@echo "make docs    build the documentation as a site into build/site"
 	@echo "make release build the source distribution and the wheels into dist, and try each in a fresh environment"
 	@echo "make deb     build the Debian package into dist"
+	@echo "make pictures take the pictures of docs/pictures from a running broker (needs Chromium)"
 	@echo "make clean   remove generated files and .venv; foldmq-data is kept"
 
 # Stamps: pip runs again only when pyproject.toml changes.
@@ -48,9 +50,13 @@ $(VENV)/installed-spark: $(VENV)/python pyproject.toml
 	$(PIP) install --editable '.[spark]'
 	@touch $(VENV)/installed $@
 
+$(VENV)/installed-docs: $(VENV)/python pyproject.toml
+	$(PIP) install --editable '.[docs]'
+	@touch $(VENV)/installed $@
+
 $(VENV)/installed-test: $(VENV)/python pyproject.toml
 	$(PIP) install --editable '.[test]'
-	@touch $(VENV)/installed $(VENV)/installed-spark $@
+	@touch $(VENV)/installed $(VENV)/installed-spark $(VENV)/installed-docs $@
 
 # The order only: installing other packages changes no compiled module.
 $(VENV)/compiled-modules: $(COMPILED_SOURCES) pyproject.toml setup.py tools/compile_modules.py tools/compiled_finder.py \
@@ -63,6 +69,11 @@ run: install
 
 cluster: install
 	@$(BIN)/python tools/run_cluster.py
+
+# Pictures are made by tools/pictures.py. A broken link, anchor or navigation fails the build.
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "build/site/index.html; with its search: $(BIN)/mkdocs serve"
 
 # Types, and then the plain modules, are tested beside the tests that wait for processes and leave
 # a processor idle. What fails ends none of the others.
@@ -150,6 +161,10 @@ release: $(VENV)/installed-test
 
 deb:
 	sh deploy/debian/build.sh
+
+# Pictures of the page, top, why and doctor; they change with each run.
+pictures: $(VENV)/installed-test
+	$(BIN)/python tools/pictures.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

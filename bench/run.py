@@ -30,7 +30,7 @@ from bench.measuring.metrics import BULK, DEVICES, MQTT5
 from bench.measuring.progress import say
 from bench.measuring.rows import Row
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "bench" / "results.md"
 HISTORY = ROOT / "bench" / "history.jsonl"
 NOTHING = "nothing"
 OTHERS = [broker.name for broker in BROKERS[1:]]
@@ -73,7 +73,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--sessions", type=int, help="sessions of the load passive (100000)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the load, no targets")
     parser.add_argument(
-        "--write", action="store_true", help="write docs/benchmarks.md and bench/history.jsonl"
+        "--write", action="store_true", help="write bench/results.md and bench/history.jsonl"
     )
     parser.add_argument("--dir", type=Path, default=ROOT / "build", help="where data is kept")
     options = parser.parse_args(arguments)

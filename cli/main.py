@@ -32,8 +32,12 @@ def run_program() -> NoReturn:
         end_process(ended)
 
 
+_MAX_PROBLEMS = 50
+"""Maximum number of problems of an error that are printed."""
+
+
 def main() -> NoReturn:
-    """Run the command; a FoldmqError becomes one line on stderr and its exit code."""
+    """Run the command; a FoldmqError becomes a line for each problem, and its exit code."""
     _open_standard_streams()
     argv_secrets.hide(sys.argv)
     defer("aiohttp", "nats.js", "urllib.request")
@@ -44,7 +48,13 @@ def main() -> NoReturn:
     try:
         app(prog_name="foldmq")
     except FoldmqError as error:
-        fail(str(error), error.exit_code)
+        problems = [*map(str, error.args or ("",))]
+        more = len(problems) - _MAX_PROBLEMS
+        if more > 0:
+            problems[_MAX_PROBLEMS:] = [f"and {more:,} more"]
+        for problem in problems[:-1]:
+            _print_error(problem)
+        fail(problems[-1], error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
@@ -77,9 +87,13 @@ def _open_standard_streams() -> None:
 def fail(message: str, exit_code: int) -> NoReturn:
     """Print ``foldmq: message`` as one line on stderr and exit."""
     # No traceback: the message must be enough for the user.
+    _print_error(message)
+    sys.exit(exit_code)
+
+
+def _print_error(message: str) -> None:
     begin = painted("foldmq:", "red", sys.stderr)
     sys.stderr.write(f"{begin} {' '.join(message.split(chr(10)))}\n")
-    sys.exit(exit_code)
 
 
 def _print_version(wanted: bool) -> None:

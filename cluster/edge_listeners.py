@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from actors.connection.pseudonyms import name_in_log
 from actors.connection.socket_actor import SocketCloser
 from actors.limits.client_limits import ClientLimits
-from actors.transports.acceptor import Acceptor
+from actors.transports.acceptor import Acceptor, start_acceptors
 from actors.transports.handshakes import HandshakeError
 from actors.transports.stack import build_stack
 from cluster.connect_peek import Peeked, client_id_in
@@ -95,14 +95,13 @@ class Edges:
         """Accept clients on bound, listening sockets, and those accepted before a restart."""
         self._options[options.name] = options
         self._limits.change(self._bounds, self._quotas())
-        for bound in sockets:
-            acceptor = Acceptor(
+        acceptors = (
+            Acceptor(
                 bound, partial(self._admits, options.name), partial(self._accept, options.name)
             )
-            acceptor.start()
-            self._acceptors.append((options.name, acceptor))
-        for client in clients:
-            acceptor.adopt(client)
+            for bound in sockets
+        )
+        self._acceptors += [(options.name, one) for one in start_acceptors(acceptors, clients)]
         if self._sweeping is None:
             self._sweeping = self._loop.call_later(_SWEEP, self._sweep)
 

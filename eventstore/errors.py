@@ -178,8 +178,8 @@ class RecordTooLarge(EventStoreError):
         self.size = size
 
 
-SALVAGE = "foldmq salvage --data-dir DIR --to NEWDIR"
-"""The remedy; for a log on an external server it is that server's backup."""
+SALVAGE = "foldmq salvage --data-dir DIR --to NEWDIR (a data directory with one log)"
+"""The remedy; for several logs, or one on an external server, it is a backup."""
 
 
 class CorruptLog(EventStoreError):

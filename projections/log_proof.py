@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from eventstore.display import clock, count_of, escaped
+from eventstore.display import clock, count_of, escaped, iso
 from eventstore.format.node_events import LogEndUnproven, LogSalvaged
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class LogProof:
         """Fold a LogSalvaged, LogEndUnproven or BrokerStarted; others say nothing about it."""
         if isinstance(event, LogEndUnproven):
             if event.salvaged:
-                self.continued(event.end, sequence, time_ms)
+                self.continued(event.end, event.salvaged, sequence, time_ms)
             self.doubts.append(unproven_end(event, sequence, time_ms))
         elif isinstance(event, LogSalvaged):
             after, times = event.first - 1, (event.begins_ms, event.ends_ms)
@@ -104,10 +104,13 @@ class LogProof:
             if not doubt.seen_ms and sequence > doubt.behind:
                 self.doubts[number] = doubt._replace(to_ms=doubt.to_ms or time_ms, seen_ms=time_ms)
 
-    def continued(self, end: int, sequence: int, time_ms: int) -> None:
-        """Fold a start on a log that ended at ``end``, before the last record of a salvage."""
+    def continued(self, end: int, salvaged: int, sequence: int, time_ms: int) -> None:
+        """Fold a start on a log that ended at ``end``, before ``salvaged``: the end of a salvage.
+
+        The hole of a later salvage, which ended behind that, was not there yet.
+        """
         for number, doubt in enumerate(self.doubts):
-            if doubt.behind > end:
+            if end < doubt.behind <= salvaged:
                 self.doubts[number] = doubt._replace(behind=end, seen_ms=0)
         self.started(sequence, time_ms)
 
@@ -178,6 +181,16 @@ def cause(doubt: Doubt) -> str:
 def doubt_object(doubt: Doubt) -> dict[str, Any]:
     """Return a doubt as a JSON object."""
     return {**doubt._asdict(), "text": statement(doubt)}
+
+
+def proof_object(
+    spans: Iterable[tuple[int, int]], doubts: Iterable[Doubt]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the times for which a verdict holds, and its doubts, as fields of a JSON object."""
+    return {
+        "proven": [{"from": iso(begin), "to": iso(end)} for begin, end in spans],
+        "not_proven": [doubt_object(doubt) for doubt in doubts],
+    }
 
 
 def _extent(doubt: Doubt, time: Callable[[int], str]) -> str:

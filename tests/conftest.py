@@ -43,7 +43,7 @@ os.environ.setdefault(
 )
 
 
-_SYSTEM = ("conformance", "conformance_mqtt5", "e2e", "spark")
+_SYSTEM = ("conformance", "conformance_mqtt5", "e2e", "recipes", "spark")
 """Folders whose tests have the mark ``system``, all of them."""
 _TWICE = ("eventstore/format/", "projections/state/", "protocol/mqtt/", "protocol/mqtt5/")
 """Folders whose pure tests have the mark ``twice``: they decode, encode and fold."""

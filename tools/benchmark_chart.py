@@ -1,4 +1,4 @@
-"""Draws the chart of the README from the tables of ``docs/benchmarks.md``, and fills in its table.
+"""Draws the chart of the README from the tables of ``bench/results.md``, and fills in its table.
 
 ``python tools/benchmark_chart.py`` writes ``docs/benchmarks.svg`` and the part of ``README.md``
 that shows it; with ``--check`` it only reports whether both are up to date.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "docs" / "benchmarks.md"
+TABLE = ROOT / "bench" / "results.md"
 PAGE = ROOT / "docs" / "benchmarks.svg"
 
 README = ROOT / "README.md"
@@ -89,20 +89,29 @@ def read(text: str) -> list[Panel]:
     panels = [
         Panel(heading, reading, pattern, tuple(map(_value, cells[:columns])))
         for load, heading, reading, pattern, columns in PANELS
-        if (cells := _cells(text, load)) is not None and _value(cells[0]) is not None
+        if (cells := _cells(text, load)) and _value(cells[0]) is not None
     ]
     if not panels:
         raise ValueError(f"{TABLE.name} has none of the rows of the chart")
     return panels
 
 
-def _cells(text: str, load: str) -> tuple[str, str, str] | None:
-    """Return the values of foldmq, Mosquitto and NATS Server; None: there is no such row."""
-    found = re.search(rf"(?m)^\| {re.escape(load)} +\|(.+)$", text)
-    if found is None:
-        return None
-    cells = [cell.strip() for cell in found[1].split("|")]
-    return cells[0], cells[1], cells[3]
+def _cells(text: str, load: str) -> list[str] | None:
+    """Return the values of the brokers that were measured; None: there is no such row."""
+    marked = r"(?ms)^<!-- make bench: \w+ -->$(.*?)^<!-- end of \w+ -->$"
+    for part in re.findall(marked, text):
+        row = re.search(rf"(?m)^\| {re.escape(load)} +\|.+$", part)
+        if row is None:
+            continue
+        head = next(line for line in part.splitlines() if line.startswith("| load "))
+        cells = dict(zip(_split(head), _split(row[0]), strict=True))
+        columns = [f"{name}, {where}" for name, where, _ in BROKERS]
+        return [cells[column] for column in columns if column in cells]
+    return None
+
+
+def _split(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def _value(cell: str) -> float | None:
@@ -127,14 +136,18 @@ def chart_text(text: str) -> str:
 
 def readme(old: str, text: str) -> str:
     """Return the README with the chart and the table for the tables ``text``."""
-    head = ["load", *(f"{name}, {where}" for name, where, _ in BROKERS)]
-    lines = [f"| {' | '.join(head)} |", f"|---{'|---:' * len(BROKERS)}|"]
-    for load, meaning in LINES:
-        cells = _cells(text, load)
-        if cells is not None:
-            lines.append(f"| {' | '.join([meaning, *cells])} |")
-    content = "\n".join([f"![{chart_text(text)}](docs/benchmarks.svg)", "", *lines])
-    begin, end = "<!-- tools/benchmark_chart.py -->", "<!-- end of the chart -->"
+    rows = [(meaning, cells) for load, meaning in LINES if (cells := _cells(text, load))]
+    count = max(len(cells) for _, cells in rows)
+    head = ["load", *(f"{name}, {where}" for name, where, _ in BROKERS[:count])]
+    lines = [f"| {' | '.join(head)} |", f"|---{'|---:' * count}|"]
+    lines += [f"| {' | '.join([meaning, *cells])} |" for meaning, cells in rows]
+    image = f"![{chart_text(text)}](docs/benchmarks.svg)"
+    return _with(_with(old, "chart", image), "figures", "\n".join(lines))
+
+
+def _with(old: str, part: str, content: str) -> str:
+    """Return the README with other content between the marks of a part."""
+    begin, end = f"<!-- tools/benchmark_chart.py: {part} -->", f"<!-- end of the {part} -->"
     marked = re.compile(f"({re.escape(begin)}\n).*?({re.escape(end)})", re.DOTALL)
     if len(marked.findall(old)) != 1:
         raise ValueError(f"{README.name} must have exactly one part between {begin} and {end}")

@@ -1,4 +1,4 @@
-"""Writes docs/conformance.md and docs/conformance-5.md: statements and the tests that prove them.
+"""Writes conformance.md and conformance-5.md in docs/contribute: statements and their tests.
 
 One page has the normative statements of MQTT 3.1.1, the other one those of MQTT 5.0.
 
@@ -50,10 +50,16 @@ class Standard:
 
 
 MQTT_3_1_1 = Standard(
-    "MQTT 3.1.1", "mqtt", "normative_statements.toml", ROOT / "docs" / "conformance.md"
+    "MQTT 3.1.1",
+    "mqtt",
+    "normative_statements.toml",
+    ROOT / "docs" / "contribute" / "conformance.md",
 )
 MQTT_5 = Standard(
-    "MQTT 5.0", "mqtt5", "normative_statements_mqtt5.toml", ROOT / "docs" / "conformance-5.md"
+    "MQTT 5.0",
+    "mqtt5",
+    "normative_statements_mqtt5.toml",
+    ROOT / "docs" / "contribute" / "conformance-5.md",
 )
 STANDARDS = (MQTT_3_1_1, MQTT_5)
 
@@ -133,7 +139,7 @@ def _evidence(statement: Statement, proven: dict[str, list[str]]) -> str:
     shown = []
     for test in tests[:SHOWN]:
         path, function = test.split("::", 1)
-        shown.append(f"[{function}](../{path})")
+        shown.append(f"[{function}](../../{path})")
     if len(tests) > SHOWN:
         shown.append(f"and {len(tests) - SHOWN} more")
     return ", ".join(shown)
@@ -148,7 +154,9 @@ def main(arguments: list[str]) -> int:
             standard.page.parent.mkdir(exist_ok=True)
             standard.page.write_text(text, "utf-8")
         elif not standard.page.exists() or standard.page.read_text("utf-8") != text:
-            sys.stderr.write(f"docs/{standard.page.name}: run python tools/conformance_table.py\n")
+            sys.stderr.write(
+                f"docs/contribute/{standard.page.name}: run python tools/conformance_table.py\n"
+            )
             stale = True
     return int(stale)
 

@@ -1,4 +1,4 @@
-"""Writes docs/events.schema.json: the JSON Schema of an event in the log.
+"""Writes docs/contribute/events.schema.json: the JSON Schema of an event in the log.
 
 python tools/events_schema.py          writes the file
 python tools/events_schema.py --check  exits 1 if the file is not up to date
@@ -13,7 +13,7 @@ from pathlib import Path
 from eventstore.format.event_parsing import json_schema
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "events.schema.json"
+PAGE = ROOT / "docs" / "contribute" / "events.schema.json"
 
 
 def page() -> str:
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
         return 0
     if PAGE.exists() and PAGE.read_text("utf-8") == page():
         return 0
-    sys.stderr.write("docs/events.schema.json: run python tools/events_schema.py\n")
+    sys.stderr.write("docs/contribute/events.schema.json: run python tools/events_schema.py\n")
     return 1
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/events.md: the events of the log, from the docstrings of their classes.
+"""Writes docs/contribute/events.md: the events of the log, from the docstrings of their classes.
 
 Fields with the same meaning everywhere are described once, in ``COMMON``.
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "events.md"
+PAGE = ROOT / "docs" / "contribute" / "events.md"
 _MODULES = ("events.py", "node_events.py", "turn_events.py")
 SOURCES = [
     ROOT / "eventstore" / "format" / name
@@ -305,7 +305,7 @@ def _example() -> str:
 
 
 def page() -> str:
-    """Return the text of docs/events.md."""
+    """Return the text of docs/contribute/events.md."""
     rows = events()
     listing = ", ".join(f"[{row.name}](#{row.name.lower()})" for row in rows)
     heading = (
@@ -323,7 +323,7 @@ def main(arguments: list[str]) -> int:
     if "--check" in arguments:
         current = PAGE.read_text("utf-8") if PAGE.exists() else ""
         if current != text:
-            sys.stderr.write("docs/events.md: run python tools/events_table.py\n")
+            sys.stderr.write("docs/contribute/events.md: run python tools/events_table.py\n")
             return 1
         return 0
     PAGE.parent.mkdir(exist_ok=True)

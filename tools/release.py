@@ -4,10 +4,13 @@ From the source distribution it builds a wheel with compiled modules for each Py
 of plain Python. twine and check-wheel-contents check the files; each wheel is installed into a new
 environment, where the README's block and a conformance test run against it, and uninstalled again.
 The last lines name what was not tried on this machine. The files are in ``dist``.
+
+A release of 1.0 or later freezes the golden logs: their digests in ``FROZEN`` never change.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -35,6 +38,9 @@ CONFORMANCE = (
 TOP_LEVEL = {"foldmq", "foldmq.py", "foldmq_packages", "foldmq_packages.pth", "pyspark_foldmq.py"}
 """What a wheel puts into ``site-packages``; ``foldmq-VERSION.dist-info`` without its version."""
 STARTUP_SECONDS = 60
+GOLDEN = ROOT / "tests/eventstore/golden"
+FIRST_FROZEN = 1
+"""The first major version whose release freezes golden logs."""
 
 
 class Failed(Exception):  # noqa: N818 - the release failed
@@ -48,6 +54,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="foldmq-release-") as temporary:
         work = Path(temporary)
         try:
+            for name in freeze_golden_logs(GOLDEN, version):
+                _say(f"frozen golden log {name}: commit {GOLDEN.relative_to(ROOT)}/FROZEN")
             sdist = build_sdist(work)
             wheels = {name: build_wheel(sdist, python, "1") for name, python in pythons.items()}
             newest = [*pythons][-1]
@@ -70,6 +78,44 @@ def project_version() -> str:
     with (ROOT / "pyproject.toml").open("rb") as file:
         version: str = tomllib.load(file)["project"]["version"]
     return version
+
+
+def frozen_golden_logs(folder: Path) -> dict[str, str]:
+    """Return file name -> SHA-256 of the golden logs that releases froze.
+
+    ``FROZEN`` has a line for each, as sha256sum writes them, below a line with the version.
+    """
+    lines = (folder / "FROZEN").read_text(encoding="utf-8").splitlines()
+    found = (line.split("  ", 1) for line in lines if line and not line.startswith("#"))
+    return {name: digest for digest, name in found}
+
+
+def changed_golden_logs(folder: Path) -> list[str]:
+    """Return the frozen golden logs that are missing or were changed."""
+    frozen = frozen_golden_logs(folder)
+    return [name for name, digest in frozen.items() if _digest(folder / name) != digest]
+
+
+def freeze_golden_logs(folder: Path, version: str) -> list[str]:
+    """Add the golden logs that are not frozen yet to ``FROZEN``; return their names.
+
+    Raises Failed if one that is frozen has changed: an earlier release wrote such logs.
+    """
+    changed = changed_golden_logs(folder)
+    if changed:
+        raise Failed(f"frozen golden logs were changed: {', '.join(changed)}: restore them")
+    frozen = frozen_golden_logs(folder)
+    new = sorted(path.name for path in folder.glob("*.records") if path.name not in frozen)
+    if not new or int(version.partition(".")[0]) < FIRST_FROZEN:
+        return []
+    with (folder / "FROZEN").open("a", encoding="utf-8") as file:
+        file.write(f"# {version}\n")
+        file.writelines(f"{_digest(folder / name)}  {name}\n" for name in new)
+    return new
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
 
 def available_pythons() -> dict[str, Path]:

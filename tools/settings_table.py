@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.common.units import Address, seconds, size, size_shown, time_shown
-from cli.settings.setting_sources import OTHER_VARIABLES, PREFIX, flag_of
+from cli.settings.setting_sources import OTHER_VARIABLES
 from cli.settings.settings import RELOADABLE, Settings
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ A setting has one name. You can set it with a flag (`--max-ack-pending 100`), in
 (`FOLDMQ_MAX_ACK_PENDING=100`), or in a TOML file (`max_ack_pending = 100`). Flags override
 environment variables, which override the file, which overrides the default. `--config FILE` or the
 variable `FOLDMQ_CONFIG` names the file. Unknown settings are rejected with a suggestion, and so are
-values out of range. A variable that is set but empty counts as unset. The variables that Kubernetes
-sets for services named `foldmq` or `foldmq-NAME` (`FOLDMQ_NAME_SERVICE_HOST`, `FOLDMQ_NAME_PORT=tcp://...`)
-are ignored. A byte order mark at the beginning of a file is skipped.
+values out of range. A variable that is set but empty counts as unset.
 
 - A *size* is a number of bytes, or a number with kB, MB, GB, KiB, MiB, or GiB: `"16 MiB"`.
 - A *time* is a number of seconds, or a number with ms, s, m, h, or d: `"30s"`.
@@ -46,67 +44,38 @@ are ignored. A byte order mark at the beginning of a file is skipped.
 *Reload* states whether a reload, by `foldmq reload` or SIGHUP, applies a new value while the broker
 runs. Other changes take effect at the next start; the reload says which settings these are. If any
 new setting is invalid, all previous settings stay in effect, the command exits with 1, and `foldmq
-status` and `foldmq doctor` show the reason until a reload succeeds. SIGHUP reaches a node of a
-cluster that follows as well; `foldmq reload` asks the leader.
+status` and `foldmq doctor` show the reason until a reload succeeds.
 
-| setting | flag | variable | kind | default | reload |
-|---|---|---|---|---|---|
+| setting | kind | default | reload | meaning |
+|---|---|---|---|---|
 """
 
 OUTLOOK = """\
 
 ## Notes
 
-- **Limits that foldmq lowers.** `max_connections` is lowered to what the limit on open
-  files allows (`ulimit -Hn`), `max_packet_size` to the room in a record of the log. Both are
-  logged. A `max_packet_size` that was set explicitly, for all listeners or for one, and does not
-  fit is rejected instead, with the largest value that fits. A record is as large as the smallest of
-  `max_payload` of the NATS server, `max_msg_size` of the stream and 32 MiB, which is what JetStream
-  stores. A packet may take all of it but 772 KiB, or half of it if that is more: 31.2 MiB with
-  the embedded server, 512 KiB with an external one that has NATS's default of 1 MiB.
+- **Limits that foldmq lowers.** `max_connections` is lowered to what the limit on open files allows
+  (`ulimit -Hn`), `max_packet_size` to the room in a record of the log: 31.2 MiB with the embedded
+  server, 512 KiB with an external one that has NATS's default `max_payload`. Both are logged. A
+  `max_packet_size` that you set and that does not fit is rejected.
 - **Reload.** A smaller `max_ack_pending` or queue limit does not affect messages that are already
   in flight or queued. `max_packet_size`, `min_packet_rate`, `proxy_protocol`, `tls_*` and `ws_*`
   apply to connections made after the reload.
-- **Contradictory settings are rejected**: two listeners with the same address or Unix socket file;
-  `allow_anonymous = false` without `password_file`, `jwt_keys`, `auth_subject` or `tls_identity`;
-  an address that other machines can reach, or a proxy, without any of these,
-  `allow_anonymous = true` or `tls_client_certs = "required"`; `nats_*` settings
-  without `nats_url`; a `nats_url` with an address that cannot be one, the same one twice, or
-  WebSocket and other addresses mixed; `sync` other than `always` together with `nats_url`; one of
-  `nats_cert` and `nats_key` without the other; both `nats_password` and `nats_password_file`;
-  `nats_replicas` other than 1 without `nats_url`; `keep_until_archived` without `keep` and
-  `keep_bytes`; `bridge_user`, `bridge_password`, `bridge_password_file`, `bridge_creds` and
-  `bridge_nkey` without `bridge_url`;
-  both `bridge_password` and `bridge_password_file`; `nats_listen` together with `nats_url` or
-  `bridge_url`; `nats_users`, `nats_anonymous` and `nats_tls_*` without `nats_listen`;
-  `nats_tls_cert` and `nats_tls_key` without each other; both `nats_users` and `nats_anonymous`. A
-  `nats_listen` without either of these two is refused where other machines can reach it, and where
-  `password_file`, `jwt_keys`, `auth_subject`, `tls_identity` or `tls_client_certs = "required"`
-  require MQTT clients to authenticate.
-- **The bridge** connects to one NATS server: that of `bridge_url`; without it, that of
-  `nats_url`; with neither, the server for NATS clients that `nats_listen` starts. With none of
-  the three there is no bridge. `nats_ca`, `nats_cert` and `nats_key` apply to `bridge_url` too;
-  `nats_tls_*` are for clients of `nats_listen`, and SIGHUP rereads these files.
-- **`keep_bytes` has a default that depends on the disk**: a quarter of the space that is free at
-  the start, what the logs have included; with several processes, divided among their logs. If the
-  log is larger than that already, the limit is a third more than its size, so that an update does
-  not cut it, but at most half of the free space more. With `keep = 0`, or on an external NATS
-  server, there is no default. The banner, `foldmq config check` and `foldmq status` show the limit.
-- **`keep_bytes` is a limit.** Near it the broker spends more of its time on cutting the log. When
-  the log reaches it, the broker pauses reading from publishing connections until the log is cut, so
-  that the log exceeds the limit by at most a quarter. Data that sessions and retained messages need
-  is never cut: if that alone exceeds the limit, the log grows beyond it, input is not paused, and a
-  warning names the cause. See [operations.md](operations.md#a-full-log).
-- **`keep`, `keep_bytes` and `keep_until_archived`.** The first two limit the log; with the third,
-  only archived records are cut. With all three the log has the records of the last 7 days, fewer
-  if they exceed `keep_bytes`, and always those that are not archived yet. So `keep = "1h"` is
-  enough if `foldmq spark archive` runs every hour. If archiving stops, the log grows beyond its
-  limits, and the broker logs a warning every hour, starting when `keep_bytes` is exceeded or when
-  the log is 8 days older than `keep`. Records that are not archived are never cut: if the disk is
-  full, nothing is acknowledged. See [archive.md](archive.md).
-- **`metrics` and `web`** are reachable only from this machine by default. If a configured address
-  cannot be used, the broker does not start; if a default one is taken, for example by a second
-  broker, it logs a warning and runs without it. See [operations.md](operations.md).
+- **Contradictory settings are rejected**, with a line that names them: for example an address that
+  other machines can reach without `password_file`, `jwt_keys`, `auth_subject`, `tls_identity`,
+  `tls_client_certs = "required"` or `allow_anonymous = true`; `nats_*` settings without `nats_url`;
+  `sync` together with `nats_url`; `nats_listen` together with `nats_url` or `bridge_url`;
+  `keep_until_archived` without `keep` and `keep_bytes`. `foldmq config check` shows them.
+- **The bridge** connects to the NATS server of `bridge_url`; without it, to that of `nats_url`;
+  with neither, to the one that `nats_listen` starts. With none of the three there is no bridge.
+  `nats_ca`, `nats_cert` and `nats_key` apply to `bridge_url` too.
+- **`keep_bytes`** is by default a quarter of the space that is free at the start, what the logs
+  have included, or a third more than the log has, if that is more. With `keep = 0`, or on an
+  external NATS server, there is no default. [What happens near the
+  limit](operations.md#a-full-log)
+- **`keep_until_archived`**: only archived records are cut. So `keep = "1h"` is enough if
+  `foldmq spark archive` runs every hour. If archiving stops, the log grows beyond its limits, with
+  a warning every hour. See [archive.md](archive.md).
 - **`sync`**: [durability.md](durability.md) describes its guarantees.
 
 ## Old names
@@ -189,17 +158,15 @@ def _description(field: FieldInfo) -> str:
 
 def page() -> str:
     """Return the text of docs/configuration.md."""
-    rows, meanings = [], []
+    rows = []
     for name, field in Settings.model_fields.items():
         kind = _kind(field)
         reload = "yes" if name in RELOADABLE else "no"
         rows.append(
-            f"| `{name}` | `{flag_of(name)}` | `{PREFIX}{name.upper()}` | {kind}{_bounds(field)} "
-            f"| {_default(field, kind)} | {reload} |"
+            f"| `{name}` | {kind}{_bounds(field)} | {_default(field, kind)} | {reload} "
+            f"| {_description(field)} |"
         )
-        meanings.append(f"| `{name}` | {_description(field)} |")
-    meaning = "\n## What they mean\n\n| setting | meaning |\n|---|---|\n"
-    return f"{INTRODUCTION}{_lines(rows)}{meaning}{_lines(meanings)}{OUTLOOK}"
+    return f"{INTRODUCTION}{_lines(rows)}{OUTLOOK}"
 
 
 def _lines(rows: list[str]) -> str:

@@ -304,10 +304,11 @@ def parse_users(
 ) -> dict[str, str]:
     """Return the hashes, with SCRAM keys if there are any, by user name from a file's text.
 
-    Raises PasswordFileError with file and line of the first invalid line, with ``advice`` for an
+    Raises PasswordFileError with file and line of all invalid lines, with ``advice`` for an
     invalid hash.
     """
     users: dict[str, str] = {}
+    problems = []
     for number, line in enumerate(text.split("\n"), 1):
         entry = line.rstrip("\r")
         if not entry.strip() or entry.startswith("#"):
@@ -328,8 +329,10 @@ def parse_users(
         elif not is_stored(stored):
             problem = f"the SCRAM keys of user {quoted} are invalid ({advice})"
         if problem:
-            raise PasswordFileError(f"{path}:{number}: {problem}")
+            problems.append(f"{path}:{number}: {problem}")
         users[user] = stored
+    if problems:
+        raise PasswordFileError(*problems)
     return users
 
 

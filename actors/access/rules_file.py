@@ -75,18 +75,29 @@ def load(path: Path) -> Permissions:
 def parse_rules(path: Path, text: str) -> Permissions:
     """Return the permissions of a file's text; ``path`` is for errors and locations of rules.
 
-    Raises PermissionFileError for the first error.
+    Raises PermissionFileError with the first error of each table.
     """
     content = _toml(path, text)
     known = ("groups", *_KINDS)
-    for key in content:
-        if key not in known:
-            raise PermissionFileError(
-                f"{path}: unknown key {_quoted(key)}{_nearest(key, known)}: there are [groups], "
-                "[[allow]] and [[deny]]"
-            )
-    groups = _groups(path, content.get("groups", {}))
-    rules = [rule for place, table in _tables(path, content, text) for rule in _rules(place, table)]
+    problems = [
+        f"{path}: unknown key {_quoted(key)}{_nearest(key, known)}: there are [groups], "
+        "[[allow]] and [[deny]]"
+        for key in content
+        if key not in known
+    ]
+    groups: dict[str, list[str]] = {}
+    rules: list[Rule] = []
+    try:
+        groups = _groups(path, content.get("groups", {}))
+    except PermissionFileError as error:
+        problems += error.args
+    for place, table in _tables(path, content, text):
+        try:
+            rules += _rules(place, table)
+        except PermissionFileError as error:
+            problems += error.args
+    if problems:
+        raise PermissionFileError(*problems)
     if not any(rule.allow for rule in rules):
         raise PermissionFileError(
             f"{path}: nothing is allowed: there must be at least one [[allow]], such as "

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from actors.access.credentials import Authenticator
     from actors.connection.listener import ListenerOptions
     from actors.exchange.exchange import ExchangeLink, OtherLog
-    from actors.kernel.clock import Clock
+    from actors.kernel.clock import Clock, Timer
     from actors.limits.bridge_options import BridgeOptions
     from actors.limits.broker_options import BrokerOptions
     from actors.maintenance.state_reader import FollowedState
@@ -70,8 +70,6 @@ _log = structlog.get_logger("foldmq")
 
 _IDLE_SWEEP = 1.0
 """Seconds between checks for offline sessions to passivate, and for a stuck log."""
-_DEFER = 0.01
-"""Maximum seconds that events without a waiting output stay in memory."""
 _NOTIFIED_AT_ONCE = 256
 """Maximum connections that are notified in one iteration of the event loop."""
 _CLOSED_AT_ONCE = 32
@@ -122,6 +120,8 @@ class Broker(LoopActor):
         node.retention = self.retention = Retention(node, self.projector)
         self._systree = SysTopicTree(node)
         node.system_topics = self._systree
+        self._flush_timer: Timer | None = None
+        """Writes events that no output waits for."""
         self._background: list[asyncio.Task[None]] = []
         self._expiring_retained = False
         """Whether the expiry of more retained messages will be recorded soon."""
@@ -176,6 +176,9 @@ class Broker(LoopActor):
         self.node.journal.call_soon = self._loop.call_soon
         self.node.journal.on_input_resumed = self._on_input_resumed
         self.node.journal.on_deferred = self._on_deferred
+        self.node.journal.ack_delay = self.node.options.ack_delay
+        self.kernel.gathering.delay = self.node.options.commit_delay
+        self.kernel.may_wait = self._may_wait
         await end_connections(self.node)
         self.kernel.wake()
         await self.wait_durable()
@@ -258,9 +261,8 @@ class Broker(LoopActor):
 
     async def wait_durable(self) -> None:
         """Wait until every event is on disk (or the broker failed)."""
-        while not self.node.failed.done() and (  # noqa: ASYNC110 - at start and end only
-            self.kernel.busy or not self.node.journal.idle
-        ):
+        while not self.node.failed.done() and (self.kernel.busy or not self.node.journal.idle):
+            self.node.journal.flush()
             await asyncio.sleep(0.002)
 
     def reload(
@@ -283,6 +285,8 @@ class Broker(LoopActor):
         levels = self.node.publish_rules.max_levels
         before = applied_limits(self.node.options, old_permissions)
         self.node.options = options
+        self.node.journal.ack_delay = options.ack_delay
+        self.kernel.gathering.delay = options.commit_delay
         self.node.delivery_limits = _delivery_limits(options)
         self.node.publish_rules = _publish_rules(options)
         if self.node.publish_rules.max_levels != levels:
@@ -335,6 +339,11 @@ class Broker(LoopActor):
         self.node.router.deliveries = 0
         self.node.journal.end_turn()
 
+    def _may_wait(self) -> bool:
+        """Return whether reads of clients may wait for others."""
+        journal = self.node.journal
+        return not (self.node.draining or journal.congested or journal.observer is not None)
+
     def on_failure(self, *exc_info: object) -> None:
         """Stop the broker: nothing is supervised without its root."""
         self.node.fail(
@@ -357,8 +366,10 @@ class Broker(LoopActor):
 
     # Periodic work.
 
-    def _on_deferred(self) -> None:
-        self.node.timers.after(_DEFER, self.node.journal.flush)
+    def _on_deferred(self, seconds: float) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        self._flush_timer = self.node.timers.after(seconds, self.node.journal.flush_deferred)
 
     def _on_input_resumed(self) -> None:
         paused, self.node.paused = self.node.paused, {}

@@ -20,7 +20,7 @@ from actors.connection.pseudonyms import name_in_log
 from actors.connection.socket_actor import SocketCloser
 from actors.limits.client_limits import ClientLimits
 from actors.session.session_messages import Authenticated, AuthenticationStep, Close
-from actors.transports.acceptor import Acceptor
+from actors.transports.acceptor import Acceptor, start_acceptors
 from eventstore.format.events import NATS_SESSION
 from protocol.mqtt.packets import ConnectCode
 
@@ -87,14 +87,13 @@ class Admission:
         kernel = self._node.kernel
         if options.stack.handshakes is not None:
             options.stack.handshakes.busy_recently = lambda: kernel.busy_recently
-        for bound in sockets:
-            acceptor = Acceptor(
+        acceptors = (
+            Acceptor(
                 bound, listener.admits, listener.accept, busy_recently=lambda: kernel.busy_recently
             )
-            acceptor.start()
-            self.acceptors.append(acceptor)
-        for client in clients:
-            acceptor.adopt(client)
+            for bound in sockets
+        )
+        self.acceptors += start_acceptors(acceptors, clients)
         self.limits.change(self._node.options.bounds, self._quotas())
 
     def close(self) -> None:

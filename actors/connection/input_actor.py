@@ -46,10 +46,16 @@ _LARGE = 2 * 1024
 """Size above which a read is handled after the reads of clients that send less."""
 _MIN_AT_ONCE = 256
 """Lower limit of ``_PACKETS_AT_ONCE`` while light clients are active."""
-_PUBLISH, _PUBACK, _SUBSCRIBE = b"\x30", b"\x40", b"\x80"
-"""First bytes of PUBLISH, PUBACK and SUBSCRIBE; those of the other acknowledgements are between the
-last two."""
+_PUBLISH, _PUBACK, _PUBREL, _SUBSCRIBE = b"\x30", b"\x40", b"\x62", b"\x80"
+"""First bytes of PUBLISH, PUBACK, PUBREL and SUBSCRIBE; those of the other acknowledgements are
+between the second and the last."""
+_QOS = 0x06
+"""Bits of the QoS in the first byte of a PUBLISH."""
 _ACKS, _ACK_BYTES = frozenset({b"\x40", b"\x50", b"\x70"}), 4
+_COMPLETING = b"\x40\x70"
+"""First bytes of PUBACK and PUBCOMP: no client waits for what follows from them."""
+_COMPLETED_WITHIN = 0.01
+"""Maximum seconds for which such acknowledgements wait for a turn that something else causes."""
 _DEFERRABLE = _ACKS | {b"\xc0"}
 """First bytes of PUBACK, PUBREC, PUBCOMP and PINGREQ. A light client that sends nothing else does
 not notice whether others are served in long or short turns: the receivers of a bulk client are no
@@ -90,6 +96,8 @@ class InputActor(SocketActor):
         "caused",
         "identity",
         "ignores_input",
+        "independent_until",
+        "joined",
         "last_ack",
         "last_read",
         "listener",
@@ -119,6 +127,11 @@ class InputActor(SocketActor):
         """The identity of the client, once it is known."""
         self.ignores_input = False
         """Whether the connection is about to be closed, so that unhandled input is ignored."""
+        self.independent_until = -math.inf
+        """Time until which the client counts as independent of answers; see
+        :mod:`actors.kernel.gathering`."""
+        self.joined = -math.inf
+        """Time at which the client's last read began to wait for others."""
         self.last_ack = -math.inf
         """``last_read`` when the client last acknowledged a delivery."""
         self.last_read = -math.inf
@@ -181,7 +194,11 @@ class InputActor(SocketActor):
                     self.kernel.light_at = now
                 if self.pace < 1:
                     self._go_at(min(1.0, self.pace * 1.5))
-                self.kernel.gather(self, data)
+                seconds = 0.0 if kernel.scheduled else self._may_wait(data)
+                if seconds:
+                    kernel.gather_waiting(self, data, seconds)
+                else:
+                    kernel.gather(self, data)
         else:
             if self._handshake is not None and not self._ended:
                 self._handshake.saw(len(data))
@@ -190,6 +207,40 @@ class InputActor(SocketActor):
             if self.mailbox_depth or len(data) > _SMALL:
                 self.pause(ReadPause.TURN)
             self.kernel.tell_low_priority(self, data, first=self.identity is not None)
+
+    def _may_wait(self, data: bytes) -> float:
+        """Return for how many seconds a read may wait for others; 0: no longer than now."""
+        kernel, first, session = self.kernel, data[:1], self.session
+        if session is None or self.observer is not None or not kernel.may_wait():
+            return 0.0
+        if first in _ACKS:
+            if data[0] in _COMPLETING and self._completes(data) and not session.awaits_acks:
+                return _COMPLETED_WITHIN
+            return kernel.gathering.left(self.now)
+        if first == _PUBREL:
+            return kernel.gathering.left(self.now)
+        if not (_PUBLISH <= first < _PUBACK and data[0] & _QOS):
+            return 0.0
+        gathering, now = kernel.gathering, self.now
+        if not gathering.delay:
+            return 0.0
+        until = gathering.independent_until(now, self.joined, self.independent_until)
+        self.independent_until = until
+        joins = gathering.joins(
+            now, len(data), released=self.released, until=until, took=kernel.last_took
+        )
+        if not joins:
+            return 0.0
+        if self.joined < gathering.began:
+            self.joined = now
+        return gathering.left(now)
+
+    def _completes(self, data: bytes) -> bool:
+        """Return whether a read consists of PUBACK and PUBCOMP packets without a reason."""
+        if len(data) == _ACK_BYTES:
+            return data[1] == 2
+        firsts, sizes = data[::_ACK_BYTES], data[1::_ACK_BYTES]
+        return not (len(data) % _ACK_BYTES or firsts.strip(_COMPLETING) or sizes.strip(b"\x02"))
 
     def _is_heavy(self, now: float) -> bool:
         """Return whether others take priority over the client's input."""
@@ -494,7 +545,8 @@ class InputActor(SocketActor):
     @property
     def unhandled(self) -> bool:
         """Whether some input was read but not handled yet."""
-        return bool(self.mailbox_depth or self._deferred_reads or self.untaken)
+        waits = self.mailbox_depth or self._deferred_reads or self.untaken
+        return bool(waits) or self.kernel.is_waiting(self)
 
     @property
     def untaken(self) -> bool:

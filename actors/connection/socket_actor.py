@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import select
 import sys
 from collections import deque
@@ -178,6 +179,7 @@ class SocketActor(LoopActor):
         "client_id",
         "gated",
         "host",
+        "released",
         "session",
         "starved",
         "waited_before",
@@ -211,6 +213,8 @@ class SocketActor(LoopActor):
         self.client_id: str | None = None
         self.starved = False
         """Whether messages were queued because too many bytes waited at the gate."""
+        self.released = -math.inf
+        """Time at which records were on disk before the last output for the client."""
         self.session: Session | None = None
         self.waited_before = 0.0
         """Seconds for which the client waited before this process got its socket."""
@@ -382,6 +386,7 @@ class SocketActor(LoopActor):
         if transport is not None and not self._closed and not transport.is_closing():
             self.bytes_out += len(data)
             self._node.counters.bytes_out += len(data)
+            self.released = self._node.journal.released_at
             transport.write(data)
             if self.observer is not None or self.starved:
                 self._written((data,))

@@ -27,7 +27,7 @@ _MAX_DOUBTS = 16
 
 
 def status(sources: StatusSources) -> dict[str, Any]:
-    """Return the status, without iterating over sessions; see ``docs/inspector.md``.
+    """Return the status, without iterating over sessions; see ``docs/nats-api.md``.
 
     Times are Unix milliseconds, sizes bytes.
     """
@@ -51,6 +51,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
     _put_values(found, BROKER_VALUES, sources)
     put_counters(found, counters)
     found["clock"]["last"] = _last_jump(node)
+    found["clock"]["held_ms"] = max(0, node.held.ms) if node.held is not None else 0
     found["connections"]["most"] = counters.most_connections
     found["actors"]["total"] = len(node.kernel)
     put_counters(found, TlsStats() if tls is None else tls.stats)
@@ -62,6 +63,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
         found["log"] |= {
             "trouble": node.writer.outage,
             "store_damage": node.writer.damage,
+            "commit_delay": node.options.commit_delay,
             "projected": sources.projector.marked,
             "not_proven": [doubt_object(one) for one in doubts[-_MAX_DOUBTS:]],
         }

@@ -24,8 +24,11 @@ _MAX_RETURNED = 50
 class BusiestTopics:
     """Counts messages by topic between two queries."""
 
-    def __init__(self, node: NodeContext) -> None:
+    def __init__(self, node: NodeContext, lease: float = _LEASE) -> None:
         self._node = node
+        self._lease = lease
+        self.complete = True
+        """Whether all topics are counted; the rarest of too many are left out."""
         self._counts: Counter[bytes] = Counter()
         self._began = 0.0
         self._asked = 0.0
@@ -39,12 +42,8 @@ class BusiestTopics:
         returns the same.
         """
         now = self._node.clock.monotonic()
-        self._asked = now
-        if not self._watching:
-            self._watching = True
-            self._began, self._last = now, []
-            self._node.add_observer(self)
-            self._node.timers.after(_LEASE, self._look)
+        if self._begin(now):
+            self._last = []
         elif now - self._began >= _SHORTEST:
             span, counts = now - self._began, self._counts
             self._counts, self._began = Counter(), now
@@ -53,6 +52,26 @@ class BusiestTopics:
                 for topic, count in counts.most_common(_MAX_RETURNED)
             ]
         return self._last
+
+    def counts(self) -> tuple[Counter[bytes], float]:
+        """Return the messages by topic, and for how many seconds they have been counted.
+
+        The first query starts the counting, which goes on until there are no more queries.
+        """
+        now = self._node.clock.monotonic()
+        self._begin(now)
+        return self._counts, now - self._began
+
+    def _begin(self, now: float) -> bool:
+        """Count from now on; return False if that had begun."""
+        self._asked = now
+        if self._watching:
+            return False
+        self._watching = self.complete = True
+        self._began = now
+        self._node.add_observer(self)
+        self._node.timers.after(self._lease, self._look)
+        return True
 
     def published(self, publication: Publication) -> None:
         """Count messages by topic."""
@@ -65,10 +84,11 @@ class BusiestTopics:
         for topic in topics[::step]:
             counts[topic] += step
         if len(counts) > _KEPT:
+            self.complete = False
             self._counts = Counter(dict(counts.most_common(_KEPT // 2)))
 
     def _look(self) -> None:
-        left = self._asked + _LEASE - self._node.clock.monotonic()
+        left = self._asked + self._lease - self._node.clock.monotonic()
         if left > 0:
             self._node.timers.after(left, self._look)
         else:

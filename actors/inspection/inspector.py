@@ -1,6 +1,6 @@
 """The inspector: an actor that answers queries about all other actors.
 
-Queries and answers are JSON objects, described in ``docs/inspector.md``. Long queries run in slices
+Queries and answers are JSON objects, described in ``docs/nats-api.md``. Long queries run in slices
 of 0.3 ms, with pauses between them while messages flow, so that a list of a hundred thousand actors
 does not delay clients noticeably. Lists are returned in pages; each page is created when it is
 requested.

@@ -8,7 +8,7 @@ page, are recorded in the same way.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import structlog
 
@@ -25,12 +25,16 @@ from eventstore.format.positions import INDEX_BITS
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 
     from actors.inspection.inspector import Work
     from actors.kernel.actor import LoopActor
     from actors.node.reload_outcome import ReloadOutcome
-    from actors.session.node_context import NodeContext
+    from actors.session.node_context import HeldTime, NodeContext
+    from projections.state.session import SessionState
+
+    Outcome: TypeAlias = Generator[asyncio.Future[Any] | None, None, dict[str, Any]]
+    """Carries out commands as a Work does, and returns what was done and what was refused."""
 
 _log = structlog.get_logger("foldmq")
 
@@ -42,6 +46,7 @@ _LONGEST_PLACE = 4096
 _LONGEST_ADDRESS = 128
 _LONGEST_TIME = 32
 _LATEST_MS = 1 << 53
+_LOOKED_AT_ONCE = 64
 _OUTCOMES = ("login", "refused", "denied", "token_added", "token_removed")
 _LAST_RECORD = 1 << 43
 """Upper limit of sequences."""
@@ -61,6 +66,7 @@ class Operations:
             "clear_retained": self._clear_retained,
             "archived": self._archived,
             "web_accessed": self._web_accessed,
+            "confirm_clock": self._confirm_clock,
             "reload": self._reload,
         }
 
@@ -130,10 +136,13 @@ class Operations:
 
     def _remove_sessions(self, request: Mapping[str, Any], by: str) -> Work:
         """Remove sessions with all their messages; connected clients are disconnected first."""
-        node = self._node
         before = number(request, "offline_before_ms", 0, 1 << 53)
+        return (yield from self._remove(_names(request, "clients"), before, by))
+
+    def _remove(self, names: Sequence[str], before: int, by: str) -> Outcome:
+        """Remove sessions if they are offline since ``before``, Unix milliseconds; 0: always."""
+        node = self._node
         commands: list[tuple[str, OperatorCommand]] = []
-        names = _names(request, "clients")
         for name in names:
             command = OperatorCommand("remove_session", by, name, name)
             command.one_of_many = len(names) > 1
@@ -172,6 +181,35 @@ class Operations:
             yield command.answer
             position = command.answer.result()
         return {"done": done, "refused": sorted(refused), "position": position}
+
+    def _confirm_clock(self, _request: Mapping[str, Any], by: str) -> Work:
+        """Record that the clock is right; remove the sessions that the time off has ended.
+
+        These were offline before the start that did not count it. Messages, and the other sessions,
+        keep the time that they had left.
+        """
+        node, held = self._node, self._node.held
+        if held is None or held.ms <= 0:
+            raise Refused("all time counts: no start left any out")
+        command = OperatorCommand("confirm_clock", by, "the clock", None)
+        node.emit(node.journal.jump(held.ms, "confirmed"))
+        command.carry_out(node)
+        node.held = node.last_jump = None
+        names: list[str] = []
+        for count, name in enumerate(list(node.state.sessions.names())):
+            state = node.state.sessions.peek(name)
+            if state is not None and _ended(state, held, node):
+                names.append(name)
+            if count % _LOOKED_AT_ONCE == 0:
+                yield None
+        yield command.answer
+        before = held.until_ms + node.clock.jumped_ms
+        outcome = yield from self._remove(names, before, by)
+        return {
+            "held_ms": held.ms,
+            "removed": len(outcome["done"]),
+            "position": command.answer.result(),
+        }
 
     def _archived(self, request: Mapping[str, Any], by: str) -> Work:
         """Record up to which record the log is archived, if the archive belongs to this log."""
@@ -256,7 +294,7 @@ async def _read_link(node: NodeContext, sequence: int) -> str | FoldmqError:
     return record.link.hex()
 
 
-def _answer(commands: Iterable[tuple[str, OperatorCommand]]) -> Work:
+def _answer(commands: Iterable[tuple[str, OperatorCommand]]) -> Outcome:
     """Wait until all commands are on disk or refused, and return the outcome of each."""
     done: list[str] = []
     refused: list[list[str]] = []
@@ -269,6 +307,12 @@ def _answer(commands: Iterable[tuple[str, OperatorCommand]]) -> Work:
         else:
             refused.append([name, command.refusal])
     return {"done": done, "refused": refused, "position": position}
+
+
+def _ended(state: SessionState, held: HeldTime, node: NodeContext) -> bool:
+    """Return whether a session that was offline before a start ends with the time off."""
+    offline = not state.connected and not state.clean and state.closed_ms < held.until_ms
+    return offline and node.expires_in(state) * 1000 <= held.ms
 
 
 def _actor(urn: str, node: NodeContext) -> LoopActor:

@@ -1,6 +1,6 @@
 """The queries of the inspector and their answers.
 
-Requests and answers are described in ``docs/inspector.md``; rows in ``actors.inspection.views``.
+Requests and answers are described in ``docs/nats-api.md``; rows in ``actors.inspection.views``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.inspection import receiver_preview, views
 from actors.inspection.broker_status import status
+from actors.inspection.busiest_topics import BusiestTopics
 from actors.inspection.inspector import Listing, in_steps
 from actors.inspection.problems import ProblemSearch
 from actors.inspection.process_memory import memory_use
@@ -36,7 +37,6 @@ from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_top
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from actors.inspection.busiest_topics import BusiestTopics
     from actors.inspection.inspector import Answer, Handler, Work
     from actors.inspection.status_metrics import StatusSources
     from actors.kernel.actor import LoopActor
@@ -52,6 +52,8 @@ _LARGEST_SIZE = 1 << 28
 """Maximum bytes of a PUBLISH packet."""
 _TOTALS_LIFETIME = 5.0
 """Maximum age in seconds of the totals over all sessions."""
+_TOPICS_LEASE = 90.0
+"""Seconds for which messages are counted by topic after a query."""
 _EPOCH = 1.0
 """Minimum seconds over which the recent work of actors is measured."""
 
@@ -85,6 +87,7 @@ class Queries:
         self._node = sources.node
         self._sources = sources
         self._busiest = busiest
+        self._counted_topics = BusiestTopics(sources.node, _TOPICS_LEASE)
         self._totals = OutstandingTotals()
         self._counted = -_TOTALS_LIFETIME
         self._counted_ms = 0
@@ -100,6 +103,7 @@ class Queries:
             "retained": self.retained,
             "retained.get": self.retained_message,
             "subscriptions": self.subscriptions,
+            "topics": self.topics,
             "problems": self.problems,
         }
 
@@ -320,6 +324,28 @@ class Queries:
         retained = None if kept is None else views.retained_row(kept, node)
         about = {"retained": retained, "topic": topic, "published_qos": message.qos}
         return Listing(rows(), lambda one: one, **about)
+
+    def topics(self, request: Mapping[str, Any]) -> Listing:
+        """Topics of messages since the first such query, the busiest first.
+
+        With ``unheard`` only those that no subscription matches now.
+        """
+        node, unheard_only = self._node, flag(request, "unheard")
+        counts, span = self._counted_topics.counts()
+
+        def row(counted: tuple[bytes, int]) -> dict[str, Any] | None:
+            topic = counted[0].decode()
+            found = node.router.indexed(topic)
+            heard = node.router.observes(topic) or any(
+                isinstance(one, str) or not one.ended for one in found
+            )
+            if unheard_only and heard:
+                return None
+            retained = node.state.retained.current(topic) is not None
+            return {"topic": topic, "count": counted[1], "heard": heard, "retained": retained}
+
+        about = {"seconds": span, "complete": self._counted_topics.complete}
+        return Listing(counts.most_common(), row, total=len(counts), **about)
 
     def problems(self, request: Mapping[str, Any]) -> Work:
         """Return the current problems of all clients, or of one ``client``."""

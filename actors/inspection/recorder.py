@@ -27,6 +27,7 @@ from actors.session.session_messages import ConnectionAttached, Packets
 from actors.session.subscription_actor import Subscription
 from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import SessionSnapshot
+from eventstore.format.stored_properties import on_clock
 from protocol.mqtt.server_packet_decoder import count_server_packets, read_server_packets
 from protocol.mqtt.server_packet_decoder_v5 import read_server_packets_v5
 
@@ -297,7 +298,7 @@ class TraceRecorder:
         self, event: Event, at: Position, payloads: Sequence[bytes] = ()
     ) -> dict[str, Any]:
         """Return the fields of a line about an event."""
-        found, cut = tracelines.event_object(event)
+        found, cut = tracelines.event_object(on_clock(event, self._node.clock.jumped_ms))
         about: dict[str, Any] = {"position": at, "event": found}
         if cut:
             about["cut"] = cut

@@ -310,7 +310,7 @@ _MESSAGES_MADE: dict[type, Callable[[Any], dict[str, Any]]] = {
 
 
 def event_object(event: Event) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return an event as in the log, shortened, and the lengths of its shortened lists.
+    """Return an event, shortened, and the lengths of its shortened lists.
 
     The event can be parsed by ``eventstore.format.event_parsing.parse_event``.
     """

@@ -2,7 +2,7 @@
 
 The caller requests a trace and names its token; lines are published on a subject derived from the
 token, about twenty times a second. A trace ends when it is stopped, with its only actor, or when it
-was not kept for 15 s. ``docs/inspector.md`` describes the lines.
+was not kept for 15 s. ``docs/nats-api.md`` describes the lines.
 
 Without a trace there is no cost: see ``actors.inspection.recorder``.
 """

@@ -8,6 +8,8 @@ called at its start and end. The execution differs:
 - ``tell`` puts an actor with an empty mailbox on the ready list. A *turn* of the dispatcher runs
   ready actors until none is left, then calls ``turn_ended``: everything that one wake-up of the
   event loop causes is decided in one turn, and committed together.
+- Reads of sockets are *gathered* and handled at the beginning of a turn, all in one pass. Those
+  that may wait (``gather_waiting``) cause no turn by themselves until their time is over.
 - A turn that takes longer than ``TURN_SLICE`` is *split*: it yields to the event loop once, then
   continues. Messages from outside that arrive meanwhile belong to the next turn, so the decisions
   of a turn are the same whether it is split or not.
@@ -28,6 +30,7 @@ proxies are not supported, since nothing may block the loop.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,6 +39,7 @@ import pykka
 
 from actors.kernel.actor import DeferredRead, LoopActor
 from actors.kernel.actor_runner import ActorRunner
+from actors.kernel.gathering import Gathering
 from actors.kernel.low_priority import SLICE, LowPriorityQueue
 
 if TYPE_CHECKING:
@@ -54,6 +58,10 @@ _TOGETHER = 16
 """Maximum number of parts of longer work that share a turn."""
 _READS_TOGETHER, _SMALL = 64, 2048
 """Maximum number of reads that share such a part, and maximum bytes of each."""
+_WAITING = 256
+"""Maximum number of reads that wait without a turn."""
+_TIMER_STEP = 0.001
+"""Resolution of the event loop's timers in seconds: what is due in less than that is due."""
 _ABOUT = 0.5
 """Seconds for which a light client counts as active after it has sent something."""
 _AT_WORK = 0.02
@@ -93,6 +101,16 @@ class Kernel(ActorRunner):
         self.take_gathered: Callable[[Sequence[tuple[Any, bytes]]], int] = self._tell_gathered
         """Handles reads of actors, all in one pass; returns how many. It passes the others to the
         actors as messages."""
+        self.gathering = Gathering()
+        """Decides which reads may wait for others."""
+        self.may_wait: Callable[[], bool] = _always
+        """Returns whether any read may wait at present."""
+        self._due = math.inf
+        """When the reads that wait are due; infinite: none waits."""
+        self._timer_due = math.inf
+        """When the next timer for them runs."""
+        self.last_took = 0.0
+        """Duration of the last run in seconds."""
         self._rest: list[LoopActor] = []
         """The rest of a turn that was split."""
         self._split = False
@@ -200,6 +218,42 @@ class Kernel(ActorRunner):
         self._gathered.append((actor, data))
         self.wake()
 
+    @property
+    def scheduled(self) -> bool:
+        """True while a turn will run in this iteration of the event loop or the next one."""
+        return self._scheduled
+
+    def gather_waiting(self, actor: LoopActor, data: bytes, seconds: float) -> None:
+        """Handle a read of an actor in the next turn, which begins after some seconds at most."""
+        free = actor._waiting is None or actor in self._left_of
+        if self._between or not free or self._delay is None or len(self._gathered) >= _WAITING:
+            self.gather(actor, data)
+            return
+        self._gathered.append((actor, data))
+        if not self._scheduled:
+            due = self.clock() + seconds
+            if due < self._due:
+                self._due = due
+                self._start_timer(due, seconds)
+
+    def _start_timer(self, due: float, seconds: float) -> None:
+        if self._delay is not None and due < self._timer_due:
+            self._timer_due = due
+            self._delay(seconds, self._end_wait)
+
+    def _end_wait(self) -> None:
+        """Handle the reads that wait, if they are due."""
+        self._timer_due = math.inf
+        left = self._due - self.clock()
+        if left < _TIMER_STEP:
+            self.wake()
+        elif left < math.inf:
+            self._start_timer(self._due, left)
+
+    def is_waiting(self, actor: LoopActor) -> bool:
+        """Return whether a read of an actor waits for the next turn."""
+        return any(of is actor for of, _ in self._gathered)
+
     def tell_first(self, actor: LoopActor, message: Any) -> None:
         """Like :meth:`tell`, but put the message ahead of all others in the mailbox."""
         if actor._waiting is None:
@@ -220,6 +274,8 @@ class Kernel(ActorRunner):
         """
         reads, self._gathered = self._gathered, []
         waited, self._left = self._left, 0
+        self._due = math.inf
+        self.gathering.end()
         taken = self.take_gathered(reads)
         now = self.clock()
         share = (now - self._read) / taken if taken else 0.0
@@ -351,7 +407,7 @@ class Kernel(ActorRunner):
         self._schedule(self.run_turn)
 
     def _note_length(self) -> None:
-        took = self.clock() - self._began
+        took = self.last_took = self.clock() - self._began
         self.longest = max(self.longest, took)
         if took > max(_LONG, self.longest_work):
             self.longest_work = max(self.longest_work, self._processor() - self._began_work)
@@ -521,3 +577,8 @@ class Kernel(ActorRunner):
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+def _always() -> bool:
+    """Return True."""
+    return True

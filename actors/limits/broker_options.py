@@ -74,6 +74,10 @@ class BrokerOptions:
     or by topic, all messages of a topic to one member."""
     shared_for_mqtt3: bool = True
     """Whether clients below MQTT 5 may share subscriptions."""
+    commit_delay: float = 0.003
+    """Time for which messages may wait for others, to share a record with them."""
+    ack_delay: float = 1.0
+    """Time for which acknowledgements of clients need not be on disk."""
     commit_timeout: float = 30.0
     """Time for which the log may be unwritable before connections are closed."""
     keep: float = 7 * 86_400.0

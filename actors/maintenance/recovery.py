@@ -12,11 +12,12 @@ import structlog
 from actors.maintenance.limits_event import applied_limits
 from actors.maintenance.state_reader import StateReader
 from actors.session.decisions.sharing import shared_in_flight
+from actors.session.node_context import HeldTime
 from actors.session.session_messages import ConnectionDetached
 from eventstore.display import iso
 from eventstore.errors import CorruptLog
 from eventstore.format.events import SessionClosed
-from eventstore.format.node_events import BrokerStarted, BrokerStopped
+from eventstore.format.node_events import BrokerStarted, BrokerStopped, ClockJumped
 from eventstore.format.positions import INDEX_BITS
 from eventstore.format.records import ChainChecker
 from eventstore.log.journal import Journal
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from actors.maintenance.projector import Projector
     from actors.maintenance.state_reader import FollowedState
     from actors.session.node_context import NodeContext
-    from eventstore.format.node_events import ClockJumped, LogEndUnproven
+    from eventstore.format.node_events import LogEndUnproven
     from eventstore.format.records import Record
     from eventstore.log.record_reader import LogTail
     from projections.state.format import ProjectionMark
@@ -43,6 +44,8 @@ _POLL = 0.002
 _FROZEN_AT_ONCE = 16
 _FREEZE_PAUSE = 0.005
 """Number of sessions frozen together, about a millisecond of work, and seconds between batches."""
+_JUMPS_READ = 100
+"""Number of jumps of the clock among which a start looks for the last one seen at a start."""
 _REPORTED_AT_ONCE = 256
 _RESTORED_AT_ONCE = 64
 """Sessions whose subscriptions are restored in one iteration of the event loop."""
@@ -160,7 +163,31 @@ async def _open_journal(node: NodeContext, tail: LogTail) -> ClockJumped | None:
     if log.watermark is not None:
         node.journal.on_durable = log.watermark.write
     await node.writer.start(node.journal)
+    node.held = await _held_time(node, tail.jumps.record)
     return node.journal.jump(jumped, "start") if jumped else None
+
+
+async def _held_time(node: NodeContext, sequence: int) -> HeldTime | None:
+    """Return the time that an earlier start did not count, unless an operator confirmed the clock.
+
+    ``sequence`` is the record with the last jump of the clock; 0: there was none.
+    """
+    ms = 0
+    for _ in range(_JUMPS_READ):
+        if sequence < max(1, node.log.first):
+            return None
+        try:
+            (record,) = await node.log.read_some([sequence])
+        except CorruptLog:
+            return None
+        jumps = [event for _, event in record.events() if isinstance(event, ClockJumped)]
+        if not jumps or jumps[0].seen == "confirmed":
+            return None
+        ms += jumps[0].ms
+        if jumps[0].seen == "start":
+            return HeldTime(ms, record.steady_ms)
+        sequence = jumps[0].previous
+    return None
 
 
 async def _record_start(node: NodeContext) -> None:

@@ -482,5 +482,6 @@ class Retention:
 
     async def _until_whole(self, sequence: int) -> None:
         journal = self._node.journal
+        journal.flush()
         while journal.last_complete_turn < sequence and not journal.idle:  # noqa: ASYNC110 - the disk's pace
             await asyncio.sleep(_POLL)

@@ -114,6 +114,7 @@ class StateDigestService:
 
     def _answer(self, request: dict[str, Any]) -> bytes:
         self._forget()
+        self._node.journal.flush()  # the caller reads the log up to the position of the answer
         fields = set(request)
         if not fields:
             return self._begin(self._state())

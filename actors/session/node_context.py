@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pykka
 import structlog
@@ -70,6 +70,15 @@ T = TypeVar("T")
 _log = structlog.get_logger("foldmq")
 
 
+class HeldTime(NamedTuple):
+    """Time off that a start did not count, because the clock might be wrong."""
+
+    ms: int
+    """Milliseconds, by the clock as it is now."""
+    until_ms: int
+    """Steady time of that start."""
+
+
 class NodeContext:
     """Shared state of the actors of a node.
 
@@ -95,6 +104,7 @@ class NodeContext:
         "exchange",
         "failed",
         "handing_over",
+        "held",
         "journal",
         "kernel",
         "last_jump",
@@ -141,6 +151,8 @@ class NodeContext:
         """The time of the log."""
         self.last_jump: tuple[ClockJumped, Position, int] | None = None
         """The last jump of the clock since the start, its position and steady time."""
+        self.held: HeldTime | None = None
+        """The time off that the last start with a jump of the clock did not count, if any."""
         self.root = root
         """The actor that supervises connections and sessions."""
         self.directory: SessionDirectory
@@ -235,6 +247,10 @@ class NodeContext:
         at, ms = self.emit(event), event.ms
         self.last_jump = event, at, self.clock.steady_ms()
         self.counters.clock_jumps += 1
+        if event.seen == "start":
+            self.held = HeldTime(ms, self.clock.steady_ms())
+        elif self.held is not None:  # the clock was wrong at the start, or is wrong now
+            self.held = self.held._replace(ms=self.held.ms + ms)
         if event.seen == "running":
             self.counters.started_ms += ms
             if self.reload is not None:
@@ -246,8 +262,9 @@ class NodeContext:
         else:
             what = (
                 "the last record of the log is older than max_clock_gap: this time does not count, "
-                "and nothing expires because of it; foldmq sessions purge removes sessions that "
-                "should have, and with max_clock_gap = 0 any time counts at later starts"
+                "and nothing expires because of it; if the clock is right, foldmq confirm-clock "
+                "removes the sessions that should have expired, and with max_clock_gap = 0 any "
+                "time counts at later starts"
             )
         _log.warning(what, by=duration(abs(ms)), position=format_position(at))
 

@@ -20,7 +20,7 @@ import structlog
 from actors.transports.file_descriptors import EXHAUSTED, Descriptors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
 _log = structlog.get_logger("foldmq")
 
@@ -213,6 +213,18 @@ class Acceptor(SocketAcceptor):
         self._taking.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("connection not accepted", exc_info=error)
+
+
+def start_acceptors(
+    acceptors: Iterable[Acceptor], clients: Sequence[socket.socket]
+) -> list[Acceptor]:
+    """Start the acceptors of a listener; the last one takes clients accepted before a restart."""
+    started = list(acceptors)
+    for acceptor in started:
+        acceptor.start()
+    for client in clients:
+        started[-1].adopt(client)
+    return started
 
 
 def listening_socket(family: socket.AddressFamily, address: Any, backlog: int) -> socket.socket:

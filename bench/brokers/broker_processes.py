@@ -10,9 +10,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -175,8 +176,12 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(broker: Broker, work: Path) -> Iterator[Running]:
-    """Run ``broker`` in the directory ``work`` until the block ends."""
+def running(
+    broker: Broker, work: Path, settings: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Running]:
+    """Run ``broker`` in the directory ``work`` until the block ends; ``settings`` are added to its
+    environment.
+    """
     port = free_port()
     log = work / f"{broker.name}.log"
     root = broker.root if issubclass(broker, Foldmq) else ROOT
@@ -185,7 +190,7 @@ def running(broker: Broker, work: Path) -> Iterator[Running]:
         process = subprocess.Popen(
             broker.command(port, work),
             cwd=root,
-            env={**os.environ, "PYTHONPATH": str(root)},
+            env={**os.environ, "PYTHONPATH": str(root), **settings},
             stdout=sink,
             stderr=subprocess.STDOUT,
         )

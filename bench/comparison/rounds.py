@@ -54,7 +54,7 @@ def _run(load: Load, broker: Broker, options: argparse.Namespace) -> Result:
     arguments = load.command(broker.name, quick=options.quick)
     with (
         tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as work,
-        running(broker, Path(work)) as server,
+        running(broker, Path(work), load.settings if broker is Foldmq else {}) as server,
     ):
         nats = server.nats_pid() if issubclass(broker, Foldmq) else None
         return run_load(arguments, server.port, server.pid, nats)

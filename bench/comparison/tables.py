@@ -1,4 +1,4 @@
-"""Tables of a run for docs/benchmarks.md, and its line for bench/history.jsonl."""
+"""Tables of a run for bench/results.md, and its line for bench/history.jsonl."""
 
 import datetime as dt
 import json
@@ -140,7 +140,7 @@ def replaced(text: str, group: str, content: str) -> str:
     begin, end = f"<!-- make bench: {group} -->", f"<!-- end of {group} -->"
     marked = re.compile(f"({re.escape(begin)}\n).*?({re.escape(end)})", re.DOTALL)
     if len(marked.findall(text)) != 1:
-        raise BenchError(f"docs/benchmarks.md must have exactly one part between {begin} and {end}")
+        raise BenchError(f"bench/results.md must have exactly one part between {begin} and {end}")
     return marked.sub(lambda found: f"{found[1]}\n{content}\n\n{found[2]}", text)
 
 

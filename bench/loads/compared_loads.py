@@ -1,5 +1,7 @@
 """Loads that every broker runs: those of devices, and those in bulk."""
 
+from collections.abc import Mapping
+
 from bench.measuring.metrics import BULK, DEVICES, Load, Metric, Phase, Result, Target, value
 
 
@@ -14,6 +16,31 @@ def _latency(percentile: str, *targets: Target, compared: bool = True) -> Metric
 
 def _received(*targets: Target) -> tuple[Metric, ...]:
     return (Metric("delivered", "/s", value("recv_per_s"), targets, phase=Phase()),)
+
+
+def _cost(result: Result) -> float | None:
+    """Return microseconds of processor time for each message, of the broker and what it started."""
+    cost = Phase().cost(result)
+    return None if cost is None else sum(cost)
+
+
+def _at_rate(
+    name: str, rate: int, cost_us: int, p50_ms: float, settings: Mapping[str, str] | None = None
+) -> Load:
+    """Return a load of 50 publishers, each with a subscriber of its own, with goals."""
+    return Load(
+        name,
+        DEVICES,
+        f"pubsub -p 50 -s 50 -t 50 --topic-by-pub -q 1 -w 1000 -T 300 -r {rate}",
+        20 * rate,
+        (
+            Metric("cost", "us each", _cost, (Target(cost_us, at_most=True, aim=True),), less=True,
+                   phase=Phase()),
+            _latency("p50", Target(p50_ms, at_most=True, aim=True), compared=False),
+            _latency("p99", compared=False),
+        ),
+        settings=settings or {},
+    )  # fmt: skip
 
 
 def _aim(factor: float) -> Target:
@@ -53,6 +80,11 @@ _OF_DEVICES = (
         (_latency("p50", Target(3, at_most=True, aim=True)), _latency("p99", compared=False)),
         {"nats": 10_000},
     ),
+    _at_rate("rate50", 50, 1200, 3),
+    _at_rate("rate200", 200, 650, 3),
+    _at_rate("rate200-sd", 200, 420, 12, {"FOLDMQ_COMMIT_DELAY": "10ms"}),
+    _at_rate("rate1000", 1000, 190, 3),
+    _at_rate("rate3000", 3000, 100, 3),
     Load(
         "pub",
         DEVICES,

@@ -75,6 +75,8 @@ class Load:
     count: int
     metrics: tuple[Metric, ...]
     counts: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Environment of foldmq, but not of its release, which may not have these settings."""
 
     def command(self, broker: str, *, quick: bool) -> list[str]:
         count = self.counts.get(broker, self.count)

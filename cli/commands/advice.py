@@ -37,6 +37,8 @@ class Advice(NamedTuple):
     cause: str
     next: str
     """The next command."""
+    client: str | None = None
+    """The client that it is about, if it has a session."""
 
 
 def merge_advice(problems: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -76,7 +78,7 @@ def advise(problem: Mapping[str, Any]) -> Advice:
     title, evidence, cause, command = describe(problem)
     if not problem.get("lasts", True):
         severity, title = "notice", _PAST[problem["code"]]
-    return Advice(severity, text.name(client), title, evidence, cause, command)
+    return Advice(severity, text.name(client), title, evidence, cause, command, client)
 
 
 def most_urgent_first(advice: Iterable[Advice]) -> list[Advice]:

@@ -31,6 +31,21 @@ _MIN_SECONDS: Final = 60.0
 """Minimum uptime in seconds for a known rate of writing."""
 
 
+_SLOW_COMMIT, _SLOW_DISK_DELAY, _ENOUGH_RECORDS = 0.006, 0.01, 1000
+"""Seconds until a record is on disk, from which a longer ``commit_delay`` is worth it; that delay;
+and number of records from which that is known."""
+
+
+def _is_slow_disk(status: Mapping[str, Any]) -> bool:
+    """Return whether most records were on disk late, and messages hardly wait for each other."""
+    commit, delay = status.get("commit"), (status.get("log") or {}).get("commit_delay")
+    if not commit or delay is None or delay >= _SLOW_DISK_DELAY:
+        return False
+    counts = zip(commit["bounds"], commit["counts"], strict=False)
+    quick = sum(count for bound, count in counts if bound <= _SLOW_COMMIT)
+    return bool(commit["count"] >= _ENOUGH_RECORDS and 2 * quick < commit["count"])
+
+
 def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterator[Advice]:
     """Yield the problems of a broker, without those of the disk.
 
@@ -87,6 +102,17 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
     jump = (status.get("clock") or {}).get("last")
     if jump is not None and jump["age_ms"] < _HOUR_MS:
         yield _clock_advice(jump)
+    if _is_slow_disk(status):
+        yield Advice(
+            "notice",
+            "the log",
+            "is on a slow disk",
+            f"most records took more than {_SLOW_COMMIT * 1000:.0f} ms to be on disk",
+            "each record waits for the disk, as with an SD card: messages that wait for others "
+            f"share records (setting commit_delay = {_SLOW_DISK_DELAY * 1000:.0f}ms), which saves "
+            "most of the writes",
+            "foldmq status",
+        )
     for line in behind:
         yield Advice(
             "problem",
@@ -159,8 +185,9 @@ def _clock_advice(jump: Mapping[str, Any]) -> Advice:
     else:
         cause = (
             "at the start the last record of the log was older than max_clock_gap: the broker was "
-            "off for that long, or the clock is wrong; foldmq sessions purge removes sessions that "
-            "should have expired, and with max_clock_gap = 0 any time counts at later starts"
+            "off for that long, or the clock is wrong; if it is right, foldmq confirm-clock "
+            "removes the sessions that should have expired, and with max_clock_gap = 0 any time "
+            "counts at later starts"
         )
     return Advice(
         "warning",

@@ -66,7 +66,9 @@ async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
     advice = [one._replace(next=commands.complete(one.next)) for one in advice]
     if as_json:
         for one in advice:
-            sys.stdout.write(text.json_line(dict(zip(_CODES, one, strict=True))) + "\n")
+            sys.stdout.write(
+                text.json_line(dict(zip(_CODES, one[: len(_CODES)], strict=True))) + "\n"
+            )
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
         where = brokers.title if about is None else text.name(about)
@@ -127,7 +129,9 @@ def _of_log(advice: Advice, log: str) -> Advice:
     command = advice.next
     if command.startswith(_ONE_LOG):
         command += f" --node {log}"
-    return advice._replace(subject=f"{advice.subject} of log {text.name(log)}", next=command)
+    of_log = f"log {text.name(log)}"
+    subject = of_log if advice.subject == "the log" else f"{advice.subject} of {of_log}"
+    return advice._replace(subject=subject, next=command)
 
 
 def no_answers(brokers: LogBrokers) -> list[Advice]:

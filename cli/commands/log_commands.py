@@ -122,19 +122,25 @@ def _usage(
     end: Annotated[
         str | None, typer.Option("--to", metavar="POS|TIME", help="End at this point.")
     ] = None,
+    unheard: Annotated[
+        bool,
+        typer.Option(
+            "--unheard", help="Only topics that no subscription matches at the end; all levels."
+        ),
+    ] = False,
     as_json: _Json = False,
 ) -> None:
     """Show which topics or clients use the disk.
 
     Payloads and properties count for their message, the rest of each record is divided equally
-    among its entries. Reads the whole log, or the part from --from to --to. Of a broker with
-    several logs all are added up, unless --node names one.
+    among its entries. At most 10,000 topics are told apart. Reads the whole log, or the part from
+    --from to --to. Of a broker with several logs all are added up, unless --node names one.
     """
     from cli.commands import log_usage
 
     given = context.obj
     flags = source.over(given) if isinstance(given, SourceFlags) else source
-    asked = log_usage.usage_options(by, levels, top, (start, end), as_json=as_json)
+    asked = log_usage.usage_options(by, levels, top, (start, end), unheard=unheard, as_json=as_json)
     log_usage.run_usage(flags, asked)
 
 

@@ -281,7 +281,9 @@ class _EventPrinter:
 
     def _object(self, entry: EventEntry) -> str:
         area = entry.area if self._look.payload else None
-        found = event_object(entry.event, entry.at, entry.time_ms, self._topics, area)
+        found = event_object(
+            entry.event, entry.at, entry.time_ms, self._topics, area, entry.jumped_ms
+        )
         if entry.cause:
             found["cause"] = entry.cause
         if self._log:

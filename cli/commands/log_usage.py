@@ -23,6 +23,9 @@ from cli.logs.source import write_notice
 from eventstore.display import log_prefix
 from eventstore.errors import UsageError
 from projections.past.disk_use import DiskUse, sizes_by_levels
+from projections.past.replay import Replay
+from protocol.mqtt.shared_filters import split_share
+from protocol.mqtt.topic_trie import FilterTrie
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,16 +45,25 @@ class UsageOptions:
     levels: int
     top: int
     bounds: tuple[str | None, str | None]
+    unheard: bool
     as_json: bool
 
 
 def usage_options(
-    by: str, levels: int, top: int, bounds: tuple[str | None, str | None], *, as_json: bool
+    by: str,
+    levels: int,
+    top: int,
+    bounds: tuple[str | None, str | None],
+    *,
+    unheard: bool,
+    as_json: bool,
 ) -> UsageOptions:
     """Return the options from the flags; raises UsageError."""
     if by not in _BY:
         raise UsageError(f"--by {text.escaped(by)}: must be one of {', '.join(_BY)}")
-    return UsageOptions(by, levels, top, bounds, as_json)
+    if unheard and by != "topic":
+        raise UsageError("--unheard needs --by topic")
+    return UsageOptions(by, levels, top, bounds, unheard, as_json)
 
 
 def run_usage(flags: SourceFlags, asked: UsageOptions) -> None:
@@ -59,10 +71,19 @@ def run_usage(flags: SourceFlags, asked: UsageOptions) -> None:
 
     A log of several that cannot be read is left out, and IncompleteLogs raised at the end.
     """
-    logs, uses = asyncio.run(_read(flags, asked))
+    heard: FilterTrie[None] = FilterTrie()
+    logs, uses = asyncio.run(_read(flags, asked, heard))
     if uses:
         use = functools.reduce(DiskUse.merged, uses.values())
-        found = use.clients if asked.by == "client" else sizes_by_levels(use.topics, asked.levels)
+        found: Mapping[str | None, int] = (
+            use.clients if asked.by == "client" else sizes_by_levels(use.topics, asked.levels)
+        )
+        if asked.unheard:
+            found = {
+                topic: size
+                for topic, size in use.topics.items()
+                if topic is not None and not heard.match(topic)
+            }
         if asked.as_json:
             sys.stdout.write(text.json_line(_object(logs, uses, found, asked)) + "\n")
         else:
@@ -71,8 +92,13 @@ def run_usage(flags: SourceFlags, asked: UsageOptions) -> None:
     logs.check_read()
 
 
-async def _read(flags: SourceFlags, asked: UsageOptions) -> tuple[Logs, dict[str, DiskUse]]:
-    """Return the logs, and the disk use by log."""
+async def _read(
+    flags: SourceFlags, asked: UsageOptions, heard: FilterTrie[None]
+) -> tuple[Logs, dict[str, DiskUse]]:
+    """Return the logs, and the disk use by log.
+
+    With ``unheard``, add the topic filters of all subscriptions at the end to ``heard``.
+    """
     start, end = (None if one is None else parse_point(one) for one in asked.bounds)
     uses: dict[str, DiskUse] = {}
     async with open_logs(flags, partly=True) as logs:
@@ -84,12 +110,19 @@ async def _read(flags: SourceFlags, asked: UsageOptions) -> tuple[Logs, dict[str
                 if source.cut is not None and start is None:
                     write_notice(log_prefix(log) + source.beginning())
                 first = (await start_at(source, start)).sequence
-                last = (await end_at(source, end)).sequence
+                until = await end_at(source, end)
+                last = until.sequence
                 with progress("reading", max(0, last - first + 1)) as shown:
                     async for record in source.records(first, last):
                         if is_between(record.time_ms, start, end):
                             use.take(record, len(cast("bytes", record.payload.obj)))
                         shown(use.records)
+                if asked.unheard:
+                    replay = Replay(source, last, None, progress)
+                    await replay.to(until)
+                    for state in replay.state.sessions.values():
+                        for held in state.active():
+                            heard.insert(split_share(held.filter)[1], held.filter, value=None)
                 uses[log] = use
     return logs, uses
 

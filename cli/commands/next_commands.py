@@ -14,7 +14,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from cli.settings.log_settings import NATS_SETTINGS, PATH_SETTINGS
 from cli.settings.setting_sources import PREFIX, flag_of
+from eventstore.nats.server_urls import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,18 +36,6 @@ _WITH_FLAGS: Final = frozenset(
     }
 )
 """Commands with flags that select the broker."""
-_OF_CONNECTION: Final = (
-    "nats_url",
-    "nats_user",
-    "nats_password_file",
-    "nats_creds",
-    "nats_nkey",
-    "nats_ca",
-    "nats_cert",
-    "nats_key",
-    "nats_domain",
-)
-_PATHS: Final = frozenset({"data_dir", "config", *(one for one in _OF_CONNECTION[2:-1])})
 
 
 def shell_word(name: str) -> str:
@@ -81,14 +71,22 @@ class NextCommands:
     ) -> None:
         given: dict[str, object] = {}
         if elsewhere:
-            for name in _OF_CONNECTION:
+            for name in NATS_SETTINGS:
                 if value := os.environ.get(PREFIX + name.upper()):
                     given[name] = value
         given |= flags.settings
         if flags.config is not None:
             given["config"] = flags.config
         given.pop("nats_password", None)  # never shown
+        if "nats_url" in given:
+            given["nats_url"] = without_secrets(str(given["nats_url"]))
         self._node = flags.node
+        cluster = os.environ.get(f"{PREFIX}CLUSTER") if elsewhere else None
+        if cluster is not None and flags.node is None and flags.config is None:
+            # The data directory would select this node, which may not lead.
+            given.pop("data_dir", None)
+            if os.environ.get(f"{PREFIX}PARTITIONS", "1") == "1":
+                self._node = cluster
         self._flags = [
             f"{flag_of(name)} {shlex.quote(_absolute(name, value) if elsewhere else str(value))}"
             for name, value in given.items()
@@ -117,7 +115,7 @@ class NextCommands:
 
 
 def _absolute(name: str, value: object) -> str:
-    return str(Path(str(value)).absolute()) if name in _PATHS else str(value)
+    return str(Path(str(value)).absolute()) if name in (*PATH_SETTINGS, "config") else str(value)
 
 
 def _program(*, elsewhere: bool) -> str:

@@ -1,4 +1,4 @@
-"""The commands for a running broker: nodes, actors, sessions, retained, subscriptions."""
+"""The commands for a running broker: nodes, actors, sessions, retained, subscriptions, topics."""
 
 from typing import Annotated
 
@@ -56,7 +56,9 @@ def register_operator_commands(app: Program) -> None:
     app.add_typer(retained_app, name="retained", help="List, print and remove retained messages.")
     app.add_typer(nodes_app, name="nodes")
     app.command("subscriptions")(_subscriptions)
+    app.command("topics")(_topics)
     app.command("reload")(_reload)
+    app.command("confirm-clock")(_confirm_clock)
 
 
 # Other commands do not load the packages that query the broker.
@@ -292,8 +294,8 @@ def _sessions_ls(
     """List the sessions.
 
     Drops, reconnects and takeovers are counted across restarts; foldmq sessions show says since
-    when. Sort keys: queued, queued_bytes, inflight, subscriptions, dropped, connects, takeovers,
-    offline, client.
+    when. Sort keys: queued, bytes (of the queue), inflight, subscriptions, dropped, connects,
+    takeovers, rate (messages in and out per second), rate_in, rate_out, offline, client.
     """
     from cli.commands import session_list
 
@@ -456,6 +458,31 @@ def _subscriptions(
 
 
 @with_broker_flags
+def _topics(
+    source: SourceFlags,
+    unheard: Annotated[
+        bool, typer.Option("--unheard", help="Only topics that no subscription matches.")
+    ] = False,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--seconds", metavar="SECONDS", min=0.5, max=60, help="How long to count messages."
+        ),
+    ] = 5.0,
+    limit: _Limit = None,
+    as_json: _JsonLines = False,
+) -> None:
+    """List the topics that messages are published on.
+
+    Counts the messages of all QoS for some seconds, of large batches a sample. For the past there
+    is 'foldmq log usage --unheard'.
+    """
+    from cli.commands import topic_list
+
+    topic_list.run_topics(source, seconds, limit, unheard=unheard, as_json=as_json)
+
+
+@with_broker_flags
 def _reload(source: SourceFlags) -> None:
     """Make a running broker read its settings again.
 
@@ -466,3 +493,17 @@ def _reload(source: SourceFlags) -> None:
     from cli.commands import reload
 
     reload.reload_settings(source)
+
+
+@with_broker_flags
+def _confirm_clock(source: SourceFlags) -> None:
+    """Say that the clock is right: the time off before the last start counts.
+
+    A start more than max_clock_gap after the last record of the log does not count that time, as
+    the clock may be wrong. Confirming removes the sessions that were offline before the start and
+    have expired by the clock. The others keep the time that they had left. Exits with 1 if all
+    time counts already.
+    """
+    from cli.commands import confirm_clock
+
+    confirm_clock.confirm_clock(source)

@@ -13,8 +13,8 @@ from eventstore.errors import UsageError
 from eventstore.reasons import close_words
 
 _BY_BROKER = ("queued", "queued_bytes", "inflight", "subscriptions")
-_HERE = ("dropped", "connects", "takeovers")
-_ORDERS = [*_BY_BROKER, *_HERE, "offline", "client"]
+_HERE = ("dropped", "connects", "takeovers", "rate_in", "rate_out")
+_ORDERS = [*_BY_BROKER, "bytes", *_HERE, "rate", "offline", "client"]
 
 
 def run_sessions(
@@ -29,6 +29,7 @@ def run_sessions(
 ) -> None:
     """Print the selected sessions; raises UsageError."""
     check_order(sort, _ORDERS)
+    sort = "queued_bytes" if sort == "bytes" else sort  # as the column is called
     if connected and older_than is not None:
         raise UsageError("--connected and --older-than cannot be combined")
     wanted = session_selection(match, connected, older_than)
@@ -74,20 +75,25 @@ async def _run(
     elif sort == "offline":
         rows.sort(key=lambda row: (row["closed_ms"] is None, row["closed_ms"]))
     elif sort is not None:
-        rows.sort(key=lambda row: row[sort], reverse=True)
-    show(rows[:limit], total, "session", session_columns(), brokers, as_json=as_json)
+        keys = ("rate_in", "rate_out") if sort == "rate" else (sort,)
+        # Sessions that are not connected have no rates.
+        rows.sort(key=lambda row: sum(-1 if row[key] is None else row[key] for key in keys))
+        rows.reverse()
+    show(rows[:limit], total, "session", session_columns(sort or ""), brokers, as_json=as_json)
 
 
-def session_columns() -> list[Column[Row]]:
-    """Return the columns of a list of sessions."""
+def session_columns(sort: str = "") -> list[Column[Row]]:
+    """Return the columns of a list of sessions; the one that it is sorted by is always shown."""
     now_ms = round(time.time() * 1000)
+    no_rates = not sort.startswith("rate")
+    width = 0 if sort == "queued_bytes" else 110
     return [
         Column("STATE", session_state, style=lambda row: "green" if row["connected"] else "dim"),
         Column("SINCE", lambda row: _offline_for(row, now_ms), right=True),
         Column("SUBSCR.", lambda row: row["subscriptions"], right=True, wide=True),
         Column("IN FLIGHT", lambda row: row["inflight"], right=True),
         Column("QUEUED", lambda row: row["queued"], right=True),
-        Column("BYTES", lambda row: text.size(row["queued_bytes"]), right=True, least_width=110),
+        Column("BYTES", lambda row: text.size(row["queued_bytes"]), right=True, least_width=width),
         Column(
             "DROPPED",
             lambda row: counted(row, row.get("dropped", 0)),
@@ -96,8 +102,8 @@ def session_columns() -> list[Column[Row]]:
         ),
         Column("RECONN.", lambda row: counted(row, reconnects(row)), right=True),
         Column("TAKEOV.", lambda row: counted(row, row.get("takeovers", 0)), right=True, wide=True),
-        Column("IN/S", lambda row: rate(row.get("rate_in")), right=True, wide=True),
-        Column("OUT/S", lambda row: rate(row.get("rate_out")), right=True, wide=True),
+        Column("IN/S", lambda row: rate(row.get("rate_in")), right=True, wide=no_rates),
+        Column("OUT/S", lambda row: rate(row.get("rate_out")), right=True, wide=no_rates),
         Column("LAST END", _last_end, wide=True, ready=True),
         Column(
             "EXPIRES", lambda row: _left(row["expires_ms"], now_ms), right=True, least_width=150

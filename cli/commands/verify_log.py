@@ -9,6 +9,7 @@ from typing import NamedTuple
 from cli.common import text
 from cli.common.progress_bar import progress
 from cli.logs.logs import Logs, open_logs
+from cli.logs.point_resolution import jump_notes
 from cli.logs.source_flags import SourceFlags
 from eventstore.display import log_prefix
 from eventstore.format.positions import sequence_of
@@ -16,7 +17,7 @@ from eventstore.reading.log_source import LogSource
 from projections.audit.exchange_audit import ExchangeAudit, audit_exchange
 from projections.audit.log_verifier import LogVerifier, verify_log
 from projections.audit.rule_table import Violation
-from projections.log_proof import NO_MARK, doubt_object, proven_spans, spans_text, statement
+from projections.log_proof import NO_MARK, proof_object, proven_spans, spans_text, statement
 
 _MAX_PROBLEMS = 100
 
@@ -83,15 +84,10 @@ async def _verify(source: LogSource, log: str, *, as_json: bool) -> _Verified:
         }
         found = {"records": verifier.records, "entries": verifier.entries, **times}
         found["first_record"] = source.begin
-        proven = [
-            {"from": text.iso(begin), "to": text.iso(end)}
-            for begin, end in _verified_spans(verifier)
-        ]
-        doubts = [doubt_object(one) for one in verifier.proof.doubts]
         rest = {
             "void_parts": verifier.void,
-            "proven": proven,
-            "not_proven": doubts,
+            **proof_object(_verified_spans(verifier), verifier.proof.doubts),
+            "clock_jumps": [{"record": record, "ms": ms} for record, ms in verifier.jumps],
             **problems.fields(),
         }
         sys.stdout.write(text.json_line({**({"log": log} if log else {}), **found, **rest}) + "\n")
@@ -100,9 +96,9 @@ async def _verify(source: LogSource, log: str, *, as_json: bool) -> _Verified:
             sys.stdout.write(problems.prefix + source.beginning() + "\n")
         summary = verification_summary(verifier, problems.count, source.where)
         sys.stdout.write(f"{problems.prefix}{summary}\n")
-        for doubt in verifier.proof.doubts:
-            sys.stdout.write(f"{problems.prefix}{statement(doubt)}\n")
-        if source.noted is None and source.unproven is None and source.last:
+        for note in (*map(statement, verifier.proof.doubts), *jump_notes(verifier.jumps)):
+            sys.stdout.write(f"{problems.prefix}{note}\n")
+        if source.without_mark:
             sys.stdout.write(f"{problems.prefix}{NO_MARK}\n")
     return _Verified(verifier, not problems.count)
 

@@ -14,7 +14,7 @@ from eventstore.display import log_prefix
 from eventstore.errors import CutMeanwhile
 from eventstore.format.positions import Position, format_position
 from eventstore.reading.log_source import LogSource
-from projections.log_proof import statement
+from projections.log_proof import NO_MARK, proof_object, spans_text, statement
 from projections.past.comparison import MARK, SESSION, Difference
 from projections.past.divergence import Divergence, FieldDifference
 from projections.past.state_verification import StateVerification, VerificationOutcome
@@ -67,7 +67,7 @@ class _Verification:
             for log in [log for log in logs if log not in self._equal]:
                 with logs.of(log):
                     outcome = await self._outcome(logs[log])
-                    self._print(log, outcome)
+                    self._print(log, logs[log], outcome)
                     self._equal[log] = outcome.equal
         cut = [one for one in logs.errors.values() if isinstance(one, CutMeanwhile)]
         if cut and not last:
@@ -91,12 +91,15 @@ class _Verification:
             broker = StateClient(source, node)
         return await StateVerification(source, node, broker, self._session, progress).outcome()
 
-    def _print(self, log: str, outcome: VerificationOutcome) -> None:
+    def _print(self, log: str, source: LogSource, outcome: VerificationOutcome) -> None:
         if self._as_json:
             found = verification_object(outcome)
             sys.stdout.write(text.json_line({"log": log, **found} if log else found) + "\n")
             return
-        for line in verification_lines(outcome):
+        lines = [*verification_lines(outcome)]
+        if outcome.said is None and source.without_mark:
+            lines.append(NO_MARK)
+        for line in lines:
             prefix = "" if line.startswith(" ") else log_prefix(log)
             sys.stdout.write(f"{prefix}{line}\n")
 
@@ -121,12 +124,13 @@ def verification_lines(outcome: VerificationOutcome) -> Iterator[str]:
         counts = _counts(outcome, len(found.sessions), len(found.retained))
         of_mark = f", as of record {found.mark.sequence}" if found.mark is not None else ""
         yield f"equal: {counts} in the projections{of_mark}"
-    if found is not None and found.mark is not None:
-        yield from map(statement, found.mark.doubts)
     if found is not None and found.useless is not None:
         yield f"a start would ignore the projections and read the whole log: {found.useless}"
     if not outcome.equal:
         yield _verdict(outcome)
+    if outcome.proven:
+        yield f"this holds for the log {spans_text(outcome.proven)}"
+    yield from map(statement, outcome.doubts)
 
 
 def _counts(outcome: VerificationOutcome, sessions: int, retained: int) -> str:
@@ -217,6 +221,7 @@ def verification_object(outcome: VerificationOutcome) -> dict[str, object]:
         "projections": projections,
         "differences": [_object(one) for one in outcome.divergences],
         "more": outcome.more,
+        **proof_object(outcome.proven, outcome.doubts),
     }
 
 

@@ -1,16 +1,14 @@
 """``foldmq why``: prints what happened to a message."""
 
 import asyncio
-import contextlib
 import sys
 import time
 
 from cli.common import text
 from cli.common.colour import has_colours, painted
 from cli.common.progress_bar import progress
-from cli.logs.node_logs import flags_of_session, open_node_logs
+from cli.logs.logs import flags_of_session, open_logs
 from cli.logs.point_resolution import parse_point, point_at, write_clock_notes
-from cli.logs.source import open_source
 from cli.logs.source_flags import SourceFlags
 from cli.logs.topic_flags import check_filter
 from eventstore.errors import CutOff, NotFound, UsageError, naming_log
@@ -63,30 +61,24 @@ async def _run(
     moment = parse_point(when) if when is not None else None
     place = _position(where) if where is not None else None
     flags = flags_of_session(flags, client)
-    async with contextlib.AsyncExitStack() as stack:
-        logs = await stack.enter_async_context(open_node_logs(flags))
-        anywhere = topic is not None and client is None and flags.node is None and bool(logs)
-        if logs and flags.node is not None:
-            source = logs[flags.node]
-        elif anywhere:
-            source = next(iter(logs.values()))
-        else:
-            source = await stack.enter_async_context(open_source(flags))
-        for name, one in (logs or {"": source}).items():
-            with naming_log(name):
+    async with open_logs(flags, whole=True) as logs:
+        anywhere = topic is not None and client is None and flags.node is None and logs.several
+        home = next(iter(logs)) if anywhere else logs.home(flags.node)
+        source = logs[home]
+        for log, one in logs.items():
+            with naming_log(log):
                 one.require_whole()
         ref = await message_at(source, place) if place is not None else None
         until = None
-        await write_clock_notes(logs or {"": source}, moment)
+        await write_clock_notes(logs, moment)
         if moment is not None and not anywhere:
             point = await point_at(source, moment)
             until = position(point.sequence, point.index)
-        log = flags.node if logs else None
         wanted = WantedStories(topic, client, last, ref, until, moment)
         if topic is not None and anywhere:
             groups = await published_anywhere(logs, topic, last, moment, progress)
         else:
-            groups = await find_histories(source, logs, log, wanted, progress)
+            groups = await find_histories(logs, home, wanted, progress)
         found = [one for group in groups for one in group]
         explanation = ""
         if not found and topic is not None:
@@ -101,7 +93,7 @@ async def _run(
     if not found:
         cut = f"; {source.beginning()}" if source.cut is not None else ""
         by = f" until {text.escaped(when)}" if when is not None else ""
-        which = f"logs of {', '.join(logs)} record" if logs else "log records"
+        which = f"logs of {', '.join(logs)} record" if logs.several else "log records"
         known = f"the {which} no message on {text.name(topic or '')}{by}{cut}"
         raise NotFound(f"{known}; {explanation}")
     _write(found, flags.node, client, as_json=as_json)

@@ -1,7 +1,7 @@
 """The process that writes the index beside ``foldmq serve``.
 
 It runs only while there is something to index, with the lowest priority, and never outlives the
-broker.
+broker. Its start costs as much as thousands of records, so it is rare.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger("foldmq")
 
 _LOOK_SECONDS = 10.0
+_MANY_RECORDS, _RARELY_SECONDS = 16_384, 600.0
+"""Number of new records from which the process is started, and seconds after the start of the
+broker or the end of the process from which it is started for a single segment."""
 _BACKOFF_SECONDS = (10.0, 600.0)
 _STOP_SECONDS = 3.0
 
@@ -58,11 +61,13 @@ class IndexProcess:
     async def _keep(
         self, datadir: DataDir, environment: Mapping[str, str], last: Callable[[], int]
     ) -> None:
-        """Start the process whenever there are enough records for a segment."""
-        indexed, delay = 0, _BACKOFF_SECONDS[0]
+        """Start the process whenever there are many records, or rarely, enough for a segment."""
+        now = asyncio.get_running_loop().time
+        indexed, delay, rested_from = 0, _BACKOFF_SECONDS[0], now()
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            if last() - indexed < SEGMENT_RECORDS:
+            rested = now() - rested_from >= _RARELY_SECONDS
+            if last() - indexed < (SEGMENT_RECORDS if rested else _MANY_RECORDS):
                 continue
             try:
                 self._process = await _launch(datadir, environment)
@@ -71,7 +76,7 @@ class IndexProcess:
             except OSError as error:
                 code, why = 1, error.strerror or str(error)
             if not code:
-                indexed, delay = last(), _BACKOFF_SECONDS[0]
+                indexed, delay, rested_from = last(), _BACKOFF_SECONDS[0], now()
                 continue
             log.warning("the index of the log is not written", reason=why, again_after_s=delay)
             await asyncio.sleep(delay)

@@ -14,6 +14,7 @@ from cli.logs.source import (
     find_location,
     index_path,
     only_stream,
+    several_found,
     write_index_notice,
     write_notice,
 )
@@ -88,13 +89,21 @@ class Logs(dict[str, LogSource]):
                 )
 
     def only(self, session: str) -> LogSource:
-        """Return the log of a session; raises UsageError if it may be in any of several."""
+        """Return the only log; raises UsageError for a session that may be in any of several."""
         if self.several:
             raise UsageError(
                 f"{name(session)} may be a session of any log: give --node, one of "
                 f"{', '.join(self)}"
             )
         return self[""]
+
+    def home(self, node: str | None) -> str:
+        """Return the name of the log of a node; raises UsageError if several are left."""
+        if not self.several:
+            return ""
+        if node is None:
+            raise several_found(list(self), next(iter(self.values())).where)
+        return node
 
 
 def flags_of_session(flags: SourceFlags, session: str | None) -> SourceFlags:

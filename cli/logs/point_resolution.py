@@ -107,16 +107,9 @@ async def clock_notes(source: LogSource, moments: Iterable[PointSpec | None]) ->
     """
     times = [one.time_ms for one in moments if one is not None and one.time_ms is not None]
     spans = await clock_spans(source) if times else ()
-    jumps = [one for one in spans if one.jump_ms]
-    if not jumps:
+    notes = jump_notes((one.first, one.jump_ms) for one in spans if one.jump_ms)
+    if not notes:
         return []
-    listed = [
-        f"{'forward' if one.jump_ms > 0 else 'back'} by {duration(abs(one.jump_ms))} at record "
-        f"{one.first}"
-        for one in jumps
-    ]
-    more = f" and {len(listed) - _LISTED} times more" if len(listed) > _LISTED else ""
-    notes = [f"the clock jumped {', '.join(listed[-_LISTED:])}{more}: times are not continuous"]
     for moment in times:
         ends = [await last_between(source, one.first - 1, one.last, moment) for one in spans]
         found = [
@@ -130,6 +123,18 @@ async def clock_notes(source: LogSource, moments: Iterable[PointSpec | None]) ->
                 "the first is meant where one is"
             )
     return notes
+
+
+def jump_notes(jumps: Iterable[tuple[int, int]]) -> list[str]:
+    """Return a line about jumps of the clock, or none; each is a record and its milliseconds."""
+    listed = [
+        f"{'forward' if ms > 0 else 'back'} by {duration(abs(ms))} at record {record}"
+        for record, ms in jumps
+    ]
+    if not listed:
+        return []
+    more = f" and {len(listed) - _LISTED} times more" if len(listed) > _LISTED else ""
+    return [f"the clock jumped {', '.join(listed[-_LISTED:])}{more}: times are not continuous"]
 
 
 async def start_at(source: LogSource, moment: PointSpec | None) -> LogPoint:

@@ -87,9 +87,11 @@ def named_stream(flags: SourceFlags) -> str | None:
 def only_stream(streams: list[str], where: str) -> str:
     """Return the stream of the only log; raises UsageError if there are several."""
     if len(streams) > 1:
-        nodes = ", ".join(stream.removeprefix(LOG_STREAM_PREFIX) for stream in streams[:_LISTED])
-        more = ", ..." if len(streams) > _LISTED else ""
-        raise UsageError(
-            f"there are {len(streams)} logs on {where}: give --node, one of {nodes}{more}"
-        )
+        raise several_found([one.removeprefix(LOG_STREAM_PREFIX) for one in streams], where)
     return streams[0]
+
+
+def several_found(logs: list[str], where: str) -> UsageError:
+    """Return the error that one of several logs has to be named."""
+    listed = ", ".join(logs[:_LISTED]) + (", ..." if len(logs) > _LISTED else "")
+    return UsageError(f"there are {len(logs)} logs on {where}: give --node, one of {listed}")

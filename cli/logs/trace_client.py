@@ -32,7 +32,7 @@ class Portion:
     """Lines of a trace with notes about missing lines and the end."""
 
     lines: list[dict[str, Any]]
-    """As ``docs/inspector.md`` describes them."""
+    """As ``docs/nats-api.md`` describes them."""
     skipped: int = 0
     """Number of lines that the broker skipped above the rate limit."""
     lost: bool = False

@@ -62,6 +62,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "cli.commands.operator_commands",
                 "Make a running broker read its settings again.",
             ),
+            CommandEntry(
+                "confirm-clock",
+                "cli.commands.operator_commands",
+                "Say that the clock is right: the time off before the last start counts.",
+            ),
             CommandEntry("top", "cli.top.top_commands", "Monitor a running broker."),
             CommandEntry(
                 "sessions",
@@ -72,6 +77,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "subscriptions",
                 "cli.commands.operator_commands",
                 "Show how a message on a topic would be delivered.",
+            ),
+            CommandEntry(
+                "topics",
+                "cli.commands.operator_commands",
+                "List the topics that messages are published on.",
             ),
             CommandEntry(
                 "retained",

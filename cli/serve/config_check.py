@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cli.commands.certificate_advice import advise_on_certificates, certificate_line
 from cli.common import text
 from cli.common.colour import painted
+from cli.common.package_version import version
 from cli.common.units import Address
 from cli.logs.cluster_keys import check_cluster_key
 from cli.serve.auth_factory import Access, make_permissions
@@ -22,9 +23,10 @@ from cli.settings.setting_sources import ConfigError, read_layers
 from cli.settings.settings import Settings, load_settings
 from eventstore.datadir import DataDir
 from eventstore.format.record_size import STORED_MAX, largest_record
+from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 _SUBJECT = "foldmq.log.{}"
@@ -34,13 +36,13 @@ _SECRETS = ("nats_password", "bridge_password")
 
 
 def run_config_check(flags: dict[str, object], config: Path | None) -> None:
-    """Check the settings and print those that are set; raises the same error as ``serve``.
+    """Check the settings and print those that are set; raises the errors of ``serve``, all at once.
 
-    Nothing is started or listened on, and all files written for the check are removed.
+    Nothing is started or listened on, and all files written for the check are removed. Files are
+    read only if the settings are valid.
     """
     settings = load_settings(flags, os.environ, config)
     check_configuration(settings)
-    DataDir(settings.data_dir).check_usable()
     given = list(sources(flags, os.environ, config))
     for line in settings.old_names:
         label = painted("warning:", "yellow", sys.stderr)
@@ -56,7 +58,7 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
         sys.stdout.write(f"at a start now, the log would be kept {kept}\n")
     _check_certificates(settings)
     count = text.count_of(len(given), "setting")
-    said = painted("the configuration is valid", "green", sys.stdout)
+    said = painted(f"the configuration is valid for foldmq {version}", "green", sys.stdout)
     sys.stdout.write(f"{said}: {count} set, all others have their defaults\n")
 
 
@@ -70,25 +72,38 @@ def _check_certificates(settings: Settings) -> None:
             sys.stderr.write(f"{label} {certificate_line(one)}\n")
     problems = [certificate_line(one) for one in advice if one.severity == "problem"]
     if problems:
-        raise ConfigError("; and ".join(problems))
+        raise ConfigError(*problems)
 
 
 def check_configuration(settings: Settings) -> None:
-    """Read all files that the settings name; raises the same error as ``serve``."""
+    """Read all files that the settings name; raises the errors of ``serve``, all in one."""
     listeners = Listeners(settings)
+    # A NATS server that is not embedded may accept less: only a start tells.
+    subject = _SUBJECT.format(settings.cluster or _NODE)
+    checks: tuple[Callable[[], object], ...] = (
+        lambda: listeners.options(settings, settings.max_packet_size),
+        lambda: make_permissions(settings),
+        lambda: Access(settings, "", None).authenticator(settings).close(),
+        lambda: check_files(settings),
+        lambda: check_cluster_key(settings),
+        lambda: nats_users(settings),
+        lambda: nats_tls(settings),
+        lambda: fit_packet_size(settings, largest_record(STORED_MAX, subject)),
+        DataDir(settings.data_dir).check_usable,
+    )
+    errors: list[FoldmqError] = []
     try:
-        listeners.options(settings, settings.max_packet_size)
-        make_permissions(settings)
-        Access(settings, "", None).authenticator(settings).close()
-        check_files(settings)
-        check_cluster_key(settings)
-        nats_users(settings)
-        nats_tls(settings)
-        # A NATS server that is not embedded may accept less: only a start tells.
-        subject = _SUBJECT.format(settings.cluster or _NODE)
-        fit_packet_size(settings, largest_record(STORED_MAX, subject))
+        for check in checks:
+            try:
+                check()
+            except FoldmqError as error:
+                errors.append(error)
     finally:
         listeners.close()
+    if errors:
+        first = errors[0]
+        first.args = tuple(dict.fromkeys(line for error in errors for line in error.args))
+        raise first
 
 
 def sources(

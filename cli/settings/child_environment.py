@@ -5,25 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from cli.settings.log_settings import NATS_SETTINGS
 from cli.settings.setting_sources import PREFIX
 
 if TYPE_CHECKING:
     from cli.settings.settings import Settings
     from eventstore.datadir import DataDir
 
-_FOR_NATS = (
-    "nats_url",
-    "nats_user",
-    "nats_password",
-    "nats_password_file",
-    "nats_creds",
-    "nats_nkey",
-    "nats_ca",
-    "nats_cert",
-    "nats_key",
-    "nats_domain",
-    "cluster",
-)
 _FOR_LOGS = (
     "partitions",
     "cluster_listen",
@@ -44,7 +32,7 @@ def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
     given = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
     chosen: dict[str, str] = {"log_level": settings.log_level, "log_format": settings.log_format}
     if settings.nats_url is not None:
-        for name in (*_FOR_NATS, *(_FOR_LOGS if settings.partitions > 1 else ())):
+        for name in (*NATS_SETTINGS, "cluster", *(_FOR_LOGS if settings.partitions > 1 else ())):
             value = getattr(settings, name)
             if value is not None:
                 chosen[name] = str(value)

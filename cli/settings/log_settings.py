@@ -24,15 +24,6 @@ from eventstore.display import escaped
 from eventstore.home_paths import NoHome, expand_home
 from eventstore.nats.server_urls import url_problem
 
-_PATHS: Final = (
-    "data_dir",
-    "nats_password_file",
-    "nats_creds",
-    "nats_nkey",
-    "nats_ca",
-    "nats_cert",
-    "nats_key",
-)
 MAX_PARTITIONS: Final = 32
 _DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,32}")
@@ -124,6 +115,12 @@ class LogSettings:
 
 
 _NAMES: Final = tuple(one.name for one in dataclasses.fields(LogSettings))[:-1]
+NATS_SETTINGS: Final = tuple(name for name in _NAMES if name.startswith("nats_"))
+"""The settings of the external NATS server with the log."""
+PATH_SETTINGS: Final = frozenset(
+    one.name for one in dataclasses.fields(LogSettings) if "Path" in str(one.type)
+)
+"""Those that are paths."""
 
 
 def load_log_settings(
@@ -165,7 +162,7 @@ def _value(name: str, value: object, layers: list[Layer]) -> Any:
     elif "\0" in str(value):
         # No file has such a name, and C libraries would cut the text there.
         problem = "must not contain a NUL character"
-    elif name in _PATHS:
+    elif name in PATH_SETTINGS:
         try:
             return expand_home(value)
         except NoHome:

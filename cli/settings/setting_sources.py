@@ -47,7 +47,10 @@ RENAMED: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class ConfigError(FoldmqError):
-    """A setting is unknown, has an invalid value, or contradicts another setting."""
+    """Settings are unknown, have invalid values, or contradict each other.
+
+    Its ``args`` are all problems: one line for each, with the remedy.
+    """
 
     exit_code = 78  # EX_CONFIG of sysexits.h, as in eventstore.errors
 
@@ -83,19 +86,26 @@ def read_layers(
     environment: Mapping[str, str],
     config: Path | None,
     known: Collection[str],
+    unknown: list[str] | None = None,
 ) -> list[Layer]:
     """Return the sources of settings, in descending order of precedence.
 
     ``config`` or ``FOLDMQ_CONFIG`` names the TOML file, ``known`` are the names of all settings.
-    Raises UnknownSettingError, or ConfigError for a file that cannot be read.
+    A line for each unknown one is added to ``unknown``; without it, UnknownSettingError is raised.
+    Raises ConfigError for a file that cannot be read.
     """
+    problems: list[str] = []
     if config is None and environment.get(CONFIG_VARIABLE):
         config = Path(environment[CONFIG_VARIABLE])
     layers = [
         Layer(flags, "flag"),
-        Layer(_from_environment(environment, known), "environment"),
-        *([Layer(_from_file(config, known), "file", str(config))] if config else []),
+        Layer(_from_environment(environment, known, problems), "environment"),
+        *([Layer(_from_file(config, known, problems), "file", str(config))] if config else []),
     ]
+    if unknown is not None:
+        unknown += problems
+    elif problems:
+        raise UnknownSettingError(*problems)
     return [_with_new_names(layer) for layer in layers]
 
 
@@ -124,7 +134,9 @@ def _with_new_names(layer: Layer) -> Layer:
     return renamed
 
 
-def _from_environment(environment: Mapping[str, str], known: Collection[str]) -> dict[str, object]:
+def _from_environment(
+    environment: Mapping[str, str], known: Collection[str], problems: list[str]
+) -> dict[str, object]:
     values: dict[str, object] = {}
     for variable, value in environment.items():
         if not (value and variable.startswith(PREFIX)) or variable in OTHER_VARIABLES:
@@ -134,14 +146,14 @@ def _from_environment(environment: Mapping[str, str], known: Collection[str]) ->
             values[name] = value
         elif not _SERVICE_LINK.fullmatch(f"{variable}={value}"):
             variables = [PREFIX + setting.upper() for setting in known]
-            raise UnknownSettingError(
+            problems.append(
                 f"environment: unknown setting {json.dumps(variable)}"
                 + _nearest(variable, [*variables, *OTHER_VARIABLES])
             )
     return values
 
 
-def _from_file(path: Path, known: Collection[str]) -> dict[str, object]:
+def _from_file(path: Path, known: Collection[str], problems: list[str]) -> dict[str, object]:
     import tomllib
 
     try:
@@ -158,12 +170,11 @@ def _from_file(path: Path, known: Collection[str]) -> dict[str, object]:
         raise ConfigError(f"{path}: not TOML: nested too deeply") from None
     except ValueError:  # a number too long for Python
         raise ConfigError(f"{path}: not TOML: a number is too long") from None
-    for name in values:
-        if name not in known and name not in RENAMED:
-            raise UnknownSettingError(
-                f"{path}: unknown setting {json.dumps(name)}{_nearest(name, known)}"
-            )
-    return values
+    unknown = [name for name in values if name not in known and name not in RENAMED]
+    problems += [
+        f"{path}: unknown setting {json.dumps(name)}{_nearest(name, known)}" for name in unknown
+    ]
+    return {name: value for name, value in values.items() if name not in unknown}
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from cli.spark.claimed_states import (
 from cli.spark.job_runner import Job, run_job, write_result
 from cli.spark.spark_flags import SparkFlags
 from eventstore.format.positions import format_position
-from projections.log_proof import doubt_object, spans_text, statement
+from projections.log_proof import proof_object, spans_text, statement
 from spark.jobs.recovery_job import BrokerStart, NodeRecovery, RecoveryOutcome, recovery_check
 
 _LISTED = 20
@@ -160,6 +160,5 @@ def _node_object(node: NodeRecovery) -> dict[str, object]:
         "node": node.node,
         "start": told,
         **fields,
-        "proven": [{"from": text.iso(begin), "to": text.iso(end)} for begin, end in node.proven],
-        "not_proven": [doubt_object(doubt) for doubt in node.doubts],
+        **proof_object(node.proven, node.doubts),
     }

@@ -156,13 +156,22 @@ async def salvage(
 
     ``progress(what, done, total)`` counts bytes that were read, then written records. ``needs``
     returns a fold that begins with a record. Raises NoLog when there is no log, DataDirError when
-    ``target`` is not empty, DataDirBusy when a broker uses ``source``, DiskFull, CorruptLog when
-    not a single record is intact, and UnknownEvent or UnknownLogFormat for records of a later
-    foldmq. In these cases ``target`` is unchanged.
+    ``target`` is not empty or ``source`` has several logs, DataDirBusy when a broker uses
+    ``source``, DiskFull, CorruptLog when not a single record is intact, and UnknownEvent or
+    UnknownLogFormat for records of a later foldmq. In these cases ``target`` is unchanged.
     """
     damaged, new = DataDir(source), DataDir(target)
     if not damaged.jetstream.is_dir() or not any(_files(damaged.jetstream)):
-        raise NoLog(f"data directory {damaged.path}: contains no log")
+        raise NoLog(
+            f"data directory {damaged.path}: contains no log; that of a broker with --nats-url is "
+            "in the store of its NATS server"
+        )
+    if several := damaged.log_names():
+        raise DataDirError(
+            damaged.path,
+            f"has {len(several)} logs, and a salvage is of one: restore a backup (foldmq restore); "
+            "foldmq log verify shows which log is damaged, and foldmq log reads what is before it",
+        )
     node = damaged.node()
     if new.path.resolve().is_relative_to(damaged.path.resolve()):
         raise DataDirError(new.path, "is inside the damaged one: name a new directory elsewhere")
@@ -241,6 +250,9 @@ def _copy(damaged: DataDir, copy: DataDir, progress: Callable[[str, int, int], N
         progress("copying", done, total)
 
 
+_LATER = "record {} of the log has format {}: use the foldmq that wrote it, or a later one"
+
+
 class _Link(NamedTuple):
     """A message of the store: an intact record, or damage."""
 
@@ -269,6 +281,9 @@ class StoredLog:
                 if isinstance(checked, (UnknownLogFormat, UnknownEvent)):
                     later = checked
                     checked = _Link(sequence, data, "is of a later version")
+                elif data[: len(MAGIC)] != MAGIC and checked.problem is None:
+                    # Whole but for its version: damage if a record of this version follows.
+                    later = UnknownLogFormat(_LATER.format(sequence, data[3]))
                 elif checked.problem is None:
                     later = None  # versions only grow: it is damage
                 link = link_of(checked.data) if checked.problem is None else b""
@@ -283,9 +298,7 @@ def _checked(sequence: int, data: bytes, link: bytes) -> _Link | UnknownLogForma
     if data[: len(MAGIC)] != MAGIC and is_intact(data):
         # The checksum does not cover the version: only its place shows that it is damaged.
         if data[:3] == MAGIC[:3] and not (link and previous_of(data) == link):
-            return UnknownLogFormat(
-                f"record {sequence} of the log has format {data[3]}: use a later foldmq"
-            )
+            return UnknownLogFormat(_LATER.format(sequence, data[3]))
         data = MAGIC + data[len(MAGIC) :]
     try:
         for _ in decode_record(sequence, data).events():

@@ -189,7 +189,9 @@ def parse_event(raw: dict[str, Any]) -> Event:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"][1:])
         raise UnreadableEvent(
-            f"event {kind}, field {where} = {_brief(first['input'])}: {first['msg']}"
+            f"event {kind}: field {where} is missing"
+            if first["type"] == "missing"
+            else f"event {kind}, field {where} = {_brief(first['input'])}: not a valid value"
         ) from None
     return event
 

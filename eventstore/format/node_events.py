@@ -71,7 +71,9 @@ class ClockJumped:
     seen: str
     """running: the clock jumped while the broker ran, compared with the time that had passed.
     start: at the start, compared with the last record: the clock was behind it, or the broker was
-    off for longer than max_clock_gap, which may as well be a wrong clock."""
+    off for longer than max_clock_gap, which may as well be a wrong clock.
+    confirmed: no jump. An operator said that the clock is right, so that these milliseconds, which
+    the last start did not count, count for the sessions that were offline before it."""
     previous: int = 0
     """Stream sequence of the record with the previous ClockJumped; 0: there was none."""
     e: Literal["ClockJumped"] = "ClockJumped"
@@ -358,12 +360,12 @@ class OperatorActed:
     """An operator requested an action; its consequences follow in the same turn."""
 
     action: str
-    """kick, restart, remove_session, clear_retained or reload."""
+    """kick, restart, remove_session, clear_retained, confirm_clock or reload."""
     by: str
     """Name given by the operator, who had the credentials of the NATS account."""
     target: str
     """Client identifier, or name of the actor; for retained messages their number;
-    settings for a reload."""
+    settings for a reload, the clock for confirm_clock."""
     session: str | None = None
     """Client identifier of the session concerned."""
     e: Literal["OperatorActed"] = "OperatorActed"

@@ -8,10 +8,11 @@ directly before the event's payloads.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from eventstore.format.events import MessagePublished, WillArmed
+from eventstore.format.events import MessagePublished, Queued, WillArmed
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
 from eventstore.format.positions import from_runs, to_runs
 from eventstore.format.turn_events import TurnPublished
@@ -142,6 +143,20 @@ def expiries_of(expires: list[Run] | int, count: int) -> list[int]:
     if isinstance(expires, int):
         return [expires] * count if expires else []
     return from_runs(expires)
+
+
+def on_clock(event: T, jumped_ms: int) -> T:
+    """Return an event with its expiries as times of the clock instead of steady times.
+
+    ``jumped_ms`` is the sum of the jumps of the clock up to the event.
+    """
+    if not jumped_ms or not isinstance(event, (MessagesCarried, Queued, RetainedSnapshot)):
+        return event
+    expires, jumped_s = event.expires, jumped_ms // 1000
+    if isinstance(expires, int):
+        return replace(event, expires=expires and expires + jumped_s)
+    ends = [end and end + jumped_s for end in from_runs(expires)]
+    return replace(event, expires=to_runs(ends))
 
 
 def expiries(blocks: Sequence[bytes], time_ms: int) -> list[int]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import orjson
@@ -29,12 +30,12 @@ import structlog
 from eventstore.errors import EventTooLarge
 from eventstore.format.event_json import TEXT_LENGTHS, json_size
 from eventstore.format.event_parsing import Event, LogEvent
-from eventstore.format.events import MessagePublished, WillArmed
+from eventstore.format.events import Acked, Completed, MessagePublished, WillArmed
 from eventstore.format.node_events import ClockJumped, MessagesCarried, RetainedSnapshot
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position
 from eventstore.format.record_size import ESCAPED
 from eventstore.format.records import NO_JUMPS, ClockJumps, record_pieces
-from eventstore.format.turn_events import TurnPublished
+from eventstore.format.turn_events import TurnAcked, TurnPublished
 from eventstore.log.journal_stats import JournalStats
 from eventstore.log.pending_record import LARGE_PAYLOAD, GatedOutput, PendingRecord
 
@@ -51,6 +52,9 @@ _EVENT_BYTES = 320
 """Largest size of an event's JSON without its columns and strings."""
 _MAX_EVENTS = 1024
 """Maximum number of events in a record: encoding that many takes about 10 ms."""
+_DEFER = 0.01
+"""Maximum seconds that events without a waiting output, other than acknowledgements of clients,
+stay in memory."""
 ENTRY_BYTES: Final[int] = 48
 """Largest size of one entry in an event's columns: position, packet identifier, size."""
 
@@ -113,9 +117,11 @@ class Journal:
         self.on_durable: Callable[[int, bytes], None] = _nothing
         """Called with sequence and link of the last record on disk, before the output that waited
         for it is released."""
-        self.on_deferred: Callable[[], None] = _nothing
+        self.on_deferred: Callable[[float], None] = _nothing
         """Called when events stay in the open record because no output waits for them: the caller
-        has to call :meth:`flush` soon."""
+        has to call :meth:`flush_deferred` in so many seconds; no longer at an earlier request."""
+        self.ack_delay = _DEFER
+        """Maximum seconds that acknowledgements of clients stay in memory; set by the broker."""
         self.call_soon: Callable[[Callable[[], None]], object] = _at_once
         """Calls a function in the next turn of the event loop; set by the broker."""
         self.released_at_once = 1024
@@ -128,6 +134,8 @@ class Journal:
         self._max_pending = max_pending
         self._since_ms = since_ms
         self._link = link
+        self.released_at = -inf
+        """Monotonic time at which output was last released because records were on disk."""
         self._durable = sequence
         self.durable_link = link
         """Link of the last record that is on disk."""
@@ -144,7 +152,14 @@ class Journal:
         """Bytes that wait at the gate for all sinks."""
         self._was_congested = False
         self._append_limit: int | None = None
-        self._deferred = False
+        self._deferred = 0.0
+        """Seconds for which the last call of ``on_deferred`` asked; 0: none is outstanding."""
+        self._deferred_since = 0.0
+        """Monotonic time of the first event of the open record."""
+        self._only_acks = True
+        """Whether the open record is a turn's first and contains nothing but acknowledgements that
+        complete deliveries. Its time is still open: that of its first other event, or of the last
+        acknowledgement."""
         self._flush = False
         self._in_turn = False
         self._split = False
@@ -277,19 +292,18 @@ class Journal:
             need = size + json_size(event)
             if need > self.max_event:
                 raise EventTooLarge(event.e, need, self.max_event)
-        if self._events and not self._in_turn and self._stale():
+        if self._events and not self._in_turn and not self._only_acks and self._stale():
             self._finish_record(last=True)
         self._in_turn = True
-        if self._events:
-            if (
-                self._size + need > self.max_record
-                or self._index + count > MAX_INDEX
-                or len(self._events) >= _MAX_EVENTS
-            ):
-                self._finish_record(last=False)
-                self._begin_record()
-        else:
+        if self._events and (
+            self._size + need > self.max_record
+            or self._index + count > MAX_INDEX
+            or len(self._events) >= _MAX_EVENTS
+        ):
+            self._finish_record(last=False)
+        if self._only_acks or not self._events:
             self._begin_record()
+            self._only_acks = self._only_acks and _completes(event)
         if size or isinstance(event, _WITH_PAYLOADS):
             blocks: Sequence[int] = event.blocks  # type: ignore[union-attr]  # only these have payloads
             at = self._payload_bytes + sum(blocks) if blocks else self._payload_bytes
@@ -319,13 +333,15 @@ class Journal:
 
         It is that of an open record, if there is one.
         """
-        if self._events and (self._in_turn or not self._stale()):
+        if self._events and not self._only_acks and (self._in_turn or not self._stale()):
             return self.steady_ms
         return max(self._clock.steady_ms(), self._since_ms)
 
     def _begin_record(self) -> None:
         self._since_ms = self.steady_ms = max(self._clock.steady_ms(), self._since_ms)
         self._begun = self._clock.monotonic()
+        if not self._events:
+            self._deferred_since = self._begun
 
     def _stale(self) -> bool:
         """Return whether the open record is too old for further events."""
@@ -340,12 +356,13 @@ class Journal:
     def jump(self, ms: int, seen: str) -> ClockJumped:
         """Begin a record whose time follows a jump of the clock; return the event to append to it.
 
-        Call it between turns.
+        The time does not change if an operator confirmed the clock. Call it between turns.
         """
         if self._events:
             self._finish_record(last=True)
         event = ClockJumped(ms, seen, self._jumps.record)
-        self._jumps = ClockJumps(self._jumps.total_ms + ms, self._next)
+        jump_ms = 0 if seen == "confirmed" else ms
+        self._jumps = ClockJumps(self._jumps.total_ms + jump_ms, self._next)
         return event
 
     def send_when_durable(self, sink: OutputSink, data: bytes) -> None:
@@ -408,14 +425,29 @@ class Journal:
                 self._inflight[-1].effects.append(effects)
             else:
                 self._release(effects)
-        if self._events and not self._effects and not self._deferred:
-            self._deferred = True
-            self.on_deferred()
+        if self._events and not self._effects:
+            self._defer(self.ack_delay if self._only_acks else _DEFER)
         self._close_record()
+
+    def _defer(self, seconds: float) -> None:
+        """Request a flush in some seconds, unless an earlier one is requested."""
+        if not self._deferred or seconds < self._deferred:
+            self._deferred = seconds
+            self.on_deferred(seconds)
+
+    def flush_deferred(self) -> None:
+        """Send the open record if its events have been in memory for long enough."""
+        self._deferred = 0.0
+        if self._events and not self._effects:
+            waited = self._clock.monotonic() - self._deferred_since
+            left = self.ack_delay - waited if self._only_acks else 0.0
+            if left < _DEFER:
+                self.flush()
+            else:
+                self._defer(left)
 
     def flush(self) -> None:
         """Send the open record although no output waits for it."""
-        self._deferred = False
         self._flush = bool(self._events)
         self._close_record()
 
@@ -428,7 +460,7 @@ class Journal:
                 newest = record
         if newest is not None:
             self.on_durable(newest.sequence, newest.link)
-        now = self._clock.monotonic()
+        now = self.released_at = self._clock.monotonic()
         releasing = self._releasing
         idle = not releasing
         while inflight and inflight[0].sequence <= sequence:
@@ -503,8 +535,9 @@ class Journal:
         """Close and send the open record, if it is due and another one may be on its way.
 
         Events that no output waits for (a client's PUBACK, which completes a delivery) are not
-        worth a separate sync. They are written with the next record that an effect waits for; after
-        a crash before that, the message is delivered again, which is permitted.
+        worth a separate sync. They are written with the next record that an effect waits for, or
+        after ``ack_delay``; after a crash before that, the message is delivered again, which is
+        permitted.
         """
         self._send_records()
         if self._split:
@@ -554,6 +587,7 @@ class Journal:
         self._events = []
         self._payloads = []
         self._payload_bytes = self._size = self._index = 0
+        self._only_acks = last
 
     def _send_records(self) -> None:
         while self._finished and len(self._inflight) < self.max_inflight:
@@ -569,6 +603,13 @@ _WITH_PAYLOADS = (
     MessagesCarried,
     TurnPublished,
 )
+
+
+def _completes(event: LogEvent) -> bool:
+    """Return whether an event only completes deliveries."""
+    if isinstance(event, TurnAcked):
+        return event.kind != "Received"
+    return isinstance(event, Acked | Completed)
 
 
 def _nothing(*_: object) -> None:

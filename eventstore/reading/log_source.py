@@ -50,6 +50,11 @@ class LogSource:
     """Why it cannot be shown that the log is whole, if no broker has recorded it yet."""
 
     @property
+    def without_mark(self) -> bool:
+        """Whether nothing outside the log says with which record it must end."""
+        return bool(self.last) and self.noted is None and self.unproven is None
+
+    @property
     def begin(self) -> int:
         """Stream sequence at which the log begins, 1 for an empty one."""
         return max(1, self.first)

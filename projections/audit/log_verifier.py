@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from eventstore.display import name
 from eventstore.errors import CorruptLog, UnknownLogFormat
-from eventstore.format.event_parsing import Event, UnreadableEvent, entries
+from eventstore.format.event_parsing import Event, UnknownEvent, UnreadableEvent, entries
 from eventstore.format.node_events import LogSalvaged
 from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
 from eventstore.log.log_start import (
@@ -62,6 +62,9 @@ class LogVerifier:
         """What a salvage gave up: in place of these records are others without content."""
         self.first_ms: int | None = None
         self.last_ms: int | None = None
+        self.jumps: list[tuple[int, int]] = []
+        """The records at which the clock jumped, each with the milliseconds; negative: back."""
+        self._jumped_ms = 0
         self._report = report
         self._noted = noted
         self._chain: ChainChecker | None = ChainChecker() if begin == 1 else None
@@ -71,11 +74,15 @@ class LogVerifier:
         self._exchange = ExchangeCheck(report)
         self._check_beginning(begin, cut)
         self._node: str | None = None
+        self._later: tuple[int, UnknownLogFormat] | None = None
         self._parts = 0
         """Number of held parts of an incomplete turn."""
 
     def take(self, sequence: int, data: bytes) -> None:
-        """Check the message stored under the next sequence."""
+        """Check the message stored under the next sequence.
+
+        Raises UnknownEvent for an event of a later foldmq.
+        """
         if sequence != self._next:
             self._gap(self._next, sequence - 1)
         self._next = sequence + 1
@@ -86,19 +93,31 @@ class LogVerifier:
             self._lose_track(sequence)
             return
         except UnknownLogFormat as error:
-            self._report(sequence, str(error))
+            self._later = self._later or (sequence, error)
             self._lose_track(sequence)
             return
+        if self._later is not None:  # formats only grow: it is damage, and not in the checksum
+            self._report(self._later[0], str(self._later[1]))
+            self._later = None
         self._check_place(record)
         self._check_part(record)
         self._check_events(record)
         self.records += 1
+        jumped_ms = record.jumps.total_ms
         if self.first_ms is None:
             self.first_ms = record.time_ms
+        elif jumped_ms != self._jumped_ms:
+            self.jumps.append((sequence, jumped_ms - self._jumped_ms))
+        self._jumped_ms = jumped_ms
         self.last_ms = record.time_ms
 
     def end(self, last: int) -> None:
-        """Check that the log reaches record ``last``, and the noted one."""
+        """Check that the log reaches record ``last``, and the noted one.
+
+        Raises UnknownLogFormat if a later foldmq wrote the last records.
+        """
+        if self._later is not None:
+            raise self._later[1]
         self.skip(last)
         if self._unknown_from and not self.given_up:
             what = "begins the log, and no complete checkpoint follows it"
@@ -191,6 +210,8 @@ class LogVerifier:
                 if what is not None:
                     self._report(record.sequence, f"entry {seen}: event {event.e}: {what}")
                     problem = True
+        except UnknownEvent:
+            raise
         except UnreadableEvent as error:
             said = str(error).removeprefix(f"record {record.sequence}, ")
             self._report(record.sequence, f"cannot be read: {said}")
@@ -219,7 +240,8 @@ async def verify_log(
 ) -> LogVerifier:
     """Check every record of a log; return the verifier.
 
-    ``report(sequence, what)`` is called for every problem. Raises NatsUnavailable.
+    ``report(sequence, what)`` is called for every problem. Raises NatsUnavailable, and
+    UnknownLogFormat or UnknownEvent for a log that a later foldmq wrote.
     """
     verifier = LogVerifier(report, source.noted, source.begin, source.cut, source.unproven)
     last = source.last

@@ -121,6 +121,8 @@ class Comparison:
         """Called after each event."""
         self.on_record: Callable[[Record], Difference | None] | None = None
         """Called with each record before it is folded."""
+        self.times_ms: tuple[int, int] | None = None
+        """Times of the first and the last record that were folded; None: the log is empty."""
         self.add(checks)
 
     def add(self, checks: Iterable[Check]) -> None:
@@ -137,6 +139,8 @@ class Comparison:
             if self.on_record is not None:
                 self._found += filter(None, map(self.on_record, turn))
             self._turn(turn)
+            begin_ms = self.times_ms[0] if self.times_ms is not None else turn[0].time_ms
+            self.times_ms = begin_ms, turn[-1].time_ms
         self._look(position(last + 1, 0))
         return self._found
 

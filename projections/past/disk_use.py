@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
+from eventstore.format.event_parsing import VERSIONS
 from eventstore.format.positions import INDEX_BITS, count_runs, from_runs
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 
@@ -45,11 +46,13 @@ class DiskUse:
     def take(self, record: Record, size: int) -> None:
         """Add a record of ``size`` bytes; those of one log are expected in order.
 
-        Raises CorruptLog for events that do not fit.
+        Raises CorruptLog for events that do not fit, UnknownEvent for those of a later foldmq.
         """
         self.bytes += size
         self.records += 1
         try:
+            if any(VERSIONS.get(raw["e"]) != raw["v"] for raw in record.raw_events):
+                list(record.events())  # its errors say which event is unknown
             shares = list(self._shares(record))
         except INCONSISTENCIES as error:
             raise inconsistency(record, error) from error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventstore import display
 from eventstore.format.positions import Position, format_position, position
+from eventstore.format.stored_properties import expiry_ms
 from eventstore.reading import position_text
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import Progress, silent
@@ -37,7 +38,8 @@ class _Field:
 
     name: str
     items: Callable[[SessionState], list[Any]]
-    show: Callable[[Any], str]
+    show: Callable[[Any, int], str]
+    """Arguments: the element, and the sum of the jumps of the clock, which its times lack."""
     count: Callable[[SessionState], int] | None = None
     """Length of the list, where building it is expensive."""
 
@@ -47,13 +49,15 @@ def describe_message(qos: int, ref: Position, size: int) -> str:
     return f"message {format_position(ref)}, QoS {qos}, {display.size(size)}"
 
 
-def _plain(value: object) -> str:
+def _plain(value: object, _jumped_ms: int = 0) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "none" if value is None else display.name(str(value))
 
 
-def _one(name: str, of: Callable[[SessionState], object], show: Callable[[Any], str]) -> _Field:
+def _one(
+    name: str, of: Callable[[SessionState], object], show: Callable[[Any, int], str]
+) -> _Field:
     return _Field(name, lambda state: [of(state)], show)
 
 
@@ -64,11 +68,11 @@ def _sent(table: dict[int, InFlight]) -> list[Any]:
     ]
 
 
-def _show_sent(one: tuple[int, Position, int, str, int]) -> str:
+def _show_sent(one: tuple[int, Position, int, str, int], jumped_ms: int) -> str:
     pid, ref, flags, topic_filter, sent_ms = one
     return (
         f"packet {pid}: message {format_position(ref)}, QoS {flags & QOS_MASK}, for "
-        f"{display.name(topic_filter)}, sent {display.clock(sent_ms)}"
+        f"{display.name(topic_filter)}, sent {display.clock(sent_ms + jumped_ms)}"
     )
 
 
@@ -80,29 +84,34 @@ def _queues(state: SessionState) -> list[Any]:
     ]
 
 
-def _show_queue(one: tuple[str, int, list[Any]]) -> str:
+def _show_queue(one: tuple[str, int, list[Any]], jumped_ms: int) -> str:
     topic_filter, size, runs = one
     queue = WaitingQueue(runs)
     expiry = queue.expiry()
-    until = f", the first expires {display.clock(expiry * 1000)}" if expiry else ""
+    ends = f", the first expires {display.clock(expiry_ms(expiry) + jumped_ms)}"
+    until = ends if expiry else ""
     return (
         f"{display.name(topic_filter)}: {display.count_of(len(queue), 'message')}, "
         f"{display.size(size)} ({position_text.positions_text(list(queue.ref_runs()))}){until}"
     )
 
 
-def _show_subscription(one: tuple[str, int, bool, int, int]) -> str:
+def _show_subscription(one: tuple[str, int, bool, int, int], _jumped_ms: int) -> str:
     topic_filter, qos, active, options, identifier = one
     more = f", options 0x{options:02x}" if options else ""
     more += f", identifier {identifier}" if identifier else ""
     return f"{display.name(topic_filter)} QoS {qos}{more}" + ("" if active else " (unsubscribed)")
 
 
-def _show_inbound(one: tuple[int, Position]) -> str:
+def _show_inbound(one: tuple[int, Position], _jumped_ms: int) -> str:
     return f"packet {one[0]}: message {format_position(one[1])}"
 
 
-def _show_will(will: Any) -> str:
+def _show_closed(closed_ms: int, jumped_ms: int) -> str:
+    return display.clock(closed_ms + jumped_ms) if closed_ms else "never"
+
+
+def _show_will(will: Any, _jumped_ms: int) -> str:
     if will is None:
         return "none"
     retained = " retained" if will.retain else ""
@@ -122,7 +131,7 @@ _FIELDS = (
     _one("user", lambda state: state.user, _plain),
     _one("receive maximum", lambda state: state.receive_maximum, _plain),
     _one("maximum packet size", lambda state: state.packet_maximum, _plain),
-    _one("offline since", lambda state: state.closed_ms, display.clock),
+    _one("offline since", lambda state: state.closed_ms, _show_closed),
     _one("last packet identifier", lambda state: state.last_pid, _plain),
     _one("will", lambda state: state.will, _show_will),
     _Field(
@@ -280,8 +289,8 @@ class Divergence:
         for known in _FIELDS:
             ours, theirs = known.items(state), self._wanted[known.name]
             if ours != theirs:
-                only = [known.show(one) for one in ours if one not in theirs]
-                other = [known.show(one) for one in theirs if one not in ours]
+                only = [known.show(one, node.jumped_ms) for one in ours if one not in theirs]
+                other = [known.show(one, node.jumped_ms) for one in theirs if one not in ours]
                 self.fields.append(
                     FieldDifference(known.name, only, other, self._trails[known.name])
                 )
@@ -327,6 +336,7 @@ async def find_divergences(
     crowd = _FREEZE_ABOVE
     async for turn in read_turns(source, last, "finding where it diverges", progress):
         for record in turn:
+            node.jumped_ms = record.jumps.total_ms
             base = position(record.sequence, 0)
             for index, event in record.events():
                 name = getattr(event, "session", None)

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from eventstore import display
@@ -66,7 +65,7 @@ from eventstore.format.positions import (
     sequence_of,
 )
 from eventstore.format.records import payload_bounds
-from eventstore.format.stored_properties import expiry_ms
+from eventstore.format.stored_properties import expiry_ms, on_clock
 from eventstore.reading import position_text
 from eventstore.reasons import (
     close_text,
@@ -95,9 +94,7 @@ def words(event: Event, topics: Topics, jumped_ms: int = 0) -> str:
     Topics of messages that ``topics`` has not loaded are left out. ``jumped_ms`` is the sum of the
     jumps of the clock up to the event, which expiries do not include.
     """
-    if jumped_ms and isinstance(event, Queued) and isinstance(event.expires, int) and event.expires:
-        event = replace(event, expires=event.expires + jumped_ms // 1000)
-    return _WORDS[type(event)](event, topics)
+    return _WORDS[type(event)](on_clock(event, jumped_ms), topics)
 
 
 def payload_words(event: Event, area: memoryview) -> str:
@@ -329,6 +326,8 @@ def _repeated(topics: Sequence[str], event: RetainedSnapshot | MessagesCarried) 
 
 
 def _clock_jumped(event: ClockJumped, _topics: Topics) -> str:
+    if event.seen == "confirmed":
+        return f"an operator confirmed the clock: {display.duration(event.ms)} off count"
     direction = "forward" if event.ms > 0 else "back"
     when = "while the broker ran" if event.seen == "running" else "before this start"
     size = display.duration(abs(event.ms))
@@ -491,12 +490,17 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
 
 
 def event_object(
-    event: Event, at: Position, time_ms: int, topics: Topics, area: memoryview | None
+    event: Event,
+    at: Position,
+    time_ms: int,
+    topics: Topics,
+    area: memoryview | None,
+    jumped_ms: int = 0,
 ) -> dict[str, object]:
     """Return an event as a JSON object.
 
     ``time_ms`` is the time of its record (Unix, milliseconds), ``area`` the payload area of the
-    record, or None to leave payloads out.
+    record, or None to leave payloads out, ``jumped_ms`` as in :func:`words`.
     """
     found: dict[str, object] = {
         "position": format_position(at),
@@ -511,7 +515,7 @@ def event_object(
         columns.add("waiting")
     found |= {
         name: value
-        for name, value in field_values(event).items()
+        for name, value in field_values(on_clock(event, jumped_ms)).items()
         if name not in columns or (name == "properties" and value is not None)
     }
     if isinstance(event, MessagePublished):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from eventstore.display import name
 from eventstore.errors import NotFound
 from eventstore.reading.progress import Progress, silent
+from projections.log_proof import proven_spans, unproven_end
 from projections.past.comparison import (
     BROKER,
     MARK,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from eventstore.format.positions import Position
     from eventstore.reading.log_source import LogSource
+    from projections.log_proof import Doubt
 
 _LOOKED_AT = 1000
 """Number of differences whose origin is searched for."""
@@ -48,6 +50,10 @@ class VerificationOutcome:
     """Number of differences that were only counted."""
     only: str | None = None
     """The one session that was compared."""
+    proven: list[tuple[int, int]] = field(default_factory=list)
+    """The times for which the result holds, Unix time in milliseconds."""
+    doubts: list[Doubt] = field(default_factory=list)
+    """What cannot be said about the log."""
 
     @property
     def damaged(self) -> list[int]:
@@ -104,7 +110,13 @@ class StateVerification:
         found = await (reader.all() if self._only is None else reader.one(self._only))
         outcome.found = found
         last = max(last, (await self._source.bounds())[1])
-        differences = await self._compare(checks, found, last)
+        comparison = Comparison(self._source, checks, self._only, self._progress)
+        differences = await self._compare(comparison, found, last)
+        outcome.doubts = list(comparison.node.proof.doubts)
+        if self._source.unproven is not None:
+            outcome.doubts.append(unproven_end(self._source.unproven))
+        if comparison.times_ms is not None:
+            outcome.proven = proven_spans(*comparison.times_ms, outcome.doubts)
         if self._only is not None and not differences:
             self._check_known(outcome)
         outcome.divergences = await self._origins(differences[:_LOOKED_AT], last)
@@ -121,9 +133,8 @@ class StateVerification:
         return said, [PageCheck(page)]
 
     async def _compare(
-        self, checks: list[Check], found: StoredProjections, last: int
+        self, comparison: Comparison, found: StoredProjections, last: int
     ) -> list[Difference]:
-        comparison = Comparison(self._source, checks, self._only, self._progress)
         own = projection_checks(found, comparison, last, self._only)
         comparison.add(own)
         if found.mark is not None:

@@ -441,14 +441,15 @@ class NodeState:
 
     def _unproven(self, event: LogEndUnproven, at: Position, ms: int, _: Sequence[bytes]) -> None:
         self.proof.take(event, at >> INDEX_BITS, ms + self.jumped_ms)
-        if event.salvaged:
+        if event.salvaged >= max(1, self._unsure):
             self._be_sure()
             self.salvaged = event.end
 
     def _salvaged(self, event: LogSalvaged, at: Position, ms: int, _: Sequence[bytes]) -> None:
         """Be unsure of the state: records are missing before the next one."""
         self.proof.take(event, at >> INDEX_BITS, ms + self.jumped_ms)
-        self._unsure = self.salvaged = event.until
+        # Behind the hole of a later salvage there may be that of an earlier one, which ends sooner.
+        self._unsure = self.salvaged = max(self._unsure, event.until)
         self._begun = None
         self._parts = []
         self._repeated = set()

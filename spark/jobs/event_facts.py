@@ -403,7 +403,8 @@ class FactMakers:
         proof.take(event, self.record.sequence, self.record.time_ms)
         values: dict[str, Any] = {"doubts": [tuple(doubt) for doubt in proof.doubts]}
         if isinstance(event, LogEndUnproven) and event.salvaged:
-            values |= {"continued": event.end, "clock_ms": self.record.time_ms}
+            ends = [event.end, event.salvaged]
+            values |= {"continued": ends, "clock_ms": self.record.time_ms}
         self._note(at, DOUBT, values)
 
     def _limits(self, event: LimitsApplied, at: Position) -> None:

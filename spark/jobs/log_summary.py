@@ -230,8 +230,9 @@ def _doubts(notes: dict[str, list[LogNote]]) -> list[Doubt]:
     proof = LogProof()
     for note in sorted([*notes[DOUBT], *notes[STARTED]], key=_at):
         if note.about == DOUBT:
-            if (end := note.values.get("continued")) is not None:
-                proof.continued(end, sequence_of(note.at), note.values["clock_ms"])
+            if (ends := note.values.get("continued")) is not None:
+                end, salvaged = ends
+                proof.continued(end, salvaged, sequence_of(note.at), note.values["clock_ms"])
             proof.doubts += doubts_of(note.values["doubts"])
         else:
             proof.started(sequence_of(note.at), note.values["clock_ms"])

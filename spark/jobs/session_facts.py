@@ -49,7 +49,7 @@ _FACTS: Final = pa.schema(
         "will": _BOOLEAN,
     }
 )
-_SNAPSHOT: Final = ("node", "session", "position", "time_ms", "state", "last")
+_SNAPSHOT: Final = ("node", "session", "position", "time_ms", "steady_ms", "state", "last")
 
 
 def session_facts_of(log: Log, begin: StateStarts, types: Sequence[str]) -> DataFrame:
@@ -77,33 +77,37 @@ def _snapshot_facts(found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 def _facts_of(found: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for group in group_by_session(found):
         parts: list[Any] = []
-        for _, _, position, time_ms, text, last in group.rows:
+        for _, _, position, time_ms, steady_ms, text, last in group.rows:
             parts.append(orjson.loads(text))
             if last:
                 state, parts = decode_session(group.session, parts), []
                 common = {"node": group.node, "session": group.session, "position": position}
-                yield from ({**common, "time_ms": time_ms, **fact} for fact in _facts_in(state))
+                facts = _facts_in(state, time_ms - steady_ms)
+                yield from ({**common, "time_ms": time_ms, **fact} for fact in facts)
 
 
-def _facts_in(state: SessionState) -> Iterator[dict[str, Any]]:
-    """Yield the facts that lead to this state."""
+def _facts_in(state: SessionState, jumped_ms: int) -> Iterator[dict[str, Any]]:
+    """Yield the facts that lead to this state.
+
+    ``jumped_ms`` is the sum of the jumps of the clock, which times in the state lack.
+    """
     yield {"type": "SessionOpened", "resumed": False, "clean": state.clean}
     if (will := state.will) is not None:
         about = {"topic": will.topic, "qos": will.qos, "retain": will.retain, "ref": will.ref}
         yield {"type": "WillArmed", **about}
     for pid, sent in itertools.chain(state.inflight.items(), state.releasing.items()):
-        yield _sent("Delivered", pid, sent)
+        yield _sent("Delivered", pid, sent, jumped_ms)
     for pid, sent in state.releasing.items():
-        yield _sent("Received", pid, sent)
+        yield _sent("Received", pid, sent, jumped_ms)
     for pid, ref in state.inbound.items():
         about = {"packet_id": pid, "ref": ref, "qos": 2, "will": False}
         yield {"type": "MessagePublished", **about}
 
 
-def _sent(kind: str, pid: int, sent: InFlight) -> dict[str, Any]:
+def _sent(kind: str, pid: int, sent: InFlight, jumped_ms: int) -> dict[str, Any]:
     return {
         "type": kind,
-        "time_ms": sent.sent_ms,
+        "time_ms": sent.sent_ms + jumped_ms,
         "packet_id": pid,
         "ref": sent.ref,
         "qos": sent.flags & QOS_MASK,

@@ -81,10 +81,11 @@ def sessions(log: Log, begin: StateStarts) -> DataFrame:
     """Return the existing sessions at the end of the log.
 
     ``begin`` is the result of :func:`spark.jobs.state_start.state_starts`. Columns: node,
-    session, connected, clean, generation, level, user, closed (end of the last connection; null
-    before the first end), expiry (seconds), last_packet_id, subscriptions, inflight, releasing and
-    inbound (packet identifiers in use), queued, queued_bytes, will, digest (as the broker computes
-    it, see ``projections.state.digests``), state (JSON array of the parts of its snapshot, see
+    session, connected, clean, generation, level, user, closed (end of the last connection in steady
+    time, without the jumps of the clock; null before the first end), expiry (seconds),
+    last_packet_id, subscriptions, inflight, releasing and inbound (packet identifiers in use),
+    queued, queued_bytes, will, digest (as the broker computes it, see
+    ``projections.state.digests``), state (JSON array of the parts of its snapshot, see
     ``projections.state.snapshot``).
     """
     return fold_sessions(log, begin, _rows, SCHEMA)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventstore.display import iso
 from eventstore.format.positions import format_position
-from projections.log_proof import doubt_object
+from projections.log_proof import proof_object
 from spark.report import findings
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ def audit_json(outcome: Outcome) -> dict[str, Any]:
                 **{key: value for key, value in asdict(node).items() if key != "doubts"},
                 "begins": iso(node.begins_ms) if node.records else None,
                 "ends": iso(node.ends_ms) if node.records else None,
-                "proven": [{"from": iso(begin), "to": iso(end)} for begin, end in node.proven],
-                "not_proven": [doubt_object(one) for one in node.doubts],
+                **proof_object(node.proven, node.doubts),
             }
             for node in outcome.nodes
         ],

@@ -34,7 +34,7 @@ EVENT_MEANINGS: Final[Mapping[str, str]] = {
     "index": "index of the event's first entry in its record",
     "position": "position of the first entry: `seq << 20 | index`",
     "entries": "number of entries",
-    "type": "type of the event, see [events.md](events.md)",
+    "type": "type of the event, see [events.md](contribute/events.md)",
     "version": "version of the event type, as this foldmq reads it",
     "session": "client identifier; null for events that belong to no session",
     "part": "number of earlier records of the same turn",
@@ -46,7 +46,7 @@ ENTRY_MEANINGS: Final[Mapping[str, str]] = {
     **_COMMON,
     "index": "index of the entry in its record",
     "position": "position of the entry: `seq << 20 | index`",
-    "type": "type of the event, see [events.md](events.md)",
+    "type": "type of the event, see [events.md](contribute/events.md)",
     "version": "version of the event type, as this foldmq reads it",
     "session": "client identifier; null for events that belong to no session",
     "entry": "number of the entry within its event, from 0",
@@ -60,7 +60,10 @@ ENTRY_MEANINGS: Final[Mapping[str, str]] = {
     "ref": "position of the message that the entry is about: joins with `position`",
     "size": "payload bytes of the message",
     "payload": "the payload",
-    "block": "all properties of MQTT 5 as stored in the log: [events.md](events.md#properties)",
+    "block": (
+        "all properties of MQTT 5 as stored in the log: "
+        "[events.md](contribute/events.md#properties)"
+    ),
     "expires_at": "Unix time in seconds (as steady_ms) at which the message expires",
     "content_type": "property Content Type",
     "response_topic": "property Response Topic",

@@ -187,7 +187,9 @@ def _types(text: str | None) -> frozenset[str] | None:
 
     for name in types:
         if name not in VERSIONS:
-            raise BadOption(f"there is no event type {escaped(name)}: see docs/events.md")
+            raise BadOption(
+                f"there is no event type {escaped(name)}: see docs/contribute/events.md"
+            )
     return types
 
 

@@ -228,6 +228,30 @@ def test_a_store_that_is_gone_is_reported_once() -> None:
     assert (one.severity, one.title, one.evidence) == ("problem", "lost files of the log", gone)
 
 
+@pytest.mark.parametrize(
+    ("counts", "delay", "slow"),
+    [
+        ([100, 300, 700, 0], 0.003, True),
+        ([100, 600, 500, 0], 0.003, False),
+        ([10, 30, 70, 0], 0.003, False),
+        ([100, 300, 700, 0], 0.01, False),
+    ],
+)
+def test_a_slow_disk_is_a_reason_for_a_longer_commit_delay(
+    counts: list[int], delay: float, *, slow: bool
+) -> None:
+    status: dict[str, Any] = {
+        "trouble": [], "time_ms": 200_000, "started_ms": 0,
+        "log": {"disk_free": None, "commit_delay": delay},
+        "commit": {"bounds": [0.001, 0.006, 0.1], "counts": counts, "count": sum(counts)},
+    }  # fmt: skip
+    found = [*advise_on_broker(status, [])]
+    assert len(found) == slow
+    for one in found:
+        assert one.severity == "notice"
+        assert "commit_delay = 10ms" in one.cause
+
+
 def test_a_failed_reload_is_a_problem_until_one_succeeds() -> None:
     failed = {"time_ms": 140_000, "error": "perm.toml: not TOML\x1b", "restart": []}
     status: dict[str, Any] = {
@@ -343,6 +367,14 @@ def test_next_commands_run_for_this_broker(tmp_path: Path, monkeypatch: pytest.M
     assert f"--nats-url nats://n:4222 --data-dir '{tmp_path}/da ta'" in page
     assert "geheim" not in page
     assert page.startswith("/")
+    monkeypatch.setenv("FOLDMQ_NATS_URL", "nats://ann:geheim@n:4222")
+    monkeypatch.setenv("FOLDMQ_CLUSTER", "c1")
+    of_cluster = SourceFlags({"data_dir": "d"})
+    page = NextCommands(of_cluster, elsewhere=True).complete("foldmq top")
+    assert page.endswith(" top --nats-url nats://n:4222 --node c1")
+    monkeypatch.setenv("FOLDMQ_PARTITIONS", "2")
+    page = NextCommands(of_cluster, elsewhere=True).complete("foldmq top")
+    assert page.endswith(" top --nats-url nats://n:4222")
 
 
 def test_a_log_that_is_not_proven_is_urgent_for_a_day() -> None:

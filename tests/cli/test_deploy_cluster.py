@@ -28,6 +28,7 @@ from cli.settings.settings import load_settings
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "deploy" / "compose.yaml"
 CHART = ROOT / "deploy" / "helm" / "foldmq"
+RECIPE = ROOT / "deploy" / "recipes" / "kubernetes" / "values.yaml"
 SCHEMA = CHART / "values.schema.json"
 KUBERNETES = ("1.25", "1.37")
 """The oldest and the newest version whose schemas are installed."""
@@ -141,6 +142,14 @@ needs_helm = pytest.mark.skipif(
     reason="there is no helm, and helm-binary is a package for Linux on x86-64 only",
 )
 
+
+def recipe() -> dict[str, Any]:
+    """The values of the recipe, each with its path."""
+    found: dict[str, Any] = yaml.safe_load(RECIPE.read_text("utf-8"))
+    service = found.pop("service")
+    return {**found, **{f"service.{name}": value for name, value in service.items()}}
+
+
 RELEASES: dict[str, dict[str, Any]] = {
     "the defaults": {},
     "several logs": {"partitions": 3},
@@ -150,6 +159,7 @@ RELEASES: dict[str, dict[str, Any]] = {
     "several NATS servers": {"natsUrl": "nats://n-0.n:4222,nats://n-1.n:4222"},
     "an image in a registry": {"image": "registry.example.com:5000/foldmq:0.1.0"},
     "names like numbers and booleans": {"cluster": "007", "secretName": "true"},
+    "the recipe": recipe(),
     "more of everything": {"cpu": 2, "memory": "8Gi", "storage": "1000G"},
 }
 """Values of releases, each with the path of a value."""

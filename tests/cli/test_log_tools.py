@@ -16,7 +16,7 @@ from cli.commands.replay import summary_lines, totals
 from cli.common import text
 from cli.logs.point_resolution import parse_point
 from cli.logs.topic_flags import check_filter
-from eventstore.errors import CorruptLog, CutMeanwhile, UsageError
+from eventstore.errors import CorruptLog, CutMeanwhile, UnknownLogFormat, UsageError
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
@@ -46,6 +46,7 @@ from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from projections.audit.log_verifier import LogVerifier
 from projections.past.event_text import event_object, words
+from projections.past.log_states import LogState, LogStates
 from projections.past.replay import AsOf
 from projections.past.story_builder import StoryBuilder
 from projections.past.story_text import story_lines
@@ -280,12 +281,18 @@ def test_the_noted_record_must_be_there() -> None:
 
 
 def test_parts_nodes_and_events() -> None:
-    log = Log().add().add(part=1).add(node="other").add({"e": "Later", "v": 9}, node="other")
+    log = (
+        Log()
+        .add()
+        .add(part=1)
+        .add(node="other")
+        .add({"e": "Acked", "v": 1, "session": 7}, node="other")
+    )
     found, _ = problems(numbered(log))
     assert [sequence for sequence, _ in found] == [2, 3, 4]
     assert found[0][1] == "is part 1 of a turn, part 0 is missing"
     assert found[1][1] == "belongs to another node, other"
-    assert found[2][1].startswith("cannot be read: entry 0: event 'Later' version 9")
+    assert found[2][1].startswith("cannot be read: entry 0: event Acked")
 
 
 def published(**fields: Any) -> MessagePublished:
@@ -477,6 +484,21 @@ def test_a_log_that_is_cut_while_it_is_checked() -> None:
     assert found == []
 
 
+def test_a_format_that_is_not_known_is_damage_only_before_a_known_one() -> None:
+    log = checkpointed()
+    log.records[1] = b"FMQ\x02" + log.records[1][4:]
+    found: list[tuple[int, str]] = []
+    verifier = LogVerifier(lambda sequence, what: found.append((sequence, what)), None)
+    for sequence in (1, 2):
+        verifier.take(sequence, log.records[sequence - 1])
+    assert found == []
+    with pytest.raises(UnknownLogFormat, match="record 2 of the log has format 2"):
+        verifier.end(2)
+    verifier.take(3, log.records[2])
+    assert (found[0][0], "has format 2" in found[0][1]) == (2, True)
+    verifier.end(3)
+
+
 @pytest.mark.parametrize(("first", "live"), [(3, True), (1, True), (3, False)])
 def test_a_log_that_is_cut_while_it_is_read(
     monkeypatch: pytest.MonkeyPatch, first: int, live: bool
@@ -580,14 +602,13 @@ def test_sums_of_sessions_that_are_frozen() -> None:
     state = NodeState()
     for sequence, data in enumerate(prologue().records, 1):
         state.apply_record(decode_record(sequence, data))
-    before = totals(state)
+    states = LogStates([LogState("", AsOf(LogPoint(2), 1), state)])
+    before = totals(states)
     assert (before["sessions"], before["subscriptions"], before["queued"]) == (1, 1, 1)
     state.sessions.freeze("c", position(3, 0))
-    assert totals(state) == before
+    assert totals(states) == before
     assert not state.sessions.live
-    assert any(
-        line.split()[:2] == ["c", "offline"] for line in summary_lines(state, AsOf(LogPoint(2), 1))
-    )
+    assert any(line.split()[:2] == ["c", "offline"] for line in summary_lines(states))
 
 
 class _NeverWalked(OrderedDict[int, Any]):

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from markupsafe import Markup, escape
 
+from cli.commands.advice import Advice, advise
 from cli.common.allowed_hosts import Hosts
 from cli.common.units import Address
 from cli.logs.broker_client import Refused, TooLarge
@@ -26,7 +28,7 @@ from cli.web.paged_lists import PAGE_ROWS, Listings, Order
 from cli.web.pages import middleware
 from cli.web.pages.lists import _pattern
 from cli.web.pages.middleware import _local
-from cli.web.pages.render import environment, name, url
+from cli.web.pages.render import environment, labelled, name, url
 from cli.web.samples import Samples
 from cli.web.svg_charts import HEIGHT, WIDTH, bars, chart
 from cli.web.web_log_client import WebLogClient
@@ -191,7 +193,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_a_hostile_name_is_text(hostile: str) -> None:
-    shown = str(name(hostile))
+    shown = str(name(hostile)).replace("<wbr>", "")
     assert len(shown) < 20_000
     found = re.fullmatch(r'<bdi class="name"(?: title="([^"<>]*)")?>([^<>]*)</bdi>', shown)
     assert found is not None
@@ -210,6 +212,46 @@ def test_a_hostile_value_in_a_template_is_text(hostile: str) -> None:
     )
     text = shown.render(one=hostile)
     assert re.fullmatch(r'<a title="[^"<>]*" href="/session\?client=[\w%.+~-]*">[^<>]*</a>', text)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_cell_has_the_title_of_its_column_and_its_text(hostile: str) -> None:
+    head = "<thead><tr><th>Client</th><th><a>Queued &darr;</a> <small>bytes</small></th>"
+    head += "<th>User</th></tr></thead>"
+    nothing = '<td><span class="muted">-</span></td></tr>'
+    row = '<tr><th scope="row">{}</th><td class="n">{}</td>' + nothing
+    made = str(labelled(Markup(head + row).format(hostile, hostile)))
+    text = str(escape(hostile))
+    cells = f'<tr><th scope="row">{text}</th><td class="n" data-label="Queued">{text}</td>'
+    assert made == head + cells + nothing
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("0x00158d0001f00000", "0x00158d0001f00000"),
+        ("home/hall_lamp-2/set", "home/<wbr>hall_<wbr>lamp-<wbr>2/<wbr>set"),
+        ("a//b/", "a//<wbr>b/"),
+        ("a/<b>", "a/<wbr>&lt;b&gt;"),
+    ],
+)
+def test_a_name_is_broken_at_its_separators(given: str, shown: str) -> None:
+    assert name(given) == f'<bdi class="name">{shown}</bdi>'
+
+
+def test_a_problem_links_to_its_session() -> None:
+    late = {"code": "slow_acks", "count": 1, "age_ms": 1000, "quiet_ms": 1000, "lasts": True}
+    shared = "$share/g/t"
+    advice = [advise({**late, "client": client}) for client in ("a/b c", shared)]
+    advice.append(Advice("problem", "the log", "lacks records", "", "", "foldmq log"))
+    template = environment().get_template("parts/problems.html")
+    for logs in ([], ["p0", "p1"]):
+        shown = template.render(advice=advice, more=0, logs=logs)
+        assert '<a href="/session?client=a%2Fb+c">' in shown
+        # Sessions of a shared subscription may be in several logs.
+        assert ('<a href="/session?client=%24share%2Fg%2Ft">' in shown) == (not logs)
+        assert shown.count("<a ") == (1 if logs else 2)
+        assert "<b>the log</b> lacks records" in shown
 
 
 def test_a_url_has_the_given_parameters() -> None:

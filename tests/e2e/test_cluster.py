@@ -22,7 +22,10 @@ from harness.natscluster import Member, NatsCluster
 from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
+from e2e import webclient
+from e2e.pasting import run_as_pasted
 from e2e.tools import run
+from e2e.webclient import web
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -262,7 +265,9 @@ def test_nodes_with_other_users_are_named(tmp_path: Path, nats: Nats) -> None:
         made.clean_up()
 
 
-def test_a_follower_reports_its_certificates_and_its_reloads(tmp_path: Path, nats: Nats) -> None:
+def test_a_follower_reports_its_certificates_and_its_reloads(
+    tmp_path: Path, nats: Nats, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = Authority(tmp_path / "certificates").server(expired=True)
     made = Nodes(tmp_path, [nats.port] * 2, CLUSTER, forked=True)
     access = ["--nats-url", nats.url, "--nats-user", USER, "--nats-password", PASSWORD]
@@ -289,6 +294,19 @@ def test_a_follower_reports_its_certificates_and_its_reloads(tmp_path: Path, nat
         second.hangup()
         until(lambda: f"node {second.name} did not take" in diagnosis(access), "the reload")
         assert f"node {second.name}: settings not reloaded" in run("status", *access).out
+        data_dir = made.members[0].data_dir
+        monkeypatch.setattr(
+            webclient, "environment", lambda: {**environment(), "FOLDMQ_CLUSTER": "c1"}
+        )
+        with web(data_dir, "--data-dir", str(data_dir), *access) as (page, _):
+            page.log_in()
+            problems_page = page.good("/problems")
+        shown = problems_page.shown
+        assert f"node {second.name} did not take its new settings" in shown
+        assert f"{expired['subject']} has expired" in shown
+        suggested = problems_page.suggested
+        assert all("nodes --cluster c1 --nats-url" in one for one in suggested)
+        run_as_pasted(suggested, tmp_path, FOLDMQ_NATS_PASSWORD=PASSWORD)
         second.configure(own + tls)
         second.hangup()
         until(lambda: "did not take" not in diagnosis(access), "the reload")

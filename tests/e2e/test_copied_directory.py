@@ -103,10 +103,17 @@ def statements(broker: Broker) -> list[str]:
     shown = " ".join(run("status", *data).out.split())
     doctor = " ".join(run("doctor", *data, code=int(lacks)).out.split())
     verified = run("log", "verify", *data).out
+    compared = run("verify", *data).out
     for text in found:
         assert text in shown
         assert text in doctor
         assert text in verified
+        assert text in compared
+    assert compared.count("nothing can be said") == len(found)
+    (whole,) = run("log", "verify", *data, "--json").objects
+    (equal,) = run("verify", *data, "--json").objects
+    assert equal["not_proven"] == whole["not_proven"]
+    assert [span["from"] for span in equal["proven"]] == [span["from"] for span in whole["proven"]]
     assert "no problems" not in doctor or not found
     return found
 

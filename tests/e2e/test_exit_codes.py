@@ -1,4 +1,4 @@
-"""Exit codes: the same for the same error in every command, as in docs/architecture.md."""
+"""Exit codes: the same for the same error in every command, as in the page of the architecture."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import cli
 import eventstore
 import spark
 from cli.main import app
+from e2e.tools import refused
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "contribute" / "architecture.md"
 READERS = (
     "log",
     "log verify",
@@ -52,6 +53,7 @@ LIVE = (
     "retained get a",
     "retained rm a --yes",
     "subscriptions --topic a",
+    "topics --seconds 0.5",
     "top --once",
     "status",
     "doctor",
@@ -125,6 +127,19 @@ def test_without_a_log_to_salvage(tmp_path: Path) -> None:
     target = str(tmp_path / "target")
     nothing = str(tmp_path / "nothing")
     assert code_of("salvage", "--data-dir", nothing, "--to", target) == 66
+
+
+def test_several_logs_to_salvage(tmp_path: Path) -> None:
+    """They were called damaged."""
+    data = tmp_path / "data"
+    (data / "jetstream").mkdir(parents=True)
+    (data / "jetstream" / "1.blk").touch()
+    (data / "node").write_text("abcd2345\n")
+    (data / "processes").write_text("2\n")
+    target = tmp_path / "target"
+    line = refused("salvage", "--data-dir", str(data), "--to", str(target), code=73)
+    assert line.startswith(f"data directory {data}: has 2 logs, and a salvage is of one: ")
+    assert not target.exists()
 
 
 @pytest.mark.parametrize("command", [*LIVE, "web-token ls", "web"])

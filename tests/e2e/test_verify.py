@@ -146,13 +146,16 @@ def test_output_when_all_is_equal(debug: DebugBroker, clients_of: Clients) -> No
     until(lambda: is_written(data, 3), "the projections")
     before = events(data)
     last = int(before[-1]["position"].partition(".")[0])
+    (whole,) = run("log", "verify", *data).lines
+    holds = f"this holds for the log {whole[whole.index('from ') :]}\n"
     assert run("verify", *data).out == (
         f"equal: 3 sessions and 2 retained messages in the broker, as of {last + 1}.0\n"
         f"equal: 3 sessions and 2 retained messages in the projections, as of record {last}\n"
+        + holds
     )
     assert run("verify", *data, "--session", "screen").out == (
         f"equal: session screen is in the broker, as of {last + 1}.0\n"
-        f"equal: session screen is in the projections, as of record {last}\n"
+        f"equal: session screen is in the projections, as of record {last}\n" + holds
     )
     assert refused("verify", *data, "--session", "nobody", code=1) == "no session nobody"
     assert events(data) == before

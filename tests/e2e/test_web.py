@@ -278,12 +278,16 @@ def test_the_tree_of_topics_has_figures_and_retained_publishers(page: Page) -> N
 def test_the_overview_has_the_numbers(page: Page) -> None:
     shown = page.good("/").shown
     assert shown.startswith("Overview")
-    assert re.search(r"Ready foldmq \S+, process \d+", shown)
+    assert re.search(r"Ready: (all is well|\d problems?) foldmq \S+, process \d+", shown), shown
+    assert re.search(r"Changes since .* Connects [1-9]\d* ", shown), shown
     assert "The last 24 hours" in shown
     assert page.good("/").text.count('<figure class="chart">') == 8
     assert re.search(r"Sessions 5 5 connected|Sessions 4 \d connected|Sessions \d", shown)
     assert "Retained 4 " in shown
-    assert re.search(r"Mailboxes \d+ actors, 1 broker, .*\d+ connections, ", shown), shown
+    actors = page.good("/developers").shown
+    assert re.search(r"Actors \d+ broker 1 .*connection \d+ ", actors), actors
+    assert "Mailboxes" in actors
+    assert "Memory" in actors
     fragment = page.good("/", part="live")
     assert "<html" not in fragment.text
     assert fragment.shown.startswith("Ready")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.broker import Broker
-from harness.chromium import chromium, needs_chromium
+from harness.chromium import CUT, chromium, needs_chromium
 from harness.fixtures import EXTERNAL, Clients
 from harness.waiting import until
 
@@ -78,6 +78,13 @@ def play(clients: Clients) -> None:
         evil.expect_publish(name, name.encode(), 1)
         if number % 2:
             evil.disconnect()
+    for number in range(3):
+        device = clients.connect(f"0x00158d0001f00{number:03}", clean=False)
+        device.subscribe((f"zigbee2mqtt/0x00158d0001f00{number:03}/set/brightness", 1))
+    wall = clients.connect("homeassistant-3f2a9c4d8b7e41", clean=False)
+    wall.subscribe(("first/#", 1))
+    sender.publish("first/brightness_transition_time", b"5", 1, retain=True)
+    wall.expect_publish("first/brightness_transition_time", b"5", 1)
     sender.expect_alive()
 
 
@@ -168,7 +175,7 @@ def test_login_and_live_numbers(
     assert page.evaluate("window.same"), "the page was not loaded again for that"
     # Paused, it stays as it is.
     page.get_by_role("button", name="Pause").click()
-    assert page.get_by_role("status").inner_text() == "paused"
+    assert page.locator("#live-state").inner_text() == "paused"
     before = shown(page, "Connections")
     clients.close()
     page.get_by_role("button", name="Resume").click()
@@ -301,7 +308,7 @@ def test_hostile_names_run_nothing(
         page.get_by_role("link", name="Its events").click()
         page.locator("table.events").wait_for()
     for path in (
-        "/",
+        "/developers",
         "/actors",
         "/log?payload=1",
         "/retained",
@@ -320,9 +327,12 @@ def test_hostile_names_run_nothing(
     assert watch.wrong == []
 
 
-SIZES = [(1400, 900), (375, 800)]
+SIZES = [(1400, 900), (390, 844)]
 PATHS = [
     "/",
+    "/problems",
+    "/developers",
+    "/session?client=homeassistant-3f2a9c4d8b7e41",
     "/sessions",
     "/session?client=walker",
     "/session?client=walker&at=now",
@@ -343,6 +353,20 @@ PATHS = [
 _UNLABELLED = """() => [...document.querySelectorAll("input:not([type=hidden]), select, button, a")]
   .filter((one) => !(one.labels && one.labels.length) && !one.textContent.trim())
   .map((one) => one.outerHTML)"""
+
+_BROKEN = """() => {
+  const broken = [];
+  for (const name of document.querySelectorAll(".name")) {
+    for (const word of name.childNodes) {
+      const range = document.createRange();
+      range.selectNodeContents(word);
+      const lines = range.getClientRects().length;
+      if (/^\\w{1,29}$/.test(word.textContent) && lines > 1) broken.push(word.textContent);
+    }
+  }
+  return broken;
+}"""
+"""Parts of identifiers that are broken into lines."""
 
 
 @pytest.mark.parametrize(
@@ -368,12 +392,35 @@ def test_every_page_fits(
     for path in PATHS:
         page.goto(watch.origin + path)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assert page.evaluate(CUT) == [], path
+        assert page.evaluate(_BROKEN) == [], path
         assert page.evaluate(_UNLABELLED) == [], path
         assert page.locator("h1").count() == 1
         backs.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     (back,) = backs
     brightness = sum(map(int, re.findall(r"\d+", back)[:3])) / 3
     assert brightness > 200 if scheme == "light" else brightness < 60
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_narrow_window_has_a_menu_and_rows_with_labels(
+    broker: Broker, opened: Callable[..., tuple[Page, Watch]], scripts: bool
+) -> None:
+    page, watch = opened(
+        served(broker), viewport={"width": 390, "height": 844}, java_script_enabled=scripts
+    )
+    pages = page.get_by_role("navigation", name="Pages", exact=True)
+    assert not pages.is_visible()
+    page.get_by_text("Menu").click()
+    assert pages.get_by_role("link").count() == 11
+    pages.get_by_role("link", name="Sessions").click()
+    page.wait_for_url(f"{watch.origin}/sessions")
+    row = page.locator("tbody tr", has=page.get_by_role("link", name="walker"))
+    label = "element => getComputedStyle(element, '::before').content"
+    labels = {cell.evaluate(label) for cell in row.locator("td:visible").all()}
+    assert {'"State "', '"Subscriptions "', '"Queued "', '"Dropped "', '"Address "'} <= labels
+    page.get_by_role("link", name="Queued").click()
+    page.get_by_text("only the highest are shown").wait_for()
 
 
 def test_without_scripts_everything_but_the_slider_works(
@@ -402,7 +449,7 @@ def test_it_recovers_when_the_broker_does(
         page.get_by_text("Ready").wait_for()
         broker.stop()
         page.get_by_role("alert").filter(has_text="no broker").wait_for()
-        assert page.get_by_role("status").inner_text() == "away"
+        assert page.locator("#live-state").inner_text() == "away"
         assert not page.get_by_text("Ready").is_visible()
         page.goto(f"{watch.origin}/sessions")
         page.get_by_role("heading", name="The broker does not answer").wait_for()
@@ -410,4 +457,4 @@ def test_it_recovers_when_the_broker_does(
         page.get_by_role("heading", name="Sessions").wait_for()
         page.get_by_role("link", name="Overview").click()
         page.get_by_text("Ready").wait_for()
-        assert page.get_by_role("status").inner_text() == "live"
+        assert page.locator("#live-state").inner_text() == "live"

@@ -14,7 +14,7 @@ import pytest
 from harness import forkserver
 from harness.broker import Broker, children_of, environment, wait_until_gone
 from harness.brokerprocesses import client_of
-from harness.chromium import chromium, needs_chromium
+from harness.chromium import CUT, chromium, needs_chromium
 from harness.fixtures import EXTERNAL, Clients
 from harness.waiting import until
 
@@ -96,7 +96,7 @@ def test_the_overview_has_a_row_for_each_log(page: Page, logs: list[str]) -> Non
 
 def test_lists_name_the_log_of_each_row(page: Page) -> None:
     rows = page.good("/sessions").columns(0, 1, 2)
-    assert set(rows) == {
+    assert {(log, client, re.split("[ ,]", state)[0]) for log, client, state in rows} == {
         ("p0", HERE, "offline"),
         ("p1", THERE, "connected"),
         ("p1", SENDER, "connected"),
@@ -284,6 +284,7 @@ PATHS = [
     "/sessions",
     f"/session?client={HERE}",
     f"/session?client={HERE}&at=now",
+    "/developers",
     "/actors?sort=recent",
     "/topics",
     "/disk",
@@ -296,7 +297,7 @@ PATHS = [
 
 
 @needs_chromium
-@pytest.mark.parametrize("width", [1400, 375])
+@pytest.mark.parametrize("width", [1400, 390])
 def test_pages_of_several_logs_fit_and_the_time_axis_leads_to_moments(
     page: Page, logs: list[str], width: int
 ) -> None:
@@ -312,6 +313,7 @@ def test_pages_of_several_logs_fit_and_the_time_axis_leads_to_moments(
             tab.goto(origin + path)
             assert tab.locator("h1").count() == 1, path
             assert tab.evaluate("document.documentElement.scrollWidth") <= width, path
+            assert tab.evaluate(CUT) == [], path
         tab.goto(f"{origin}/time")
         tab.get_by_role("slider", name="Moment").wait_for()
         tab.get_by_text("Marks as a list").click()

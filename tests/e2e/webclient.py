@@ -36,7 +36,9 @@ class Got:
     @property
     def shown(self) -> str:
         """What a person reads: no tags, blanks in a row as one."""
-        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", self.text)).split())
+        return " ".join(
+            html.unescape(re.sub(r"<[^>]*>", " ", self.text.replace("<wbr>", ""))).split()
+        )
 
     def columns(self, *numbers: int) -> list[tuple[str, ...]]:
         """The text of some columns of all tables' bodies."""
@@ -57,6 +59,11 @@ class Got:
         parser.feed(self.text)
         parser.close()
         return parser.found
+
+    @property
+    def suggested(self) -> set[str]:
+        """The next commands of the problems."""
+        return {html.unescape(one) for one in re.findall(r"<p><code>(.*?)</code></p>", self.text)}
 
     def link(self, rel: str) -> str | None:
         """Where the link to another page leads."""

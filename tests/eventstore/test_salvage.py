@@ -265,11 +265,14 @@ def test_nothing_is_intact(old: Path, new: Path) -> None:
     assert not new.exists()
 
 
-@pytest.mark.parametrize("later", ["format", "event"])
+@pytest.mark.parametrize("later", ["format", "continued", "event"])
 def test_the_log_of_a_later_version_is_not_truncated(old: Path, new: Path, later: str) -> None:
     records = made(3)
     if later == "format":
         records.append(b"FMQ\x02" + records[0][4:])
+    elif later == "continued":
+        records = made(4)
+        records[3] = b"FMQ\x02" + records[3][4:]
     else:
         event: Any = {"e": "Acked", "v": 2}
         link = link_of(records[-1])

@@ -19,6 +19,11 @@ needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="there is no chromium (on Debian: apt install)"
 )
 
+CUT = """() => [...document.querySelectorAll(".scroll")]
+  .filter((one) => one.scrollWidth > one.clientWidth)
+  .map((one) => `${one.ariaLabel}: ${one.scrollWidth} > ${one.clientWidth}`)"""
+"""Tables of which a part is hidden."""
+
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:

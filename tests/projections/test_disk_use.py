@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.errors import CorruptLog
+from eventstore.format.event_parsing import UnknownEvent
 from eventstore.format.events import (
     Acked,
     Delivered,
@@ -130,3 +131,14 @@ def test_topics_by_their_first_levels() -> None:
     found = sizes_by_levels({"a/b/c": 1, "a/b/d": 2, "a/b": 4, "a": 8, None: 16, "/x": 32}, 2)
     assert found == {"a/b/#": 3, "a/b": 4, "a": 8, None: 16, "/x": 32}
     assert sizes_by_levels({"a/b": 1, "a": 2}, 1) == {"a/#": 1, "a": 2}
+
+
+@pytest.mark.parametrize(
+    "later", [{"e": "MessagePublished", "v": 2, "session": "c"}, {"e": "Teleported", "v": 1}]
+)
+def test_events_of_a_later_foldmq_are_not_counted(later: dict[str, object]) -> None:
+    log = LogBuilder("n1")
+    log.record(BrokerStarted("1"))
+    log.record(later)
+    with pytest.raises(UnknownEvent, match="record 2, entry 0"):
+        used(log)

@@ -3,7 +3,16 @@
 import pytest
 
 from eventstore.format.event_parsing import Event
-from eventstore.format.node_events import BrokerStarted, LogCut, LogEndUnproven, LogSalvaged
+from eventstore.format.events import Delivered, SessionOpened, Subscribed
+from eventstore.format.node_events import (
+    BrokerStarted,
+    CheckpointBegun,
+    CheckpointCompleted,
+    LogCut,
+    LogEndUnproven,
+    LogSalvaged,
+    SessionSnapshot,
+)
 from eventstore.format.positions import position
 from eventstore.format.records import decode_record, encode_record
 from projections.log_proof import (
@@ -21,6 +30,9 @@ COPY = LogEndUnproven("copy", 12, 1000, 17)
 SALVAGED = LogSalvaged(
     5, 8, "ab" * 32, 4, 900, 12, "/old", "root@h", "1.0", begins_ms=400, ends_ms=900
 )
+
+SALVAGED_BEFORE = LogSalvaged(3, 3, "cd" * 32, 1, 90, 40, "/old", "root@h", "1.0")
+"""A later salvage, whose hole is before that of :data:`SALVAGED`."""
 
 
 def folded(*events: tuple[Event, int, int]) -> LogProof:
@@ -45,6 +57,41 @@ def test_the_proven_parts_are_those_between_the_doubts() -> None:
     spans = proven_spans(100, 6000, proof.doubts)
     assert spans == [(100, 400), (900, 1000), (5000, 6000)]
     assert spans_text(spans, plain) == "from 100 to 400, from 900 to 1000, from 5000 to 6000"
+
+
+def test_a_later_salvage_is_not_seen_by_the_starts_that_were_before_it() -> None:
+    restored = LogEndUnproven("restored", 9, 950, salvaged=12)
+    before = (SALVAGED_BEFORE, 3, 200)
+    (first, *_) = folded(before, (SALVAGED, 8, 400), (restored, 10, 5000)).doubts
+    assert (first.behind, first.seen_ms) == (40, 0)
+    started = folded(
+        (SALVAGED_BEFORE, 3, 200), (restored, 10, 5000), (BrokerStarted("1"), 41, 9000)
+    )
+    assert started.doubts[0].seen_ms == 9000
+
+
+def test_a_checkpoint_behind_two_holes_is_the_state() -> None:
+    node = NodeState()
+    snapshot = SessionSnapshot(
+        "c", {"generation": 2, "last_pid": 7, "subscriptions": [["#", 1]]}, 0, True
+    )
+    turns: list[list[Event]] = [
+        [SessionOpened("c", resumed=False, clean=False, level=4), Subscribed("c", [("#", 1)])],
+        [Delivered("c", "#", 1, [position(1, 0)], [2], 1)],
+        [SALVAGED_BEFORE],  # it gave up the PUBACK of packet 2
+        [BrokerStarted("1")],
+        [SALVAGED],
+        [BrokerStarted("1")],
+        [CheckpointBegun(1), snapshot, CheckpointCompleted(1, position(14, 0), 1, 0)],
+    ]
+    for sequence, events in zip((1, 2, 3, 4, 8, 13, 14), turns, strict=True):
+        data = encode_record(previous=bytes(32), node="n", time_ms=100, events=events, payloads=[])
+        node.apply_record(decode_record(sequence, data))
+    state = node.sessions.peek("c")
+    assert state is not None
+    assert not state.inflight
+    assert state.last_pid == 7
+    assert not node.unsure
 
 
 def test_a_log_that_ends_before_the_last_record_of_its_salvage_is_continued() -> None:

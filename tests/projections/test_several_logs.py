@@ -17,28 +17,29 @@ from playedpartitions import PARTITION_STEPS, PlayedPartitions
 from randomnode import NAMES
 from specification import snapshot
 
+from eventstore import display
 from eventstore.errors import CorruptLog, CutMeanwhile
 from eventstore.format.events import LOG_SESSION, Queued, Subscribed
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_points import LogPoint, last_until
 from eventstore.reading.progress import silent
 from projections.past.event_reader import EventFilter, EventReader
-from projections.past.joined_changes import (
+from projections.past.log_states import (
     LogChanges,
+    LogState,
+    LogStates,
+    StatesBetween,
     changes_in_logs,
+    fold_logs,
     joined_retained_changes,
     joined_sessions_changed,
-)
-from projections.past.joined_state import JoinedState, LogState, fold_logs
-from projections.past.log_moments import points_in_logs, short_name
-from projections.past.merged_events import MergedReader
-from projections.past.replay import AsOf, Replay
-from projections.past.state_differences import (
-    StatesBetween,
     retained_changes,
     sessions_changed,
+    short_name,
     states_between,
 )
+from projections.past.merged_events import MergedReader
+from projections.past.replay import AsOf, Replay
 from projections.past.state_facts import StateFacts
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage
@@ -311,7 +312,7 @@ def versions(messages: dict[str, RetainedMessage | None]) -> set[object]:
     return {None if one is None else (one.payload, one.qos) for one in messages.values()}
 
 
-def check_state(joined: JoinedState, alone: dict[str, NodeState]) -> None:
+def check_state(joined: LogStates, alone: dict[str, NodeState]) -> None:
     expected = {
         (log, name): snapshot(one)
         for log, state in alone.items()
@@ -356,18 +357,21 @@ def test_states_and_changes_are_those_of_each_log(
 
     async def check() -> None:
         for time_ms in moments:
-            joined = await fold_logs(sources, time_ms, silent)
+            joined = await fold_logs(
+                sources, await points_in_logs(sources, time_ms), time_ms, silent
+            )
             alone = {log: await fold_alone(one, time_ms) for log, one in sources.items()}
             check_state(joined, alone)
-        latest = await fold_logs(sources, None, silent)
+        latest = await fold_logs(sources, await points_in_logs(sources, None), None, silent)
         check_state(latest, alone)
-        assert latest.last_ms == times[-1]
+        assert latest.as_of == display.clock(times[-1])
         assert all(one.everywhere for one in latest.retained())  # nothing happened for seconds
         for before, after in pairwise(moments):
             await check_changes(before, after)
 
     async def check_changes(before: int, after: int) -> None:
-        changes = [one async for one in changes_in_logs(sources, before, after, silent)]
+        starts, ends = [await points_in_logs(sources, one) for one in (before, after)]
+        changes = [one async for one in changes_in_logs(sources, starts, ends, None, silent)]
         sessions = []
         retained: dict[str, set[tuple[str, str, int]]] = {}
         for log, source in sources.items():
@@ -389,6 +393,13 @@ def test_states_and_changes_are_those_of_each_log(
     asyncio.run(check())
 
 
+async def points_in_logs(sources: dict[str, LogSource], time_ms: int | None) -> dict[str, LogPoint]:
+    return {
+        log: LogPoint(one.last if time_ms is None else await last_until(one, time_ms))
+        for log, one in sources.items()
+    }
+
+
 def retaining(**topics: tuple[bytes, bytes]) -> NodeState:
     state = NodeState()
     for at, (topic, (payload, block)) in enumerate(topics.items(), 1):
@@ -403,7 +414,7 @@ def test_a_retained_message_is_the_same_whatever_is_left_of_its_expiry() -> None
     here = retaining(same=(b"1", expiry(600)), other=(b"1", b""), mine=(b"1", b""))
     there = retaining(same=(b"1", expiry(590)), other=(b"2", b""), theirs=(b"1", b""))
     as_of = AsOf(LogPoint(5), 1)
-    joined = JoinedState([LogState("n-p0", as_of, here), LogState("n-p1", as_of, there)])
+    joined = LogStates([LogState("n-p0", as_of, here), LogState("n-p1", as_of, there)])
     found = [(one.message.topic, one.logs, one.everywhere) for one in joined.retained()]
     assert found == [
         ("same", ("n-p0", "n-p1"), True),
@@ -439,8 +450,10 @@ def test_a_log_that_cannot_be_folded_is_named() -> None:
         raise CorruptLog(9, "is missing")
 
     logs["n-p1"].require_whole = short  # type: ignore[method-assign]
+    ends = dict.fromkeys(logs, LogPoint(1))
+    sources = {log: whole(one) for log, one in logs.items()}
     with pytest.raises(CorruptLog, match=r"^log n-p1: the log is damaged: record 9 is missing"):
-        asyncio.run(fold_logs({log: whole(one) for log, one in logs.items()}, None, silent))
+        asyncio.run(fold_logs(sources, ends, None, silent))
 
 
 def test_short_names() -> None:

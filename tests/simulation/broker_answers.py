@@ -216,9 +216,14 @@ class BrokerRun:
 
     async def _start(self) -> None:
         world = self._world
+        last = list(world.disk.stream.messages.items())[-1:]
+        gap_ms = self._wall_ms - self._times(dict(last))[0] if last else 0
         await world.start()
         self._started = self._now
         self._jump, self._reload = None, None
+        if not -2000 <= gap_ms <= DAY * 1000:
+            self._jump = gap_ms, "start", self._now
+            self.counts["clock: at the start"] += 1
         self._set_certificate()
         await world.go(0.1)
         await self._connect()
@@ -376,9 +381,6 @@ class BrokerRun:
         self._world.clock.set_ms += jump
         self._off_ms += jump
         await self._start()
-        if self._off_ms < -2000 or self._off_ms > DAY * 1000:
-            self._jump = self._off_ms, "start", self._now
-            self.counts["clock: at the start"] += 1
         self.counts["crash"] += 1
 
     async def _is_cut_off(self) -> None:
@@ -410,8 +412,6 @@ class BrokerRun:
         (self._world.host.path / MARK).write_bytes(mark)
         self.counts["log: cut off and put back"] += 1
         await self._start()
-        if self._off_ms is not None and (self._off_ms > DAY * 1000 or self._off_ms < -2000):
-            self._jump = self._off_ms, "start", self._now
 
     def _cut_is_gone(self, records: dict[int, bytes]) -> bool:
         """Return whether the record that says where the log begins is not among them."""
@@ -435,6 +435,8 @@ class BrokerRun:
         assert noted is not None
         mark = (self._world.host.path / MARK).read_bytes()
         kept = self._without_last(records) if self._chance.random() < 0.7 else records
+        if self._cut_is_gone(kept):
+            kept = records  # a broker cuts its log when the record that says so is stored
         host = self._world.move(kept)
         reason = self._chance.choice(("copy", "restored", "no_watermark"))
         missing = 0
@@ -458,13 +460,15 @@ class BrokerRun:
         self.counts[f"log: {reason}"] += 1
         await self._judge_log(live=False)
         await self._start()
-        if self._off_ms > DAY * 1000 or self._off_ms < -2000:
-            self._jump = self._off_ms, "start", self._now
 
     async def _is_salvaged(self) -> None:
         records = await self._crash()
         size = self._chance.choice((1, 1, 3, 10))
-        first = self._chance.randrange(3, max(records) - 1)
+        low, high = max(3, min(records)), max(records) - 1
+        if low >= high:
+            await self._start()
+            return
+        first = self._chance.randrange(low, high)
         last = min(max(records), first + size - 1)
         lost = set(range(first, last + 1))
         made = salvaged(self._folder, records, lost, self._world.mark().read())
@@ -484,7 +488,6 @@ class BrokerRun:
         self.counts["log: salvaged"] += 1
         await self._judge_log(live=False)
         await self._start()
-        self._jump = None
 
     _INCIDENTS = (
         _fills,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
@@ -44,6 +45,8 @@ T_co = TypeVar("T_co", covariant=True)
 STEPS = 120
 _LONGEST = 2500.0
 """Seconds of virtual time that a run may take."""
+_CLOCK_SEEN_WITHIN = 2.0
+"""Seconds within which a broker sees that the clock was set."""
 _TIMEOUT = 400
 """Seconds within which everything settles once nothing goes wrong any more."""
 
@@ -59,6 +62,15 @@ class Outcome:
     """SHA-256 of all records."""
     transcripts: str
     """SHA-256 of all that clients received, and when."""
+
+
+def delays_of(seed: int) -> dict[str, Any]:
+    """Return options: for how long acknowledgements and reads may wait in a run."""
+    chance = random.Random(f"delays {seed}")
+    return {
+        "ack_delay": chance.choice([0.01, 0.2, 1.0]),
+        "commit_delay": chance.choice([0.0, 0.003, 0.01, 0.05]),
+    }
 
 
 class Chaos:
@@ -92,6 +104,8 @@ class Chaos:
         self.archivist = random.Random(f"archivist {seed}")
         self.archiving = self.archivist.choice([0.0, 0.0, 0.02, 0.2])
         guarded = self.archivist.random() < 0.3
+        self.set_at = -math.inf
+        """When the clock was last set."""
         window = chance.choice([1, 2, 3, 8, 16, 1024])
         self.expiry = chance.choice([0.0, 0.0, 0.0, 60.0])
         self.world = make_world(
@@ -109,6 +123,7 @@ class Chaos:
             keep_bytes=chance.choice([0, 40_000]),
             keep_until_archived=guarded,
             takeover_delay=0.01,
+            **delays_of(seed),
             **make_world.more_options(seed),
         )
         # Every second run cuts turns and works in the smallest parts there are.
@@ -269,6 +284,7 @@ class Chaos:
         """The clock of the machine is set, or corrected by a little."""
         seconds = self.chance.choice([1, 3600, 3 * 86_400])
         self.note("clock set")
+        self.set_at = self.world.clock.monotonic()
         self.world.clock.set_ms += self.chance.choice([1000, -1000]) * seconds
 
     def connect(self, device: Device) -> None:
@@ -537,6 +553,9 @@ class Chaos:
         if self.world.problems:
             raise self.world.problems[0]
         assert not self.errors, self.errors[0]
+        clock = self.world.broker.node.clock
+        if self.world.up and self.world.clock.monotonic() > self.set_at + _CLOCK_SEEN_WITHIN:
+            assert abs(clock.ahead_ms()) < 3000, "the broker does not see that the clock was set"
 
     def settled(self) -> bool:
         """Return whether neither clients nor broker wait for anything."""

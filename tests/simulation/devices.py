@@ -195,11 +195,8 @@ class DeviceConnection(SimClient):
             self._connack(packet)
             return
         assert self.accepted, f"{packet} before CONNACK"
-        newer = device.connection
-        if self.number < device.accepted or (
-            newer is not None and newer is not self and newer.clean
-        ):
-            return  # The application has turned to a new connection.
+        if self.number < device.accepted or self.cleans != device.cleans:
+            return  # The application has turned to a new connection, for good.
         if isinstance(packet, p.Publish):
             self._publish(packet)
         elif isinstance(packet, p.Puback | p.Pubcomp):
@@ -235,7 +232,7 @@ class DeviceConnection(SimClient):
             return
         self.accepted = True
         before, device.accepted = device.accepted, max(device.accepted, self.number)
-        away = asyncio.get_running_loop().time() - device.left
+        away = self.world.steady() - device.left
         expired = bool(device.expiry) and away >= device.expiry - _SLACK
         if before > self.number:
             return
@@ -407,7 +404,7 @@ class DeviceConnection(SimClient):
         if self.current:
             device.connection = None
             if self.accepted:
-                device.left = asyncio.get_running_loop().time()
+                device.left = self.world.steady()
             if self.clean:
                 self.account.session_ending(device.name)
 

@@ -9,13 +9,14 @@ from typing import Any
 from actors.maintenance.state_reader import FollowedState
 from actors.routing.router import routed
 from actors.routing.subscriber import Subscriber, is_shared
-from eventstore.format.events import MessageDropped
+from eventstore.format.events import Acked, Delivered, MessageDropped, Refused
 from eventstore.format.positions import from_runs
 from eventstore.format.records import Record, decode_record
 from eventstore.log.message_store import messages_of
 from projections.state.node_state import NodeState
 from projections.state.session import SessionState, SubscriptionState
 from projections.state.session_table import OutstandingTotals
+from protocol.mqtt.reason_codes import ReasonCode
 from simulation.world import Disk, World
 
 
@@ -130,6 +131,7 @@ def dropped(disk: Disk) -> dict[str, set[bytes]]:
     """Return the payloads that the log says were dropped, by client identifier."""
     payloads: dict[int, bytes] = {}
     refs: dict[str, list[int]] = defaultdict(list)
+    delivered: dict[tuple[str, int], int] = {}
     for sequence, data in disk.stream.history.items():
         record = decode_record(sequence, data)
         for stored in messages_of(record):
@@ -137,4 +139,12 @@ def dropped(disk: Disk) -> dict[str, set[bytes]]:
         for _, event in record.events():
             if isinstance(event, MessageDropped) and event.reason.startswith(_REASONS):
                 refs[event.session] += from_runs(event.refs)
+            elif isinstance(event, Delivered):
+                for pid, ref in zip(from_runs(event.pids), from_runs(event.refs), strict=True):
+                    delivered[event.session, pid] = ref
+            elif isinstance(event, Acked | Refused) and event.reasons:
+                # A delivery that is not sent again, because the permission was lost.
+                for pid, code in zip(from_runs(event.pids), from_runs(event.reasons), strict=True):
+                    if code == ReasonCode.ADMINISTRATIVE_ACTION:
+                        refs[event.session].append(delivered[event.session, pid])
     return {name: {payloads[ref] for ref in positions} for name, positions in refs.items()}

@@ -23,7 +23,7 @@ from eventstore.format.records import decode_record
 from projections.audit.exchange_audit import audit_exchange
 from projections.audit.exchange_check import ExchangeCheck
 from projections.audit.home_rule import LogPlace, has_home, wrong_home
-from simulation.chaos import run_seed
+from simulation.chaos import delays_of, run_seed
 from simulation.delivery_ledger import Account
 from simulation.devices import Device, DeviceBehaviour, settled
 from simulation.faults import Faults
@@ -74,6 +74,7 @@ class PartitionChaos:
             keep=0.0,
             keep_bytes=chance.choice([0, 40_000]),
             takeover_delay=0.01,
+            **delays_of(seed),
         )
         for world in self.worlds:
             world.cutting = chance.random() < 0.3

@@ -20,7 +20,7 @@ if __name__ == "__main__":
 
 from harness import packets as p
 
-from simulation.chaos import run_seed
+from simulation.chaos import delays_of, run_seed
 from simulation.faults import Faults
 from simulation.fold import compare, dropped
 from simulation.network import SimClient
@@ -91,6 +91,7 @@ class PartitionShares:
             keep=0.0,
             keep_bytes=chance.choice([0, 40_000]),
             takeover_delay=0.01,
+            **delays_of(seed),
         )
         for world in self.worlds:
             world.cutting = chance.random() < 0.3

@@ -11,11 +11,12 @@ from harness import packets as p
 from harness.packets import Publish
 from harness.plainaudit import audit_plainly, checked_records
 
+from actors.inspection.requests import Refused
 from actors.node.reload_outcome import ReloadOutcome
 from eventstore.format.events import Expired, RetainedExpired, SessionExpired, WillFired
 from eventstore.format.node_events import ClockJumped
 from simulation.fold import compare
-from simulation.inspection import ask
+from simulation.inspection import ask, change
 from simulation.mqtt_guarantees import violations
 from simulation.world import SimClient, World, simulate
 
@@ -132,6 +133,25 @@ def test_the_time_off_counts_as_configured(gap: int) -> None:
     simulate(scenario)
 
 
+@pytest.mark.parametrize(("lived", "expires"), [(0.2, True), (2.0, False)])
+def test_a_clock_set_in_the_last_second_before_a_kill_is_time_off(
+    lived: float, *, expires: bool
+) -> None:
+    async def scenario() -> None:
+        world = await filled()
+        world.clock.set_ms += 2 * HOUR * 1000
+        await world.go(lived)
+        assert not ends(world)
+        await world.crash()
+        await world.start()
+        await world.go(10)
+        assert ends(world) == (ALL if expires else Counter())
+        check(world)
+        await world.crash()
+
+    simulate(scenario)
+
+
 @pytest.mark.parametrize("jump", [3 * DAY, -3 * DAY])
 def test_ages_and_doubts_in_the_status_do_not_jump(jump: int) -> None:
     async def scenario() -> None:
@@ -154,6 +174,98 @@ def test_ages_and_doubts_in_the_status_do_not_jump(jump: int) -> None:
         status = await ask(world, "status")
         assert status["off_ms"] == off_ms
         assert abs(status["time_ms"] - status["reload"]["time_ms"] - 10_000) < 2000
+        await world.crash()
+
+    simulate(scenario)
+
+
+def jumps(world: World) -> list[tuple[str, int]]:
+    """Return the ClockJumped events of the log: what they were seen as, and days, rounded."""
+    events = [event for event in world.disk.events() if isinstance(event, ClockJumped)]
+    return [(event.seen, round(event.ms / 1000 / DAY)) for event in events]
+
+
+async def session(world: World, client: str) -> bool:
+    """Return whether a client's session exists."""
+    return world.broker.node.state.sessions.get(client) is not None
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "after another start"])
+def test_an_operator_confirms_the_clock_of_a_start(again: bool) -> None:
+    async def scenario() -> None:
+        world = await filled()
+        await world.crash()
+        world.clock.set_ms += 3 * DAY * 1000
+        await world.start()
+        later = await world.connect("later", filters=[("q/#", 1)])
+        later.send(p.disconnect())
+        await world.go(10)
+        if again:
+            await world.crash()
+            await world.start()
+            await world.go(1)
+        before = world.disk.decoded()[-1]
+        status = await ask(world, "status")
+        assert round(status["clock"]["held_ms"] / 1000 / DAY) == 3
+        outcome = await change(world, "confirm_clock")
+        assert round(outcome["held_ms"] / 1000 / DAY) == 3
+        assert outcome["removed"] == 2  # r and l, but not s, which was connected, and not later
+        await world.go(1)
+        states = {name: await session(world, name) for name in ("r", "l", "later")}
+        assert states == {"r": False, "l": False, "later": True}
+        assert jumps(world) == [("start", 3), ("confirmed", 3)]
+        after = world.disk.decoded()[-1]
+        assert after.jumps.total_ms == before.jumps.total_ms
+        assert after.time_ms - before.time_ms < HOUR * 1000
+        status = await ask(world, "status")
+        assert status["clock"]["held_ms"] == 0
+        assert status["clock"]["last"] is None
+        check(world)
+        for _ in range(2):
+            with pytest.raises(Refused, match="all time counts"):
+                await change(world, "confirm_clock")
+            await world.crash()
+            await world.start()
+        await world.crash()
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize(("start", "running", "held"), [(365, -364, 1), (-365, 367, 2)])
+def test_a_clock_that_is_corrected_after_the_start_says_how_long_the_broker_was_off(
+    start: int, running: int, held: int
+) -> None:
+    async def scenario() -> None:
+        world = await filled()
+        await world.crash()
+        world.clock.set_ms += start * DAY * 1000
+        await world.start()
+        world.clock.set_ms += running * DAY * 1000
+        await world.go(10)
+        outcome = await change(world, "confirm_clock")
+        assert round(outcome["held_ms"] / 1000 / DAY) == held
+        assert outcome["removed"] == 2
+        assert jumps(world) == [("start", start), ("running", running), ("confirmed", held)]
+        check(world)
+        await world.crash()
+
+    simulate(scenario)
+
+
+def test_there_is_nothing_to_confirm_unless_a_start_left_time_out() -> None:
+    async def scenario() -> None:
+        world = await filled()
+        for ms in (0, 3 * DAY * 1000):
+            world.clock.set_ms += ms
+            await world.go(10)
+            with pytest.raises(Refused, match="all time counts"):
+                await change(world, "confirm_clock")
+        await world.crash()
+        world.clock.set_ms -= 9 * DAY * 1000
+        await world.start()
+        with pytest.raises(Refused, match="all time counts"):
+            await change(world, "confirm_clock")
+        assert not ends(world)
         await world.crash()
 
     simulate(scenario)

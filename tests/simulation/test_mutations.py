@@ -223,6 +223,10 @@ def cuts_off_what_is_not_archived(patch: Patch) -> None:
     patch.setattr(ArchiveHold, "may_delete_before", lambda _guard, _first: True)
 
 
+def does_not_see_that_the_clock_is_set(patch: Patch) -> None:
+    patch.setattr(broker.Broker, "_check_clock", lambda _broker: None)
+
+
 MUTANTS: list[Callable[[Patch], None]] = [
     acknowledges_before_it_is_durable,
     acknowledges_what_was_only_sent,
@@ -246,6 +250,7 @@ MUTANTS: list[Callable[[Patch], None]] = [
     lets_new_messages_overtake_those_that_wait,
     uses_packet_identifiers_twice,
     cuts_off_what_is_not_archived,
+    does_not_see_that_the_clock_is_set,
 ]
 LONG = (never_looks_for_lost_acknowledgements, sends_again_without_looking_at_the_stream)
 """Those that take many runs until they are caught."""

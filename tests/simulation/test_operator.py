@@ -569,6 +569,50 @@ def test_busiest_topics_are_counted_only_while_requested() -> None:
     simulate(scenario)
 
 
+def test_topics_without_a_subscription() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            sender = await world.connect("s")
+            away = await world.connect("c", filters=[("heard/#", 1)])
+            member = await world.connect("m", filters=[("$share/g/shared", 0)])
+            away.drop()
+            assert (await ask(world, "topics"))["rows"] == []
+            sent = ("heard/a", "shared", "alone", "kept", "alone")
+            sender.send(*(p.publish(topic, b"x", 0, retain=topic == "kept") for topic in sent))
+            await world.go(5)
+            reply = await ask(world, "topics", unheard=True)
+            assert [(row["topic"], row["count"], row["retained"]) for row in reply["rows"]] == [
+                ("alone", 2, False),
+                ("kept", 1, True),
+            ]
+            assert reply["complete"]
+            assert reply["seconds"] == pytest.approx(5, abs=1)
+            heard = {row["topic"] for row in (await ask(world, "topics"))["rows"] if row["heard"]}
+            assert heard == {"heard/a", "shared"}
+            member.drop()
+            await world.go(100)
+            assert not world.broker.node.observers
+
+    simulate(scenario)
+
+
+def test_too_many_topics_to_count() -> None:
+    async def scenario() -> None:
+        async with World().running() as world:
+            sender = await world.connect("s")
+            await ask(world, "topics")
+            for number in range(5000):
+                sender.send(p.publish(f"t/{number}", b"x", 0))
+                if number % 500 == 0:
+                    await world.go(0.1)
+            await world.go(1)
+            reply = await ask(world, "topics", unheard=True)
+            assert not reply["complete"]
+            assert reply["total"] <= 4096
+
+    simulate(scenario)
+
+
 async def reading(world: World) -> tuple[SimClient, Session]:
     """Return a client that came back, and its session, which reads what waits from the log."""
     client = await world.connect("c", filters=[("t", 1)])

@@ -137,7 +137,8 @@ class World:
     """A broker, its log and its clients.
 
     ``write_high`` is the number of unread bytes from which a client counts as slow (None: the
-    broker's own choice).
+    broker's own choice). Acknowledgements are on disk soon, unless there is an ``ack_delay``: most
+    tests compare the state with the log.
     """
 
     broker: Broker
@@ -178,7 +179,7 @@ class World:
         self.problems: list[AssertionError] = []
         """What clients found wrong."""
         self.transcripts: list[list[tuple[float, bytes]]] = []
-        self.options = BrokerOptions(node="sim", **options)
+        self.options = BrokerOptions(node="sim", **{"ack_delay": 0.01} | options)
         self.permissions: Permissions | None = None
         self.bridge: BridgeOptions | None = None
         self.write_high = write_high
@@ -282,6 +283,14 @@ class World:
         assert self.server.strays, failure
         self.server.strays = 0
 
+    def steady(self) -> float:
+        """Return seconds of the log's steady time, by which sessions expire.
+
+        A clock that is set forward and a crash before the log says so are an absence to the next
+        broker, unless it is longer than ``max_clock_gap``.
+        """
+        return self.broker.node.clock.steady_ms() / 1000
+
     def step(self, what: str) -> None:
         """Take note that the process does something that others see; the fuse may end it here."""
         if self.fuse is not None:
@@ -322,6 +331,7 @@ class World:
         """End what the dead would still do."""
         for broker in self._corpses:
             broker.node.timers._heap.clear()
+            broker.kernel._gathered.clear()
             for task in tasks_of(broker):
                 task.cancel()
 

@@ -1,6 +1,6 @@
 """Every kind of damage to every event type and field of a sound log, and the audit's findings.
 
-python tests/spark/mutants.py          prints the table of docs/spark.md
+python tests/spark/mutants.py          prints the table of docs/contribute/audit-detection.md
 python tests/spark/mutants.py --write  writes it there
 """
 
@@ -31,7 +31,7 @@ from spark.tables.record_checks import CheckedRecord
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PAGE: Final = ROOT / "docs" / "spark.md"
+PAGE: Final = ROOT / "docs" / "contribute" / "audit-detection.md"
 BEGIN: Final = "<!-- tests/spark/mutants.py -->"
 END: Final = "<!-- end of the table -->"
 HARMS: Final = ("lost", "twice", "moved", "again")
@@ -212,7 +212,7 @@ WHY: Final = {
     "g": "nothing else in the log depends on it",
     "h": "acknowledgements to publishers are not recorded: another client may have published it",
     "i": "`foldmq log verify` finds it, which checks the order of leaders",
-    "j": "it concerns another log: it is found if [all logs](#several-logs) are audited",
+    "j": "it concerns another log: it is found if [all logs](../spark.md#several-logs) are audited",
     "k": "the log has only a digest of the permissions",
     "l": "QoS 0 messages and refused publications are in the log only as a number",
 }
@@ -292,7 +292,7 @@ def forged_outcome() -> list[Tried]:
 
 
 def table(found: dict[str, dict[str, bool]], forged: list[Tried]) -> str:
-    """Return what stands in docs/spark.md."""
+    """Return what stands in docs/contribute/audit-detection.md."""
     lines = [
         "| event | lost | twice | moved | again at the end | forged | a field changed |",
         "|---|---|---|---|---|---|---|",

@@ -10,13 +10,16 @@ from cli.commands.advice import Advice
 from cli.commands.doctor import find_problems, pids_of
 from cli.commands.log_events import event_selection
 from cli.commands.next_commands import NextCommands
+from cli.commands.status import ask_statuses
 from cli.logs.broker_client import Refused
+from cli.web.activity import MINUTE_MS
 from cli.web.log_charts import day_charts
 from cli.web.pages.log import find_in_logs
 from cli.web.pages.middleware import viewer
 from cli.web.pages.responses import Site, asked, choice, chosen_log, is_fragment, number
-from cli.web.pages.time_axis_values import check_times
+from cli.web.pages.time_axis_values import check_times, notes_on_clocks
 from cli.web.samples import EVERY
+from cli.web.time_axis import TimeWindow
 from cli.web.web_log_client import highest
 from eventstore.errors import CorruptLog, UsageError
 from projections.past.event_reader import EVENT_TYPES
@@ -40,6 +43,17 @@ _FEW_PROBLEMS, _MAX_PROBLEMS = 4, 500
 """Problems on the overview, and on their own page."""
 _DAY_TIMEOUT = 0.5
 """Seconds that the overview waits for the first charts of the last day."""
+_HOUR_MS = 60 * MINUTE_MS
+_CHANGES = {
+    "restart": ("BrokerStarted", "Starts of the broker"),
+    "connect": ("SessionOpened", "Connects"),
+    "lost": ("SessionClosed", "Lost connections"),
+    "takeover": ("SessionTakenOver", "Takeovers"),
+    "will": ("WillFired", "Wills published"),
+    "dropped": ("MessageDropped", "Messages dropped"),
+    "expired": ("Expired", "Messages expired"),
+}
+"""Figures of the log that tell what changed: their events and labels."""
 _LOG_ROWS = 100
 _MAX_LOG_ROWS = 500
 _TYPES = sorted(kind.__name__ for kind in EVENT_TYPES.values())
@@ -61,6 +75,7 @@ class Pages:
     def install(self, app: web.Application) -> None:
         """Add the pages."""
         app.router.add_get("/", self.overview)
+        app.router.add_get("/developers", self.developers)
         app.router.add_get("/actor", self.actor)
         app.router.add_get("/problems", self.problems)
         app.router.add_get("/log", self.log)
@@ -68,11 +83,7 @@ class Pages:
     async def overview(self, request: web.Request) -> web.Response:
         """Show the figures of ``foldmq top``."""
         sample = await self._samples.latest()
-        advice, more = await self._advice(_FEW_PROBLEMS)
-        busiest = await self._top("actors", "recent", EVERY)
-        fullest = await self._top("actors", "mailbox", _SELDOM)
-        if not any(row["mailbox"] for row in fullest):
-            fullest = await self._top("actors", "high_water", _SELDOM)
+        advice, _ = await self._advice(_MAX_PROBLEMS)
         queues = await self._top("sessions", "queued", _SELDOM)
         return self._site.page(
             request,
@@ -82,25 +93,59 @@ class Pages:
             rows=sample.logs,
             charts=self._samples.charts(),
             **await self._day(),
-            busiest=[row for row in busiest if row["recent_us_per_s"] > 0],
-            fullest=[row for row in fullest if row["high_water"] > 1],
             queues=[row for row in queues if row["queued"]],
             topics=(sample.status.get("topics") or [])[:_ROWS],
-            advice=advice,
-            more=more,
+            urgent=sum(one.severity == "problem" for one in advice),
+            warnings=sum(one.severity == "warning" for one in advice),
+            advice=advice[:_FEW_PROBLEMS],
+            more=max(0, len(advice) - _FEW_PROBLEMS),
+        )
+
+    async def developers(self, request: web.Request) -> web.Response:
+        """Show the busiest actors, the longest mailboxes, and what the memory is for."""
+        sample = await self._samples.latest()
+        busiest = await self._top("actors", "recent", EVERY)
+        fullest = await self._top("actors", "mailbox", _SELDOM)
+        if not any(row["mailbox"] for row in fullest):
+            fullest = await self._top("actors", "high_water", _SELDOM)
+        return self._site.page(
+            request,
+            "developers.html",
+            status=sample.status,
+            rates=sample.rates,
+            busiest=[row for row in busiest if row["recent_us_per_s"] > 0],
+            fullest=[row for row in fullest if row["high_water"] > 1],
         )
 
     async def _day(self) -> dict[str, Any]:
-        """Return the charts of the last day, as far as the log was read."""
+        """Return charts of the last day, and changes of the last hour, as far as known."""
         reader = await self._activities.of()
         try:
             await reader.wait_first_time(_DAY_TIMEOUT)
         except CorruptLog as error:
-            return {"day": [], "reading": str(error)}
-        day = []
-        if reader.since_ms is not None:
-            day = day_charts(reader.activity, reader.since_ms, round(time.time() * 1000))
-        return {"day": day, "reading": reader.problem or reader.reading()}
+            return {"day": [], "changes": [], "reading": str(error)}
+        reading = reader.problem or reader.reading()
+        read: dict[str, Any] = {"day": [], "changes": [], "reading": reading}
+        if reader.since_ms is None:
+            return read
+        now_ms = round(time.time() * 1000)
+        begins = [now_ms - hours * _HOUR_MS for hours in (2, 1)]
+        complete = reading is None
+        since_ms = begins[1] if complete else max(begins[1], reader.since_ms)
+        earlier, later = (
+            reader.activity.totals(TimeWindow(begin, end))
+            for begin, end in ((begins[0], begins[1] - MINUTE_MS), (since_ms, now_ms))
+        )
+        known = complete or reader.since_ms <= begins[0]
+        return {
+            **read,
+            "day": day_charts(reader.activity, reader.since_ms, now_ms),
+            "since_ms": since_ms,
+            "changes": [
+                (event, label, later[name], earlier[name] if known else None)
+                for name, (event, label) in _CHANGES.items()
+            ],
+        }
 
     async def problems(self, request: web.Request) -> web.Response:
         """Show the problems found by ``foldmq doctor``."""
@@ -115,9 +160,11 @@ class Pages:
         until, advice = self._problems
         begun = time.monotonic()
         if begun >= until:
-            statuses = (await self._samples.latest()).statuses
+            await self._samples.latest()
             # Brokers that just failed to answer are left out.
-            found, _ = await find_problems(self._link.polled or await self._link.open(), statuses)
+            brokers = self._link.polled or await self._link.open()
+            statuses = {one["node"]: one for one in await ask_statuses(brokers)}
+            found, _ = await find_problems(brokers, statuses)
             commands = NextCommands(self._link.flags, pids_of(statuses), elsewhere=True)
             advice = [one._replace(next=commands.complete(one.next)) for one in found]
             now = time.monotonic()
@@ -199,6 +246,7 @@ class Pages:
                     backwards=order == "newest",
                     payload=query["payload"] is not None,
                 )
+                found.notes.extend(await notes_on_clocks(sources, wanted.start, wanted.end))
         except UsageError as error:
             problem = str(error)
         query["log"] = log or None

@@ -6,6 +6,7 @@ that a right-to-left script does not affect the text around it.
 """
 
 import base64
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -24,6 +25,13 @@ from projections.past.subscription_text import options_text
 
 _TITLE = 2000
 """Maximum length of a name in a tooltip."""
+_SEPARATOR = re.compile(r"(?<=[/_.:-])(?=[^/_.:#+-])")
+"""Where a long name may be broken into lines."""
+_BREAK = Markup("<wbr>")
+_ROW = re.compile(r"<tr.*?</tr>", re.DOTALL)
+_CELL = re.compile(r"<(t[dh])\b([^>]*)>(.*?)</\1>", re.DOTALL)
+_MARKUP = re.compile(r"<small>.*?</small>|<[^>]*>|&[ud]arr;")
+_NOTHING = '<span class="muted">-</span>'
 
 
 def environment() -> Environment:
@@ -37,6 +45,7 @@ def environment() -> Environment:
     )
     made.filters |= {
         "name": name,
+        "labelled": labelled,
         "escaped": text.escaped,
         "count": number_format.count,
         "size": number_format.figure_size,
@@ -61,12 +70,39 @@ def environment() -> Environment:
 
 
 def name(value: str, limit: int = text.NAME_LIMIT) -> Markup:
-    """Return a client identifier, topic or filter, escaped and isolated from the text around it."""
-    shown = text.name(value, limit)
+    """Return a client identifier, topic or filter, escaped and isolated from the text around it.
+
+    It is broken into lines at its separators only, if they are short enough.
+    """
+    shown = _BREAK.join(_SEPARATOR.split(text.name(value, limit)))
     if len(value) > limit:
         title = text.name(value, _TITLE)
         return Markup('<bdi class="name" title="{}">{}</bdi>').format(title, shown)
     return Markup('<bdi class="name">{}</bdi>').format(shown)
+
+
+def labelled(table: str) -> Markup:
+    """Return head and body of a table, with the title of its column in each cell that has a value.
+
+    In a narrow window each row is a block of such labelled values.
+    """
+    head, end, body = str.partition(str.__str__(table), "</thead>")
+    titles = [_MARKUP.sub("", cell[3]).strip() for cell in _CELL.finditer(head)]
+
+    def label_row(row: re.Match[str]) -> str:
+        rest = iter(titles)
+
+        def label(cell: re.Match[str]) -> str:
+            tag, attributes, content = cell.groups()
+            title = next(rest, "")
+            if tag == "td" and content != _NOTHING:
+                attributes += f' data-label="{title}"'
+            return f"<{tag}{attributes}>{content}</{tag}>"
+
+        return _CELL.sub(label, row[0])
+
+    # All text in the table is escaped.
+    return Markup(head + end + _ROW.sub(label_row, body))  # noqa: S704
 
 
 def clock(time_ms: int | None) -> Markup:

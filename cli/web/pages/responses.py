@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 PAGES = (
     ("/", "Overview"),
     ("/problems", "Problems"),
-    ("/time", "Time"),
     ("/sessions", "Sessions"),
-    ("/actors", "Actors"),
     ("/topics", "Topics"),
-    ("/disk", "Disk"),
     ("/retained", "Retained"),
     ("/subscriptions", "Subscriptions"),
     ("/why", "Why"),
+    ("/time", "Time"),
     ("/log", "Event log"),
+    ("/disk", "Disk"),
+    ("/developers", "Developers"),
 )
 
 _LATEST_MS = 1 << 45

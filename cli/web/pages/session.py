@@ -167,11 +167,13 @@ class SessionPages:
             points.sort(key=lambda point: (point.sequence, point.index))
             seen = [await _seen(source, history, point) for point in points]
             ends = [await shared_moment({"": source}, {"": point}) for point in points]
+            clocks = await notes_on_clocks({"": source}, *moments)
         return {
             "folding": None,
             "ends": ends,
             "figures": [("Events of this session", f"{seen[1].number - seen[0].number:,}")],
             "lines": _changes(seen[0].state, seen[1].state),
+            "clocks": clocks,
         }
 
     async def _as_of(self, request: web.Request, client: str, log: str) -> dict[str, Any]:
@@ -277,7 +279,7 @@ async def _event(seen: SessionMoment, topics: MessageTopics) -> dict[str, Any] |
         "at": last.at,
         "time_ms": last.time_ms,
         "kind": last.event.e,
-        "said": words(last.event, topics),
+        "said": words(last.event, topics, last.time_ms - last.steady_ms),
     }
 
 

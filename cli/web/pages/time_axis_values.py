@@ -77,12 +77,14 @@ async def moment_of(source: LogSource, point: LogPoint) -> AsOf:
     return AsOf(point, record.time_ms, record.jumps.total_ms)
 
 
-async def notes_on_clocks(sources: Mapping[str, LogSource], moment: PointSpec | None) -> list[str]:
-    """Return what must be known about a time in logs whose clock jumped."""
+async def notes_on_clocks(
+    sources: Mapping[str, LogSource], *moments: PointSpec | None
+) -> list[str]:
+    """Return what must be known about times in logs whose clock jumped."""
     return [
         f"log {log}: {note}" if len(sources) > 1 else note
         for log, source in sources.items()
-        for note in await clock_notes(source, [moment])
+        for note in await clock_notes(source, moments)
     ]
 
 
@@ -122,6 +124,11 @@ class SharedMoment:
             for log, one in self.points.items()
             if one.point.sequence
         )
+
+
+def jumped_between(first: SharedMoment, last: SharedMoment) -> bool:
+    """Return whether the clock of some log jumped between two moments."""
+    return any(first.points[log].jumped_ms != one.jumped_ms for log, one in last.points.items())
 
 
 async def shared_moment(

@@ -21,6 +21,7 @@ from cli.web.pages.responses import Site, asked, chosen_log, moment_ms
 from cli.web.pages.time_axis_values import (
     axis_about,
     check_times,
+    jumped_between,
     moments_compared,
     neighbours,
     notes_on_clocks,
@@ -142,7 +143,9 @@ class TimePages:
 
     async def _difference(self, log: str, *given: str) -> dict[str, Any]:
         async with self._sources(log) as sources:
-            moments = [await _points(sources, parse_point(one)) for one in given]
+            times = [*map(parse_point, given)]
+            moments = [await _points(sources, one) for one in times]
+            clocks = await notes_on_clocks(sources, *times)
             first, last = sorted(moments, key=_sequences)
             ends = [await shared_moment(sources, points) for points in (first, last)]
         found = await asyncio.gather(
@@ -168,7 +171,9 @@ class TimePages:
         reader = await self._activities.of(log)
         window = TimeWindow(ends[0].record_ms, max(ends[1].record_ms, ends[0].record_ms + 1))
         figures = []
-        if await reader.reach(ends[0].record_ms, _TIMEOUT):
+        if jumped_between(*ends):
+            clocks.append("the clock jumped between A and B: figures of minutes are left out")
+        elif await reader.reach(ends[0].record_ms, _TIMEOUT):
             totals = reader.activity.totals(window)
             figures = [(label, f"{totals[name]:,}") for name, label in _SHOWN.items()]
         return {
@@ -178,6 +183,7 @@ class TimePages:
             "lines": lines,
             "totals": counts,
             "notes": notes,
+            "clocks": clocks,
             "whole_minutes": True,
         }
 

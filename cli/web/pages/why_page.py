@@ -150,8 +150,7 @@ async def _stories(
         point = await point_at(source, moment)
         until = position(point.sequence, point.index)
     wanted = WantedStories(topic, client, last, ref, until, moment)
-    logs = sources if several else {}
-    groups = await find_histories(source, logs, log or None, wanted, silent)
+    groups = await find_histories(sources, log, wanted, silent)
     if not groups:
         record = "logs record" if several else "log records"
         if topic is None:

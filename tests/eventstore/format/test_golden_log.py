@@ -10,6 +10,7 @@ from eventstore.format.event_json import json_object
 from eventstore.format.event_parsing import Event
 from eventstore.format.records import ChainChecker, Record, decode_record
 from eventstore.format.turn_events import TurnEvent
+from tools.release import Failed, changed_golden_logs, freeze_golden_logs
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -46,6 +47,26 @@ def test_a_golden_log_is_read_as_it_was_written(name: str) -> None:
     assert [described(record) for record in records] == orjson.loads(
         (GOLDEN / f"{name}.json").read_bytes()
     )
+
+
+def test_golden_logs_of_releases_are_unchanged() -> None:
+    assert changed_golden_logs(GOLDEN) == []
+
+
+def test_a_release_freezes_golden_logs(tmp_path: Path) -> None:
+    (tmp_path / "FROZEN").write_text("# comment\n")
+    (tmp_path / "v1.records").write_bytes(b"one")
+    assert freeze_golden_logs(tmp_path, "0.9.0") == []
+    assert freeze_golden_logs(tmp_path, "1.0.0") == ["v1.records"]
+    (tmp_path / "v2.records").write_bytes(b"two")
+    assert changed_golden_logs(tmp_path) == []
+    assert freeze_golden_logs(tmp_path, "1.1.0") == ["v2.records"]
+    assert freeze_golden_logs(tmp_path, "1.2.0") == []
+    (tmp_path / "v1.records").write_bytes(b"on")
+    (tmp_path / "v2.records").unlink()
+    assert changed_golden_logs(tmp_path) == ["v1.records", "v2.records"]
+    with pytest.raises(Failed, match=r"v1\.records, v2\.records"):
+        freeze_golden_logs(tmp_path, "1.2.0")
 
 
 @pytest.mark.parametrize(

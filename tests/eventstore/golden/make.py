@@ -1,7 +1,8 @@
 """Writes v1.records and v1.json: a log that every later foldmq must still read.
 
 Run this once for each version of the record format or of an event, under a new name; existing files
-are never overwritten:  python tests/eventstore/golden/make.py v2
+are never overwritten, and those in FROZEN belong to a release:
+    python tests/eventstore/golden/make.py v2
 With ``turn`` behind the name: the events of several sessions, which are read as events of single
 ones. With ``mqtt5``: the additions of MQTT 5 to both. With ``limits``: limits, and denied
 subscriptions. With ``cluster``: the additions of clusters. With ``packets``: bridges of other

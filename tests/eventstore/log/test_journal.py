@@ -256,13 +256,13 @@ def test_statistics() -> None:
 
 def test_events_without_waiting_output_go_with_the_next_record() -> None:
     bench = Bench()
-    asked: list[int] = []
-    bench.journal.on_deferred = lambda: asked.append(1)
+    asked: list[float] = []
+    bench.journal.on_deferred = asked.append
     bench.event()
     bench.journal.end_turn()
     bench.event()
     bench.journal.end_turn()
-    assert (bench.store.sent, asked) == ([], [1])
+    assert (bench.store.sent, asked) == ([], [0.01])
     assert not bench.journal.idle
     bench.turn(b"ack")
     assert shape(bench.store.records) == [(1, 0, True, 3)]
@@ -270,18 +270,99 @@ def test_events_without_waiting_output_go_with_the_next_record() -> None:
 
 def test_events_without_waiting_output_are_written_on_flush() -> None:
     bench = Bench()
-    asked: list[int] = []
-    bench.journal.on_deferred = lambda: asked.append(1)
+    asked: list[float] = []
+    bench.journal.on_deferred = asked.append
     bench.event()
     bench.journal.end_turn()
-    bench.journal.flush()
+    bench.journal.flush_deferred()
     assert shape(bench.store.records) == [(1, 0, True, 1)]
     bench.event()
     bench.journal.end_turn()
-    assert asked == [1, 1], "asked again for what came after"
+    assert asked == [0.01, 0.01], "asked again for what came after"
     bench.journal.flush()
     bench.commit(1, 2)
     assert bench.journal.idle
+
+
+def acknowledge(bench: Bench, pid: int) -> None:
+    """A turn that takes an acknowledgement of a client."""
+    bench.journal.append(Acked("c", [pid]))
+    bench.journal.end_turn()
+
+
+def test_acknowledgements_stay_in_memory_for_longer_than_other_events() -> None:
+    bench = Bench()
+    asked: list[float] = []
+    bench.journal.on_deferred, bench.journal.ack_delay = asked.append, 1.0
+    acknowledge(bench, 1)
+    bench.clock.now += 400
+    acknowledge(bench, 2)
+    assert asked == [1.0]
+    bench.event()
+    bench.journal.end_turn()
+    assert asked == [1.0, 0.01]
+    bench.journal.flush_deferred()
+    assert shape(bench.store.records) == [(1, 0, True, 3)]
+
+
+def test_acknowledgements_get_a_record_when_the_first_has_waited_for_the_delay() -> None:
+    bench = Bench()
+    asked: list[float] = []
+    bench.journal.on_deferred, bench.journal.ack_delay = asked.append, 1.0
+    acknowledge(bench, 1)
+    bench.clock.now += 400
+    bench.turn(b"x")
+    bench.commit(1)
+    bench.clock.now += 200
+    acknowledge(bench, 2)
+    bench.clock.now += 400
+    acknowledge(bench, 3)
+    bench.journal.flush_deferred()
+    assert bench.sequences() == [1]
+    assert asked == [1.0, pytest.approx(0.6)]
+    bench.clock.now += 600
+    bench.journal.flush_deferred()
+    assert shape(bench.store.records)[1:] == [(2, 0, True, 2)]
+
+
+@pytest.mark.parametrize("delayed_ms", [5, 900, 1500])
+def test_a_record_has_the_time_of_its_first_event_that_is_no_acknowledgement(
+    delayed_ms: int,
+) -> None:
+    bench = Bench()
+    bench.journal.ack_delay = 2.0
+    acknowledge(bench, 1)
+    bench.clock.now += delayed_ms
+    assert bench.journal.event_ms() == bench.clock.now
+    bench.turn(b"x")
+    assert bench.journal.steady_ms == bench.clock.now
+    assert [one.steady_ms for one in bench.store.records] == [1000 + delayed_ms]
+    assert shape(bench.store.records) == [(1, 0, True, 2)]
+    bench.clock.now += 100
+    bench.commit(1)
+    assert bench.journal.stats.commit.sum == pytest.approx(0.1)
+
+
+def test_a_record_of_acknowledgements_keeps_the_time_of_another_event_in_it() -> None:
+    bench = Bench(max_inflight=1)
+    bench.turn(b"x")
+    bench.event()
+    bench.journal.end_turn()
+    bench.clock.now += 300
+    acknowledge(bench, 1)
+    bench.turn(b"y")
+    bench.commit(1)
+    assert [one.steady_ms for one in bench.store.records] == [1000, 1000]
+
+
+def test_acknowledgements_that_end_a_turn_of_several_records_do_not_wait() -> None:
+    bench = Bench()
+    asked: list[float] = []
+    bench.journal.on_deferred, bench.journal.ack_delay = asked.append, 1.0
+    bench.event(LIMIT - 600)
+    acknowledge(bench, 1)
+    assert shape(bench.store.records) == [(1, 0, False, 1)]
+    assert asked == [0.01]
 
 
 def test_flush_waits_for_its_place_in_flight() -> None:

@@ -175,7 +175,9 @@ def test_sent_properties_are_allowed_in_their_packets() -> None:
 
 
 def test_every_end_that_is_the_broker_s_has_a_reason_code() -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "events.md").read_text("utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "contribute" / "events.md").read_text(
+        "utf-8"
+    )
     table = page.partition("`SessionClosed.reason` is one of")[2].partition("`SessionExpired")[0]
     reasons = set(re.findall(r"(?m)^\| `(\w+)`", table))
     of_the_client = {"disconnect", "closed", "error", "protocol_error", "broker_restarted"}

@@ -1,0 +1,35 @@
+"""Runs suggested commands as an operator does: pasted into a shell in another directory."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+from harness.broker import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+def run_as_pasted(commands: Iterable[str], cwd: Path, **variables: str) -> None:
+    """Run each command; none may fail because of how it is written."""
+    for command in sorted(set(commands)):
+        bounded = command
+        if " actors tail " in command:  # until it is stopped
+            bounded = f"timeout -s INT 3 {command}"
+        elif " top " in command:  # needs a terminal
+            bounded += " --once"
+        done = subprocess.run(
+            ["/bin/bash", "-c", bounded],
+            cwd=cwd,
+            env={**environment(), **variables},
+            check=False,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode in (0, 1, 124, 130), (command, done.stderr)
+        assert "Usage" not in done.stderr, (command, done.stderr)
+        assert "Traceback" not in done.stderr, (command, done.stderr)
+        assert "no session" not in done.stderr or "--type" in command, (command, done.stderr)
