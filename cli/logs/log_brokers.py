@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cli.common import text
 from cli.logs.broker_client import NoLiveBroker
 from cli.logs.several_logs import log_of_session
-from eventstore.display import name
+from eventstore.display import log_prefix, name
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -163,6 +163,10 @@ class LogBrokers:
     def labelled(self, broker: LiveBroker, row: dict[str, Any]) -> dict[str, Any]:
         """Return a row of a broker; it names its log if there are several."""
         return {"log": broker.node, **row} if self.several else row
+
+    def prefix(self, log: str) -> str:
+        """Return what precedes a line about a log; empty if there is only one."""
+        return log_prefix(log) if self.several else ""
 
     def short(self, log: str) -> str:
         """Return a name of a log that is unique among those of the same owner: ``p0``."""
