@@ -21,8 +21,7 @@ from projections.past.log_stories import (
 )
 from projections.past.message_search import message_at
 from projections.past.missing_message import explain_no_message
-from projections.past.story_json import story_object
-from projections.past.story_text import TextStyle, log_story_lines
+from projections.past.story_text import TextStyle, log_story_lines, story_object
 
 
 def run_why(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widgets import Input
 
+from cli.common import text
+from cli.top import number_format
 from cli.top.base_view import View
 from cli.top.columns import (
     ACTOR_SORTS,
@@ -22,14 +24,61 @@ from cli.top.columns import (
     topic_rows,
 )
 from cli.top.detail_views import ActorPage, LogsPage, TopicPage
-from cli.top.line_charts import charts
+from cli.top.rate_history import History, area
+from cli.top.styled_text import Line, cells
 from cli.top.summary_text import top_summary
 from cli.top.widgets import Lines, RowTable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from textual.app import ComposeResult
 
     from cli.top.watched_broker import WatchedBroker
+
+_GAP = 2
+_NARROWEST = 36
+
+
+class _CurveText(NamedTuple):
+    name: str
+    title: str
+    show: Callable[[float | None], str]
+
+
+_CURVES = (
+    _CurveText("in", "messages in/s", number_format.count),
+    _CurveText("out", "messages out/s", number_format.count),
+    _CurveText("gate", "gate p99", number_format.figure_duration),
+    _CurveText("waiting", "messages queued", number_format.count),
+)
+
+
+def charts(history: History, width: int, height: int, interval: float) -> list[Line]:
+    """Return the curves that fit into ``width`` columns, each with its title in the first line.
+
+    ``interval`` is the time between two values in seconds.
+    """
+    number = min(len(_CURVES), max(1, (width + _GAP) // (_NARROWEST + _GAP)))
+    each = (width + _GAP) // number - _GAP
+    drawn = [_chart(history, curve, each, height, interval) for curve in _CURVES[:number]]
+    return [cells(*((each + _GAP, line) for line in lines)) for lines in zip(*drawn, strict=True)]
+
+
+def _chart(
+    history: History, curve: _CurveText, width: int, height: int, interval: float
+) -> list[Line]:
+    values = history.curve(curve.name)[-width:]
+    most = max((value for value in values if value is not None), default=None)
+    shown = text.duration(round(len(values) * interval * 1000))
+    title: Line = [
+        (curve.title, "label"),
+        (f"  most {curve.show(most)}", "plain"),
+        (f" in {shown}", "label"),
+    ]
+    lines: list[Line] = [[(line, "curve")] for line in area(values, width, height - 1)]
+    return [title, *lines]
+
 
 _BESIDE = 110
 """Minimum width for tables side by side."""

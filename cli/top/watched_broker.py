@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from cli.top.log_totals import totals_of_logs
 from cli.top.rate_history import History
+from cli.top.rates import totals_of_logs
 from cli.top.summary_text import Frame
 from cli.top.top_queries import TopQueries
 

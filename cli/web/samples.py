@@ -10,9 +10,8 @@ from typing import Any
 
 from cli.commands.status_totals import add_free_space
 from cli.logs.broker_client import TooLarge
-from cli.top.log_totals import totals_of_logs
 from cli.top.rate_history import waiting
-from cli.top.rates import Rates
+from cli.top.rates import Rates, totals_of_logs
 from cli.web.svg_charts import Chart, chart
 from cli.web.web_log_client import WebLogClient
 from eventstore.task_cancellation import end_tasks

@@ -15,8 +15,7 @@ from cli.logs.log_brokers import LogBrokers
 from cli.logs.reconnecting_client import NotUnderstood, ReconnectingClient
 from cli.logs.trace_client import Portion
 from cli.top import once, trace_view
-from cli.top.help_view import TEXT
-from cli.top.top_app import Top
+from cli.top.top_app import TEXT, Top
 from cli.top.top_queries import ACTORS_ASKED, TopQueries
 
 if TYPE_CHECKING:

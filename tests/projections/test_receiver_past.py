@@ -36,8 +36,7 @@ from eventstore.format.node_events import (
 from eventstore.format.positions import position
 from projections.past.message_search import find_stories
 from projections.past.missing_message import explain_no_message
-from projections.past.story_json import story_object
-from projections.past.story_text import story_lines
+from projections.past.story_text import story_lines, story_object
 
 if TYPE_CHECKING:
     from pathlib import Path

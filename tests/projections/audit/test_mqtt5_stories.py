@@ -24,8 +24,7 @@ from eventstore.format.positions import position
 from eventstore.format.records import GENESIS, decode_record, encode_record
 from projections.past.message_story import MessageStory
 from projections.past.story_builder import StoryBuilder
-from projections.past.story_json import story_object
-from projections.past.story_text import story_lines
+from projections.past.story_text import story_lines, story_object
 from protocol.mqtt.subscription_options import NO_LOCAL
 
 GROUP = "$share/g/t"

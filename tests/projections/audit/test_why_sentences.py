@@ -20,8 +20,7 @@ from eventstore.format.node_events import LimitsApplied
 from eventstore.format.positions import position
 from eventstore.format.records import GENESIS, decode_record, encode_record
 from projections.past.story_builder import StoryBuilder
-from projections.past.story_json import story_object
-from projections.past.story_text import story_lines
+from projections.past.story_text import story_lines, story_object
 from projections.past.subscriber_state import filters_alike
 
 LIMITS = LimitsApplied(
