@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from cli.logs.several_logs import log_names, log_of_session
+from cli.logs.log_brokers import log_names, log_of_session
 from cli.logs.source import (
     find_location,
     index_path,

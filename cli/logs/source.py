@@ -5,8 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+from cli.logs.log_brokers import log_names
 from cli.logs.nats_access import external_access
-from cli.logs.several_logs import log_names
 from cli.logs.source_flags import SourceFlags
 from cli.settings.log_settings import LogLocationSettings, load_log_settings
 from eventstore.errors import UsageError

@@ -13,10 +13,7 @@ from cli.commands.status_totals import add_free_space
 from cli.logs.broker_client import TooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cli.logs.broker_client import LiveBroker
-    from cli.logs.log_brokers import LogBrokers
     from cli.logs.reconnecting_client import ReconnectingClient
 
 ACTORS_ASKED = 100
@@ -102,7 +99,7 @@ class TopQueries:
         while True:
             try:
                 return await self._link.ask_of(
-                    broker_of_log(log), endpoint, most=self._rows, **request
+                    lambda brokers: brokers.of_log(log), endpoint, most=self._rows, **request
                 )
             except TooLarge:
                 if self._rows == 1:
@@ -124,10 +121,3 @@ class TopQueries:
             "more": any(answer["more"] for _, answer in answers),
             "retained": next(retained, None),
         }
-
-
-def broker_of_log(log: str) -> Callable[[LogBrokers], LiveBroker]:
-    """Return the choice of the broker of a log; without a name, of the only one."""
-    if log:
-        return lambda brokers: brokers.of_log(log)
-    return lambda brokers: brokers.only("this is about the broker")

@@ -10,12 +10,10 @@ from textual.binding import Binding, BindingType
 
 from cli.common import text
 from cli.logs.broker_client import NoLiveBroker, Refused
-from cli.logs.log_traces import open_traces
-from cli.logs.trace_client import Portion, open_trace
+from cli.logs.trace_client import Portion, open_traces
 from cli.logs.trace_text import TraceWords
 from cli.top.base_view import Page
 from cli.top.styled_text import Line, Role, wrapped
-from cli.top.top_queries import broker_of_log
 from cli.top.widgets import Lines, Scroller
 from protocol.errors import FoldmqError
 
@@ -120,14 +118,8 @@ class TracePage(Page):
 
     async def _take_all(self) -> None:
         brokers = await self.monitor.link.open()
-        if brokers.several and not self._log_name:
-            rate = max(1, _RATE // len(brokers.nodes))
-            async with open_traces(brokers, rate=rate, **self._of) as traces:
-                async for portion in traces.portions():
-                    self._take(portion, brokers)
-            return
-        broker = broker_of_log(self._log_name)(brokers)
-        async with open_trace(broker, rate=_RATE, **self._of) as trace:
+        rate = _RATE if self._log_name else max(1, _RATE // len(brokers.nodes))
+        async with open_traces(brokers, self._log_name, rate=rate, **self._of) as trace:
             async for portion in trace.portions():
                 self._take(portion, brokers)
                 if portion.cause == "broker":

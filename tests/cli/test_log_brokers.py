@@ -18,8 +18,7 @@ from cli.commands.status import status_lines
 from cli.commands.status_totals import added_up
 from cli.logs.broker_client import LiveBroker, NoAnswer, NoLiveBroker, Refused, TooLarge
 from cli.logs.broker_search import open_brokers
-from cli.logs.log_brokers import LogBrokers
-from cli.logs.several_logs import log_of_session
+from cli.logs.log_brokers import LogBrokers, log_of_session
 from cli.logs.source_flags import SourceFlags
 from eventstore.errors import UsageError
 from eventstore.format.positions import position
