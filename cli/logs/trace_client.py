@@ -1,4 +1,4 @@
-"""A client of live traces of a running broker."""
+"""A client of live traces of a running broker, or of all logs with their lines by time."""
 
 from __future__ import annotations
 

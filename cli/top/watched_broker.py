@@ -5,13 +5,122 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from cli.commands.actor_list import sort_key
+from cli.commands.status_totals import add_free_space
+from cli.logs.broker_client import TooLarge
 from cli.top.rate_history import History
 from cli.top.rates import totals_of_logs
 from cli.top.summary_text import Frame
-from cli.top.top_queries import TopQueries
 
 if TYPE_CHECKING:
+    from cli.logs.broker_client import LiveBroker
     from cli.logs.reconnecting_client import ReconnectingClient
+
+ACTORS_ASKED = 100
+"""Maximum number of rows of the list of actors."""
+SESSION_ROWS = 200
+"""Maximum number of items of each list of a session."""
+_LESS = 4
+
+
+class TopQueries:
+    """Sends queries over a link, and remembers the number of rows that fit into a reply."""
+
+    def __init__(self, link: ReconnectingClient) -> None:
+        self._link = link
+        self._actors = ACTORS_ASKED
+        self._rows = SESSION_ROWS
+        self.topics_fit = True
+        """Whether the busiest topics fit into a reply."""
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several logs."""
+        polled = self._link.polled
+        return polled is not None and polled.several
+
+    async def statuses(self, *, topics: bool) -> dict[str, dict[str, Any]]:
+        """Poll the status of each broker, by node.
+
+        With ``topics`` also the busiest topics, if they fit.
+        """
+        if topics and self.topics_fit:
+            try:
+                return await self._statuses(topics=True)
+            except TooLarge:
+                self.topics_fit = False
+        return await self._statuses(topics=False)
+
+    async def _statuses(self, *, topics: bool) -> dict[str, dict[str, Any]]:
+        found = {
+            broker.node: status for broker, status in await self._link.poll("status", topics=topics)
+        }
+        if self._link.polled is not None:
+            add_free_space(list(found.values()), self._link.polled.directory)
+        return found
+
+    async def actors(self, by: str, match: str | None = None) -> list[dict[str, Any]]:
+        """Request the first actors in an order, those that match a pattern."""
+        wanted = {} if match is None else {"match": match}
+        while True:
+            try:
+                top = {"by": by, "count": self._actors}
+                answers = await self._link.each("actors", top=top, **wanted)
+            except TooLarge:
+                if self._actors == 1:
+                    raise
+                self._actors = max(1, self._actors // _LESS)
+            else:
+                rows = [
+                    self._labelled(broker, row)
+                    for broker, answer in answers
+                    for row in answer["rows"]
+                ]
+                if self.several:
+                    rows.sort(key=sort_key(by), reverse=True)
+                    del rows[self._actors :]
+                return rows
+
+    def _labelled(self, broker: LiveBroker, row: dict[str, Any]) -> dict[str, Any]:
+        polled = self._link.polled
+        if polled is None or not polled.several:
+            return row
+        return {"short_log": polled.short(broker.node), **polled.labelled(broker, row)}
+
+    async def actor(self, actor: str, log: str = "") -> dict[str, Any]:
+        """Request one actor, of a log if there are several; if it is a session, in full."""
+        return await self._much(log, "actor", id=actor)
+
+    async def session(self, client: str, log: str = "") -> dict[str, Any]:
+        """Request a session, of a log if there are several."""
+        return await self._much(log, "session", client=client)
+
+    async def _much(self, log: str, endpoint: str, **request: Any) -> dict[str, Any]:
+        while True:
+            try:
+                return await self._link.ask_of(
+                    lambda brokers: brokers.of_log(log), endpoint, most=self._rows, **request
+                )
+            except TooLarge:
+                if self._rows == 1:
+                    raise
+                self._rows = max(1, self._rows // _LESS)
+
+    async def receivers(self, topic: str) -> dict[str, Any]:
+        """Request the first page of receivers of a topic, of each log."""
+        answers = await self._link.each("subscriptions", topic=topic)
+        retained = (
+            self._labelled(broker, answer["retained"])
+            for broker, answer in answers
+            if answer["retained"]
+        )
+        return {
+            "rows": [
+                self._labelled(broker, row) for broker, answer in answers for row in answer["rows"]
+            ],
+            "more": any(answer["more"] for _, answer in answers),
+            "retained": next(retained, None),
+        }
 
 
 class WatchedBroker:

@@ -16,7 +16,7 @@ from cli.logs.reconnecting_client import NotUnderstood, ReconnectingClient
 from cli.logs.trace_client import Portion
 from cli.top import once
 from cli.top.top_app import TEXT, Top
-from cli.top.top_queries import ACTORS_ASKED, TopQueries
+from cli.top.watched_broker import ACTORS_ASKED, TopQueries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
