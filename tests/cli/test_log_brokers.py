@@ -323,6 +323,11 @@ def test_the_status_of_several_logs_does_not_count_internal_sessions() -> None:
     ]
     lines = list(status_lines(found, brokers))
     assert "  sessions       3 connected, 0 offline or shared" in lines
+    found[1]["clock"] = {"last": {"ms": -5000, "seen": "running", "age_ms": 60_000}}
+    assert any(
+        line.startswith("  clock          log 1: jumped back by 5 s 1 min ago")
+        for line in status_lines(found, brokers)
+    )
     earlier = [{**one, "sessions": {"total": 1, "connected": 1}} for one in found]
     assert added_up(earlier)["sessions"]["logs"] == 0
 
