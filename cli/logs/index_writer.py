@@ -33,7 +33,7 @@ from eventstore.server.process import end_process
 from projections.past.segment_builder import SegmentBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from cli.settings.settings import Settings
     from eventstore.datadir import DataDir

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from cli.logs.reconnecting_client import ReconnectingClient
-    from cli.top.watched_broker import WatchedBroker
 
 TEXT = """\
 Keys

@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from eventstore.format.records import Record
-    from projections.past.message_story import DeliveryOutcome, MessageStory
     from projections.state.session import SessionState
 
 DeliveryAnswer: TypeAlias = Redelivered | Acked | Received | Refused | Completed | Returned

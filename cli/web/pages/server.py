@@ -23,7 +23,7 @@ from cli.settings.broker_child import belong_to_the_broker, watch_stdin
 from cli.settings.settings import load_settings
 from cli.settings.socket_binding import bind
 from cli.web.activity_reader import LogActivities
-from cli.web.audit_trail import AuditTrail
+from cli.web.audit_trail import RECORDED_FILE, AuditTrail, TokenAudit
 from cli.web.background_fold import Histories
 from cli.web.own_token import TOKEN_FILE, Token, find_token
 from cli.web.pages.change_pages import ChangePages
@@ -37,7 +37,6 @@ from cli.web.pages.topics import TopicPages
 from cli.web.pages.why_page import WhyPage
 from cli.web.samples import Samples
 from cli.web.state_diffs import StateDiffs
-from cli.web.token_audit import RECORDED_FILE, TokenAudit
 from cli.web.tokens import TOKENS_FILE, Tokens
 from cli.web.topic_tails import TopicTails
 from cli.web.web_log_client import WebLogClient
