@@ -1,19 +1,25 @@
 """Writes the index of a log from its records: once, or beside the broker as the log grows."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Self
+
+import structlog
 
 from cli.common import text
 from cli.common.progress_bar import progress
-from cli.logs.node_logs import open_node_logs
-from cli.logs.source import index_directory, open_source
+from cli.logs.logs import open_logs
+from cli.logs.source import index_directory
 from cli.logs.source_flags import SourceFlags
 from cli.settings.broker_child import belong_to_the_broker, watch_stdin
-from cli.settings.setting_sources import ConfigError
+from cli.settings.child_environment import environment_for
+from cli.settings.setting_sources import PREFIX, ConfigError
 from cli.settings.settings import load_settings
 from eventstore.errors import CutMeanwhile, EventStoreError
 from eventstore.reading.gc_pause import few_collections
@@ -23,7 +29,14 @@ from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_source import LogSource, open_log
 from eventstore.reading.progress import Progress, silent
 from eventstore.reading.segment import BadIndex
+from eventstore.server.process import end_process
 from projections.past.segment_builder import SegmentBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cli.settings.settings import Settings
+    from eventstore.datadir import DataDir
 
 SEGMENT_RECORDS = 256
 """Records of a new segment; up to as many at the end of the log are not indexed yet."""
@@ -68,8 +81,8 @@ async def _run(flags: SourceFlags, most: int, *, child: bool) -> None:
     if child:
         await watch_stdin(end)
     busy: IndexBusy | None = None
-    async with _sources(flags) as sources:
-        for source in sources:
+    async with open_logs(flags) as logs:
+        for source in logs.values():
             writer = IndexWriter(source, index_directory(flags, source.stream), most)
             try:
                 await writer.open()
@@ -87,17 +100,7 @@ async def _run(flags: SourceFlags, most: int, *, child: bool) -> None:
         raise busy
 
 
-@contextlib.asynccontextmanager
-async def _sources(flags: SourceFlags) -> AsyncIterator[list[LogSource]]:
-    """Open the log that the flags name, or all logs of a node or cluster with several."""
-    async with contextlib.AsyncExitStack() as stack:
-        logs: dict[str, LogSource] = {}
-        if flags.node is None:
-            logs = await stack.enter_async_context(open_node_logs(flags))
-        yield list(logs.values()) or [await stack.enter_async_context(open_source(flags))]
-
-
-async def _follow(writer: "IndexWriter", end: asyncio.Event) -> None:
+async def _follow(writer: IndexWriter, end: asyncio.Event) -> None:
     """Index new records of the broker until it pauses for long, or ends."""
     loop = asyncio.get_running_loop()
     written = loop.time()
@@ -230,4 +233,80 @@ def _is_full(builder: SegmentBuilder) -> bool:
         builder.records >= SEGMENT_RECORDS
         or builder.bytes >= _SEGMENT_BYTES
         or builder.sessions >= _SEGMENT_SESSIONS
+    )
+
+
+log = structlog.get_logger("foldmq")
+
+_LOOK_SECONDS = 10.0
+_MANY_RECORDS, _RARELY_SECONDS = 16_384, 600.0
+"""Number of new records from which the process is started, and seconds after the start of the
+broker or the end of the process from which it is started for a single segment."""
+_BACKOFF_SECONDS = (10.0, 600.0)
+_STOP_SECONDS = 3.0
+
+
+class IndexProcess:
+    """The process that writes the index beside ``foldmq serve``; an async context that ends it.
+
+    It runs only while there is something to index, with the lowest priority, and never outlives
+    the broker.
+    """
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    def start(self, settings: Settings, datadir: DataDir, last: Callable[[], int]) -> None:
+        """Begin; ``last`` returns the sequence of the last record of the log."""
+        if settings.index_bytes:
+            environment = environment_for(settings, datadir)
+            environment[f"{PREFIX}INDEX_BYTES"] = str(settings.index_bytes)
+            self._keeping = asyncio.create_task(self._keep(datadir, environment, last))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeping
+        await end_process(self._process, _STOP_SECONDS)
+
+    async def _keep(
+        self, datadir: DataDir, environment: Mapping[str, str], last: Callable[[], int]
+    ) -> None:
+        """Start the process whenever there are many records, or rarely, enough for a segment."""
+        now = asyncio.get_running_loop().time
+        indexed, delay, rested_from = 0, _BACKOFF_SECONDS[0], now()
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            rested = now() - rested_from >= _RARELY_SECONDS
+            if last() - indexed < (SEGMENT_RECORDS if rested else _MANY_RECORDS):
+                continue
+            try:
+                self._process = await _launch(datadir, environment)
+                code = await self._process.wait()
+                why = f"exit {code}" if code >= 0 else f"signal {-code}"
+            except OSError as error:
+                code, why = 1, error.strerror or str(error)
+            if not code:
+                indexed, delay, rested_from = last(), _BACKOFF_SECONDS[0], now()
+                continue
+            log.warning("the index of the log is not written", reason=why, again_after_s=delay)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _BACKOFF_SECONDS[1])
+
+
+async def _launch(datadir: DataDir, environment: Mapping[str, str]) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        # Files in the working directory must not be imported as modules.
+        *("-P", "-m", "foldmq", "log", "index", "--data-dir", str(datadir.path), "--child"),
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        # Ctrl-C reaches the whole process group, but the broker ends this process.
+        start_new_session=True,
     )
