@@ -21,7 +21,7 @@ _LISTED = 10
 
 def write_index_notice(source: LogSource, data_dir: Path) -> None:
     """Write which records of a log are indexed to stderr, if it has an index."""
-    if source.index is not None:
+    if not source.index.empty:
         said = f"records {source.index.first} to {source.index.last} are indexed"
         write_notice(f"{said} in {index_path(data_dir, source.stream)}")
 

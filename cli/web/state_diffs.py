@@ -194,7 +194,7 @@ class StateDiffs:
     async def _with_index(self, source: LogSource, key: _WantedDiff) -> StateDiff | None:
         """Return the differences; None if the index of the log does not suffice."""
         index = source.index
-        if index is None or key.after - index.last > MAX_RECORDS:
+        if key.after - index.last > MAX_RECORDS:
             return None
         of, turn = 0, time.monotonic()
 

@@ -226,7 +226,7 @@ class WebLogClient(ReconnectingClient):
             first, last = await source.bounds()
             if first == source.first:
                 source = replace(source, last=last)
-                if last - _indexed(source) > _NEW_RECORDS and time.monotonic() > opened.look_again:
+                if last - source.index.last > _NEW_RECORDS and time.monotonic() > opened.look_again:
                     source = await self._with_index(opened, source)
                 return source
         else:
@@ -258,7 +258,3 @@ def _labelled(log: str, answer: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     for row in answer.get("rows", ()):
         row["log"] = log
     return log, answer
-
-
-def _indexed(source: LogSource) -> int:
-    return source.index.last if source.index is not None else 0

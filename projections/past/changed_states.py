@@ -63,11 +63,9 @@ class ChangedStates:
     async def names(self) -> list[str] | None:
         """Return the sessions that may differ, sorted; None: the index does not suffice."""
         source, index = self._source, self._source.index
-        if index is None:
-            return None
         found: set[str] = set()
         try:
-            self._sessions = IndexedSessions(source, index)
+            self._sessions = IndexedSessions(source)
             if not await self._sessions.covers(position(self._before, MAX_INDEX)):
                 return None
             last = min(self._after, index.last)

@@ -65,7 +65,6 @@ async def find_histories(
     topic, client = wanted.topic, wanted.client
     stories = await find_stories(
         logs[log],
-        matches=topic_matcher(topic) if topic is not None else None,
         topic_filter=topic,
         last=wanted.last,
         ref=wanted.ref,

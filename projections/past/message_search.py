@@ -1,7 +1,7 @@
 """Search of a log for the histories of messages.
 
-With the index, only records that concern them are read. The ``StoryBuilder`` is the same as for
-whole logs. It gets every record that concerns the messages that it follows:
+Of the indexed records, only those that concern them are read. The ``StoryBuilder`` gets every
+record that concerns the messages that it follows:
 
 - the records of their publications, and the records that refer to them;
 - for a session to which a message was sent, all records until the delivery is complete; for a
@@ -29,7 +29,7 @@ from eventstore.format.positions import (
     sequence_of,
 )
 from eventstore.format.turn_parts import TurnAssembler
-from eventstore.reading.indexed_reading import fetch_listed
+from eventstore.reading.indexed_reading import asked_of, fetch_listed
 from eventstore.reading.keys import LIFECYCLE, RETAINED_EXPIRED, SESSION
 from eventstore.reading.progress import Progress, silent
 from eventstore.reading.segment import BadIndex
@@ -38,14 +38,14 @@ from projections.past.indexed_sessions import IndexedSessions
 from projections.past.receiver_past import add_receiver_past
 from projections.past.story_builder import StoryBuilder
 from projections.past.subscriber_state import DeniedFilter, describe_subscriber
+from projections.past.topic_lookup import topic_matcher
 from projections.past.topic_records import TopicRecords
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
     from eventstore.format.records import Record
-    from eventstore.reading.log_index import LogIndex
     from eventstore.reading.log_source import LogSource
     from projections.past.message_story import MessageStory
 
@@ -57,64 +57,67 @@ _REPEATING = (b'"MessagesCarried"', b'"will":[')
 async def find_stories(
     source: LogSource,
     *,
-    matches: Callable[[str], bool] | None = None,
-    last: int = 1,
     topic_filter: str | None = None,
+    last: int = 1,
     ref: Position | None = None,
     client: str | None = None,
     until: Position | None = None,
     progress: Progress = silent,
 ) -> list[MessageStory]:
-    """Return the histories of the last messages whose topic ``matches``, or of the one at ``ref``.
-
-    With ``topic_filter``, which must be the filter of ``matches``, the index of the log is used.
+    """Return the histories of the last messages on topics that a filter matches, or of one message.
 
     With ``client`` each history shows this session's subscriptions at that time, its earlier
     session if it had none, and messages that were dropped because it did not read. Messages of
     which nothing is known are left out, and those published after ``until``. Raises CorruptLog,
     UnreadableEvent or CutMeanwhile.
     """
-    found = await find_indexed_stories(
-        source,
-        topic_filter=topic_filter,
-        matches=matches,
-        last=last,
-        ref=ref,
-        client=client,
-        until=until,
+    refs = None if ref is None else [ref]
+    found = await asked_of(
+        source, lambda one: _stories(one, topic_filter, last, refs, client, until, progress)
     )
-    if found is None:
-        found = await _read_stories(source, matches, last, ref, client, until, progress)
     if client is not None:
         await add_receiver_past(source, found, client)
     return found
 
 
-async def _read_stories(
+async def _stories(
     source: LogSource,
-    matches: Callable[[str], bool] | None,
+    topic_filter: str | None,
     last: int,
-    ref: Position | None,
+    refs: list[Position] | None,
     client: str | None,
     until: Position | None,
     progress: Progress,
 ) -> list[MessageStory]:
-    """Return the histories of messages from all records of the log."""
-    explainer = StoryBuilder(
-        wanted=matches, last=last, ref=ref, client=client, begin=source.begin, until=until
-    )
-    if source.begin > 1:
-        with progress("searching for messages from before the cut", source.last) as update:
-            async for record in source.records_with(_REPEATING, update):
-                explainer.look_ahead(record)
-    turns = TurnAssembler()
+    """Return the histories of messages; raises BadIndex if the index does not suffice."""
+    sessions = IndexedSessions(source)
+    if refs is None:
+        refs = await _Latest(source, topic_filter or "", last, until, progress).find()
+    if not source.index.empty and not all([await sessions.covers(one) for one in refs]):
+        raise BadIndex("the index does not cover a message")
+    following = _Following(source, sessions, refs, progress)
+    if refs:
+        await following.run()
+    stories = [story for story in following.builder.stories.values() if story.known]
+    if client is not None:
+        await _add_subscriber_state(source, sessions, stories, client)
+    return stories
+
+
+async def _not_indexed(source: LogSource, progress: Progress) -> AsyncIterator[Record]:
+    """Yield the records behind the index."""
     with progress("reading", source.last) as update:
-        async for record in source.records(source.begin, source.last):
-            for part in turns.take(record)[1]:
-                _take(explainer, part)
+        async for record in source.records(source.index.last + 1, source.last):
+            yield record
             if record.sequence % _UPDATE_EVERY == 0:
                 update(record.sequence)
-    return [story for story in explainer.stories.values() if story.known]
+
+
+async def _look_ahead(source: LogSource, builder: StoryBuilder, progress: Progress) -> None:
+    """Let a builder read the records that repeat messages from before the beginning of the log."""
+    with progress("searching for messages from before the cut", source.last) as update:
+        async for record in source.records_with(_REPEATING, update):
+            builder.look_ahead(record)
 
 
 def _take(explainer: StoryBuilder, record: Record) -> None:
@@ -165,61 +168,20 @@ _FIRST_LOOK = 8
 many."""
 
 
-async def find_indexed_stories(
-    source: LogSource,
-    *,
-    topic_filter: str | None = None,
-    matches: Callable[[str], bool] | None = None,
-    last: int = 1,
-    ref: Position | None = None,
-    client: str | None = None,
-    until: Position | None = None,
-) -> list[MessageStory] | None:
-    """Return the histories of messages, as ``projections.past.message_search.find_stories`` does.
-
-    ``matches`` must be the matcher of ``topic_filter``. None: the index does not suffice. Raises
-    CorruptLog, UnreadableEvent or CutMeanwhile.
-    """
-    index = source.index
-    if index is None:
-        return None
-    try:
-        sessions = IndexedSessions(source, index)
-        refs: list[Position] | None = [ref] if ref is not None else []
-        if topic_filter is not None and matches is not None:
-            topics = TopicRecords(index, topic_filter, matches)
-            refs = await _Latest(source, index, matches, last, until).find(topics.named)
-        if refs is None or not all([await sessions.covers(one) for one in refs]):
-            return None
-        following = _Following(source, index, sessions, refs)
-        if refs:
-            await following.run()
-        stories = [story for story in following.builder.stories.values() if story.known]
-        if client is not None and not await _add_subscriber_state(
-            source, sessions, stories, client
-        ):
-            return None
-    except BadIndex:
-        return None
-    return stories
-
-
 async def _add_subscriber_state(
     source: LogSource, sessions: IndexedSessions, stories: Iterable[MessageStory], client: str
-) -> bool:
-    """Add a session's subscriptions to the histories; return whether they could be determined."""
+) -> None:
+    """Add a session's subscriptions to the histories, where they are known."""
     for story in stories:
-        if not story.effective or story.topic is None:
+        if not story.effective_at or story.topic is None:
             continue
-        state, found = await sessions.before(client, story.effective_at)
-        rows = found.rows()
-        if rows is None:
-            return False
+        state, denied = await sessions.before(client, story.effective_at)
+        if state is None and not await sessions.covers(story.effective_at):
+            continue
         begin = position(source.begin, 0)
-        denied = [DeniedFilter(*row) for row in rows if row[2] >= begin]
+        rows = [DeniedFilter(*row) for row in denied.rows() if row[2] >= begin]
         own = story.session == client
-        story.subscriber = describe_subscriber(state, story.topic, denied, own=own)
-    return True
+        story.subscriber = describe_subscriber(state, story.topic, rows, own=own)
 
 
 class _Latest:
@@ -228,27 +190,29 @@ class _Latest:
     def __init__(
         self,
         source: LogSource,
-        index: LogIndex,
-        matches: Callable[[str], bool],
+        topic_filter: str,
         last: int,
         until: Position | None,
+        progress: Progress,
     ) -> None:
         self._source = source
-        self._index = index
-        self._matches = matches
+        self._topic_filter = topic_filter
+        self._matches = topic_matcher(topic_filter)
         self._last = last
         self._until = until
+        self._progress = progress
 
-    async def find(self, named: Sequence[int]) -> list[Position] | None:
-        """Return the positions of the messages; None: some may not be indexed.
-
-        ``named`` are the indexed records that name such topics.
-        """
-        source, index = self._source, self._index
+    async def find(self) -> list[Position]:
+        """Return the positions of the messages; raises BadIndex if some may not be indexed."""
+        source, index = self._source, self._source.index
+        named = TopicRecords(index, self._topic_filter, self._matches).named
         refs: list[Position] = []
         if self._until is None or self._until >> INDEX_BITS > index.last:
-            behind = _MatchingMessages(self._matches, self._last, self._until)
-            async for record in source.records(index.last + 1, source.last):
+            begin = source.begin if index.empty else 1
+            behind = _MatchingMessages(self._matches, self._last, self._until, begin)
+            if begin > 1:
+                await _look_ahead(source, behind.builder, self._progress)
+            async for record in _not_indexed(source, self._progress):
                 behind.take(record)
             refs = behind.refs
         look = _FIRST_LOOK
@@ -263,8 +227,9 @@ class _Latest:
                 refs = [*found.refs, *refs]
                 break
             look *= 4
-        whole = source.begin <= 1 and index.first == 1
-        return refs if len(refs) == self._last or whole else None
+        if len(refs) < self._last and not index.empty and max(source.begin, index.first) > 1:
+            raise BadIndex("older messages may not be indexed")
+        return refs
 
     async def _read(self, named: Sequence[int], start: int, stop: int) -> list[Record]:
         """Return some of the named records, with all parts of their turns."""
@@ -281,19 +246,21 @@ class _Latest:
 class _MatchingMessages:
     """The latest messages of some records."""
 
-    def __init__(self, matches: Callable[[str], bool], last: int, until: Position | None) -> None:
-        self._builder = StoryBuilder(wanted=matches, last=last, until=until)
+    def __init__(
+        self, matches: Callable[[str], bool], last: int, until: Position | None, begin: int = 1
+    ) -> None:
+        self.builder = StoryBuilder(wanted=matches, last=last, until=until, begin=begin)
         self._turns = TurnAssembler()
 
     @property
     def refs(self) -> list[Position]:
         """The positions of these messages."""
-        return list(self._builder.stories)
+        return list(self.builder.stories)
 
     def take(self, record: Record) -> None:
         """Process the next record."""
         for part in self._turns.take(record)[1]:
-            _take(self._builder, part)
+            _take(self.builder, part)
 
 
 class _Following:
@@ -302,12 +269,13 @@ class _Following:
     def __init__(
         self,
         source: LogSource,
-        index: LogIndex,
         sessions: IndexedSessions,
         refs: Sequence[Position],
+        progress: Progress,
     ) -> None:
         self._source = source
-        self._index = index
+        self._index = source.index
+        self._progress = progress
         self._sessions = sessions
         self._refs = frozenset(refs)
         self._records = frozenset(ref >> INDEX_BITS for ref in refs)
@@ -325,6 +293,8 @@ class _Following:
     async def run(self) -> None:
         """Follow the messages to the end of the log."""
         source, index = self._source, self._index
+        if min(self._refs) < position(source.begin, 0):
+            await _look_ahead(source, self.builder, self._progress)
         await self._plan_messages()
         turns = TurnAssembler()
         while self._left:
@@ -335,7 +305,7 @@ class _Following:
                 self._plan_sessions(complete[-1].sequence)
             elif not record.last and record.sequence < index.last:
                 self._plan([record.sequence + 1])  # where the turn continues
-        async for record in source.records(index.last + 1, source.last):
+        async for record in _not_indexed(source, self._progress):
             complete = turns.take(record)[1]
             if complete:
                 await self._turn(complete)
@@ -346,7 +316,7 @@ class _Following:
         index = self._index
         records = sorted(self._records)
         for sequence in records:
-            if sequence <= index.last:
+            if index.first <= sequence <= index.last:
                 await self._plan_turn(sequence)
         # These records assign new positions to messages, also in the turn of the message.
         repeating = set(index.rare("RetainedSnapshot", records[0]))
@@ -444,7 +414,7 @@ def _decided(parts: Iterable[Record]) -> Iterator[str]:
     for part in parts:
         for raw in part.raw_events:
             kind = raw["e"]
-            if kind in ("SessionOpened", "SessionExpired") or (
+            if kind in ("SessionOpened", "SessionExpired", "SessionSnapshot") or (
                 kind == "SessionClosed" and raw.get("expiry") is not None
             ):
                 yield raw["session"]

@@ -33,7 +33,6 @@ class IndexedSource(FakeSource):
     def __init__(self, node: Node, first: int = 1, cut_at: int = 0) -> None:
         super().__init__(node, first)
         self.stream = STREAM
-        self.index: LogIndex | None = None  # type: ignore[assignment]
         self.cut_at = cut_at
         self.read = 0
 
