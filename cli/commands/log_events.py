@@ -123,7 +123,8 @@ def run_events(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None
 
 
 async def _run(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None:
-    async with open_logs(flags, wanted.session) as logs:
+    indexed = wanted.session is not None or wanted.topic is not None
+    async with open_logs(flags, wanted.session, indexed=indexed) as logs:
         for source in logs.values():
             if wanted.follow and not source.live:
                 raise UsageError(f"cannot follow the log: no broker is running on {source.where}")

@@ -58,7 +58,7 @@ async def _run(
     *,
     as_json: bool,
 ) -> None:
-    async with open_logs(flags, session) as logs:
+    async with open_logs(flags, session, indexed=session is not None) as logs:
         await write_clock_notes(logs, moment)
         logs.check_comparable(moment)
         if session is not None:

@@ -65,7 +65,7 @@ async def _run(
     moment = parse_point(when) if when is not None else None
     place = position_of_message(where) if where is not None else None
     flags = flags_of_session(flags, client)
-    async with open_logs(flags, whole=True) as logs:
+    async with open_logs(flags, whole=True, indexed=True) as logs:
         anywhere = topic is not None and client is None and flags.node is None and logs.several
         home = None if anywhere else logs.home(flags.node)
         for log, one in logs.items():

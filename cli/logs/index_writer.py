@@ -1,42 +1,30 @@
-"""Writes the index of a log from its records: once, or beside the broker as the log grows."""
+"""Writes the index of a log from its records; a question builds it where it is missing."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import hashlib
 import os
 import shutil
-import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
-
-import structlog
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from cli.common import text
 from cli.common.progress_bar import progress
-from cli.logs.logs import open_logs
-from cli.logs.source import index_directory
-from cli.logs.source_flags import SourceFlags
-from cli.settings.broker_child import belong_to_the_broker, watch_stdin
-from cli.settings.child_environment import environment_for
-from cli.settings.setting_sources import PREFIX, ConfigError
-from cli.settings.settings import load_settings
-from eventstore.errors import CutMeanwhile, EventStoreError
+from eventstore.errors import CorruptLog, CutMeanwhile, EventStoreError
+from eventstore.format.event_parsing import UnreadableEvent
 from eventstore.reading.gc_pause import few_collections
 from eventstore.reading.index_files import IndexFiles
-from eventstore.reading.indexed_reading import is_of
+from eventstore.reading.indexed_reading import is_of, with_index
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_source import LogSource, open_log
-from eventstore.reading.progress import Progress, silent
 from eventstore.reading.segment import BadIndex
-from eventstore.server.process import end_process
 from projections.past.segment_builder import SegmentBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
-    from cli.settings.settings import Settings
-    from eventstore.datadir import DataDir
+    from eventstore.reading.progress import Progress
 
 SEGMENT_RECORDS = 256
 """Records of a new segment; up to as many at the end of the log are not indexed yet."""
@@ -45,10 +33,8 @@ _SEGMENT_BYTES = 8 * 1024 * 1024
 _SEGMENT_SESSIONS = 20_000
 _MIN_FREE = 128 * 1024 * 1024
 """Bytes left free on the file system for the log."""
-_POLL_SECONDS = 1.0
-_IDLE_SECONDS = 60.0
-"""Seconds without a new segment after which the process beside the broker ends."""
-_NICE = 19
+_FEW_OF_OTHERS: Final = 20_000
+"""Records that are read of the log of another user or machine, whose index may be written there."""
 
 
 class IndexBusy(EventStoreError):  # noqa: N818 - named as its siblings in errors
@@ -61,60 +47,6 @@ class NoRoomForIndex(EventStoreError):  # noqa: N818
     """The disk is too full for an index."""
 
     exit_code = 74
-
-
-def run_index(flags: SourceFlags, *, child: bool) -> None:
-    """Bring the index up to date; with ``child`` continue while the log grows.
-
-    Raises IndexBusy, NoRoomForIndex, ConfigError, and the errors of reading the log.
-    """
-    settings = load_settings(flags.settings, os.environ, flags.config)
-    if not settings.index_bytes:
-        raise ConfigError("index_bytes = 0 disables the index; set a size, such as 1GiB")
-    if child:
-        belong_to_the_broker(_NICE)
-    asyncio.run(_run(flags, settings.index_bytes, child=child))
-
-
-async def _run(flags: SourceFlags, most: int, *, child: bool) -> None:
-    end = asyncio.Event()
-    if child:
-        await watch_stdin(end)
-    busy: IndexBusy | None = None
-    async with open_logs(flags) as logs:
-        for source in logs.values():
-            writer = IndexWriter(source, index_directory(flags, source.stream), most)
-            try:
-                await writer.open()
-                await writer.extend(source.last, silent if child else progress)
-                if child:
-                    await _follow(writer, end)
-                else:
-                    writer.close_segment()
-                    sys.stderr.write(f"foldmq: {writer.described()}\n")
-            except IndexBusy as error:
-                busy = error  # the others may be free
-            finally:
-                writer.close()
-    if busy is not None:
-        raise busy
-
-
-async def _follow(writer: IndexWriter, end: asyncio.Event) -> None:
-    """Index new records of the broker until it pauses for long, or ends."""
-    loop = asyncio.get_running_loop()
-    written = loop.time()
-    while not end.is_set() and loop.time() - written < _IDLE_SECONDS:
-        _, last = await writer.source.bounds()
-        before = writer.written
-        await writer.extend(last, silent)
-        if writer.written > before:
-            written = loop.time()
-        try:
-            async with asyncio.timeout(_POLL_SECONDS):
-                await end.wait()
-        except TimeoutError:
-            continue
 
 
 class IndexWriter:
@@ -150,7 +82,7 @@ class IndexWriter:
         source, files = self.source, self._files
         if not keep:
             self._on_disk(files.remove_all)
-        index = LogIndex(files.segments, source.begin) if files.segments else None
+        index = LogIndex(files.segments, source.begin)
         self._builder = SegmentBuilder(source.stream, source.begin, index, files.head)
 
     async def extend(self, last: int, shown: Progress) -> None:
@@ -236,77 +168,59 @@ def _is_full(builder: SegmentBuilder) -> bool:
     )
 
 
-log = structlog.get_logger("foldmq")
+async def with_whole_index(source: LogSource, own: Path, most: int) -> LogSource:
+    """Return a log, opened with the index in ``own``, with an index of all but its last records.
 
-_LOOK_SECONDS = 10.0
-_MANY_RECORDS, _RARELY_SECONDS = 16_384, 600.0
-"""Number of new records from which the process is started, and seconds after the start of the
-broker or the end of the process from which it is started for a single segment."""
-_BACKOFF_SECONDS = (10.0, 600.0)
-_STOP_SECONDS = 3.0
-
-
-class IndexProcess:
-    """The process that writes the index beside ``foldmq serve``; an async context that ends it.
-
-    It runs only while there is something to index, with the lowest priority, and never outlives
-    the broker.
+    The index is written there, in the data directory, or to the user's cache if that is no
+    directory of this user. ``most`` limits its size in bytes. If there is no room, or another
+    process is writing it, the records are read instead.
     """
-
-    def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
-        self._keeping: asyncio.Task[None] | None = None
-
-    def start(self, settings: Settings, datadir: DataDir, last: Callable[[], int]) -> None:
-        """Begin; ``last`` returns the sequence of the last record of the log."""
-        if settings.index_bytes:
-            environment = environment_for(settings, datadir)
-            environment[f"{PREFIX}INDEX_BYTES"] = str(settings.index_bytes)
-            self._keeping = asyncio.create_task(self._keep(datadir, environment, last))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._keeping
-        await end_process(self._process, _STOP_SECONDS)
-
-    async def _keep(
-        self, datadir: DataDir, environment: Mapping[str, str], last: Callable[[], int]
-    ) -> None:
-        """Start the process whenever there are many records, or rarely, enough for a segment."""
-        now = asyncio.get_running_loop().time
-        indexed, delay, rested_from = 0, _BACKOFF_SECONDS[0], now()
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            rested = now() - rested_from >= _RARELY_SECONDS
-            if last() - indexed < (SEGMENT_RECORDS if rested else _MANY_RECORDS):
-                continue
-            try:
-                self._process = await _launch(datadir, environment)
-                code = await self._process.wait()
-                why = f"exit {code}" if code >= 0 else f"signal {-code}"
-            except OSError as error:
-                code, why = 1, error.strerror or str(error)
-            if not code:
-                indexed, delay, rested_from = last(), _BACKOFF_SECONDS[0], now()
-                continue
-            log.warning("the index of the log is not written", reason=why, again_after_s=delay)
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, _BACKOFF_SECONDS[1])
+    if _is_of_this_user(own.parent.parent):
+        try:
+            return await _extended(source, own, most)
+        except IndexBusy:
+            return source
+        except NoRoomForIndex:
+            pass
+    cache = _cache(source)
+    if cache is None or source.not_indexed <= _FEW_OF_OTHERS:
+        return source
+    cached = await with_index(source, cache)
+    if cached.not_indexed <= _FEW_OF_OTHERS:
+        return cached
+    try:
+        return await _extended(source, cache, most)
+    except (IndexBusy, NoRoomForIndex):
+        return min(source, cached, key=attrgetter("not_indexed"))
 
 
-async def _launch(datadir: DataDir, environment: Mapping[str, str]) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        # Files in the working directory must not be imported as modules.
-        *("-P", "-m", "foldmq", "log", "index", "--data-dir", str(datadir.path), "--child"),
-        env=environment,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.DEVNULL,
-        # Ctrl-C reaches the whole process group, but the broker ends this process.
-        start_new_session=True,
-    )
+async def _extended(source: LogSource, path: Path, most: int) -> LogSource:
+    """Index a log, one that is damaged up to the damage."""
+    writer = IndexWriter(source, IndexFiles(path), most)
+    try:
+        await writer.open()
+        await writer.extend(source.last, progress)
+        writer.close_segment()
+    except (CorruptLog, UnreadableEvent):
+        pass  # a question that needs the record reports it
+    finally:
+        writer.close()
+    return await with_index(source, path)
+
+
+def _is_of_this_user(directory: Path) -> bool:
+    try:
+        return directory.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _cache(source: LogSource) -> Path | None:
+    """Return the place of the index in the user's cache; None: the user has none."""
+    given = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    try:
+        cache = Path(given).expanduser()
+    except RuntimeError:
+        return None
+    where = hashlib.sha256(source.where.encode()).hexdigest()[:16]
+    return cache / "foldmq" / "index" / where / source.stream

@@ -28,6 +28,8 @@ from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import PointSpec
 from protocol.errors import FoldmqError
 
+FEW = 1024
+"""Records that a question reads without an index: writing it takes longer."""
 _WORST_FIRST = (65, 66, 78, 73, 74, 69, 75)
 """Exit codes: damage and loss first, then what cannot be used, then what may work later."""
 
@@ -120,14 +122,20 @@ def flags_of_session(flags: SourceFlags, session: str | None) -> SourceFlags:
 
 @contextlib.asynccontextmanager
 async def open_logs(
-    flags: SourceFlags, session: str | None = None, *, partly: bool = False, whole: bool = False
+    flags: SourceFlags,
+    session: str | None = None,
+    *,
+    partly: bool = False,
+    whole: bool = False,
+    indexed: bool = False,
 ) -> AsyncIterator[Logs]:
     """Open the logs that the flags name.
 
     Of a node or cluster with several logs these are all, unless the flags name one, or there is a
     ``session``: then the one that it belongs to. With ``whole``, they are all if the flags name
-    one of them. Raises ConfigError, UsageError, NoLog, DataDirError, LostLog or NatsUnavailable;
-    with ``partly``, the errors of some of several logs are in ``errors`` instead.
+    one of them; with ``indexed``, a missing index is built. Raises ConfigError,
+    UsageError, NoLog, DataDirError, LostLog or NatsUnavailable; with ``partly``, the errors of some
+    of several logs are in ``errors`` instead.
     """
     flags = flags_of_session(flags, session)
     settings = load_log_settings(flags.settings, os.environ, flags.config)
@@ -148,7 +156,13 @@ async def open_logs(
         for log, stream in zip(logs.names, streams, strict=True):
             with logs.of(log) if partly else naming_log(log):
                 source = await location.open(client, stream)
-                logs[log] = await with_index(source, index_path(settings.data_dir, stream))
+                path = index_path(settings.data_dir, stream)
+                source = await with_index(source, path)
+                if indexed and settings.index_bytes and source.not_indexed > FEW:
+                    from cli.logs.index_writer import with_whole_index
+
+                    source = await with_whole_index(source, path, settings.index_bytes)
+                logs[log] = source
                 if flags.verbose:
-                    write_index_notice(logs[log], settings.data_dir)
+                    write_index_notice(logs[log])
         yield logs

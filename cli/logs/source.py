@@ -19,11 +19,11 @@ from eventstore.reading.log_source import LogSource
 _LISTED = 10
 
 
-def write_index_notice(source: LogSource, data_dir: Path) -> None:
+def write_index_notice(source: LogSource) -> None:
     """Write which records of a log are indexed to stderr, if it has an index."""
-    if not source.index.empty:
-        said = f"records {source.index.first} to {source.index.last} are indexed"
-        write_notice(f"{said} in {index_path(data_dir, source.stream)}")
+    index = source.index
+    if not index.empty:
+        write_notice(f"records {index.first} to {index.last} are indexed in {index.path}")
 
 
 def index_path(data_dir: Path, stream: str) -> Path:

@@ -25,7 +25,7 @@ from cli.common import logging_setup
 from cli.common.endpoints import Endpoint
 from cli.common.memory import GarbageCollector, trim_after_peaks, tune_collector
 from cli.logs.cluster_keys import check_cluster_key
-from cli.logs.index_writer import IndexProcess
+from cli.logs.index_process import IndexProcess
 from cli.serve.auth_factory import (
     Access,
     make_permissions,

@@ -20,6 +20,7 @@ from eventstore.reading.segment import BadIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from eventstore.format.positions import Run
     from eventstore.format.records import Record
@@ -56,6 +57,11 @@ class LogIndex:
     def empty(self) -> bool:
         """Whether no record is indexed."""
         return not self._segments
+
+    @property
+    def path(self) -> Path | None:
+        """The directory of the segments; None: there are none."""
+        return self._segments[0].path.parent if self._segments else None
 
     @property
     def size(self) -> int:

@@ -54,6 +54,11 @@ class LogSource:
         """The index of this log; without one, an index of no records."""
         return self.found_index or LogIndex((), self.begin)
 
+    @property
+    def not_indexed(self) -> int:
+        """Number of records behind the index."""
+        return self.last - self.index.last
+
     def indexed(self, index: LogIndex | None) -> LogSource:
         """Return the log to be read with an index of it, or without."""
         return replace(self, found_index=index)

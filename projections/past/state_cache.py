@@ -77,7 +77,7 @@ class _CachedState:
 class StateCache:
     """Sessions by name; ``whole`` is -1 until the state of a log that was cut is known."""
 
-    def __init__(self, index: LogIndex | None, whole: Position) -> None:
+    def __init__(self, index: LogIndex, whole: Position) -> None:
         self._index = index
         self._whole = whole
         self._held: dict[str, _CachedState] = {}
@@ -105,7 +105,7 @@ class StateCache:
             one.denied.take(event, at, record.time_ms)
 
     def _load(self, name: str) -> _CachedState:
-        saved = self._index.state_before(name, _NEVER) if self._index is not None else None
+        saved = self._index.state_before(name, _NEVER)
         return _CachedState(name, _NEVER if self._whole < 0 else 0, saved)
 
     def passed(self, names: Iterable[str], records: int) -> None:

@@ -82,7 +82,7 @@ def build(
 
 
 def _builder(source: IndexedSource, files: IndexFiles) -> SegmentBuilder:
-    index = LogIndex(files.segments, source.begin) if files.segments else None
+    index = LogIndex(files.segments, source.begin)
     return SegmentBuilder(source.stream, source.begin, index, files.head)
 
 

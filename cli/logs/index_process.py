@@ -1,0 +1,164 @@
+"""The index of a log is written once by command, or beside the broker as the log grows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Self
+
+import structlog
+
+from cli.common.progress_bar import progress
+from cli.logs.index_writer import SEGMENT_RECORDS, IndexBusy, IndexWriter
+from cli.logs.logs import open_logs
+from cli.logs.source import index_directory
+from cli.logs.source_flags import SourceFlags
+from cli.settings.broker_child import belong_to_the_broker, watch_stdin
+from cli.settings.child_environment import environment_for
+from cli.settings.setting_sources import PREFIX, ConfigError
+from cli.settings.settings import load_settings
+from eventstore.reading.progress import silent
+from eventstore.server.process import end_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cli.settings.settings import Settings
+    from eventstore.datadir import DataDir
+
+_POLL_SECONDS = 1.0
+_IDLE_SECONDS = 60.0
+"""Seconds without a new segment after which the process beside the broker ends."""
+_NICE = 19
+
+
+def run_index(flags: SourceFlags, *, child: bool) -> None:
+    """Bring the index up to date; with ``child`` continue while the log grows.
+
+    Raises IndexBusy, NoRoomForIndex, ConfigError, and the errors of reading the log.
+    """
+    settings = load_settings(flags.settings, os.environ, flags.config)
+    if not settings.index_bytes:
+        raise ConfigError("index_bytes = 0 disables the index; set a size, such as 1GiB")
+    if child:
+        belong_to_the_broker(_NICE)
+    asyncio.run(_run(flags, settings.index_bytes, child=child))
+
+
+async def _run(flags: SourceFlags, most: int, *, child: bool) -> None:
+    end = asyncio.Event()
+    if child:
+        await watch_stdin(end)
+    busy: IndexBusy | None = None
+    async with open_logs(flags) as logs:
+        for source in logs.values():
+            writer = IndexWriter(source, index_directory(flags, source.stream), most)
+            try:
+                await writer.open()
+                await writer.extend(source.last, silent if child else progress)
+                if child:
+                    await _follow(writer, end)
+                else:
+                    writer.close_segment()
+                    sys.stderr.write(f"foldmq: {writer.described()}\n")
+            except IndexBusy as error:
+                busy = error  # the others may be free
+            finally:
+                writer.close()
+    if busy is not None:
+        raise busy
+
+
+async def _follow(writer: IndexWriter, end: asyncio.Event) -> None:
+    """Index new records of the broker until it pauses for long, or ends."""
+    loop = asyncio.get_running_loop()
+    written = loop.time()
+    while not end.is_set() and loop.time() - written < _IDLE_SECONDS:
+        _, last = await writer.source.bounds()
+        before = writer.written
+        await writer.extend(last, silent)
+        if writer.written > before:
+            written = loop.time()
+        try:
+            async with asyncio.timeout(_POLL_SECONDS):
+                await end.wait()
+        except TimeoutError:
+            continue
+
+
+log = structlog.get_logger("foldmq")
+
+_LOOK_SECONDS = 10.0
+_MANY_RECORDS, _RARELY_SECONDS = 16_384, 600.0
+"""Number of new records from which the process is started, and seconds after the start of the
+broker or the end of the process from which it is started for a single segment."""
+_BACKOFF_SECONDS = (10.0, 600.0)
+_STOP_SECONDS = 3.0
+
+
+class IndexProcess:
+    """The process that writes the index beside ``foldmq serve``; an async context that ends it.
+
+    It runs only while there is something to index, with the lowest priority, and never outlives
+    the broker.
+    """
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    def start(self, settings: Settings, datadir: DataDir, last: Callable[[], int]) -> None:
+        """Begin; ``last`` returns the sequence of the last record of the log."""
+        if settings.index_bytes:
+            environment = environment_for(settings, datadir)
+            environment[f"{PREFIX}INDEX_BYTES"] = str(settings.index_bytes)
+            self._keeping = asyncio.create_task(self._keep(datadir, environment, last))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeping
+        await end_process(self._process, _STOP_SECONDS)
+
+    async def _keep(
+        self, datadir: DataDir, environment: Mapping[str, str], last: Callable[[], int]
+    ) -> None:
+        """Start the process whenever there are many records, or rarely, enough for a segment."""
+        now = asyncio.get_running_loop().time
+        indexed, delay, rested_from = 0, _BACKOFF_SECONDS[0], now()
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            rested = now() - rested_from >= _RARELY_SECONDS
+            if last() - indexed < (SEGMENT_RECORDS if rested else _MANY_RECORDS):
+                continue
+            try:
+                self._process = await _launch(datadir, environment)
+                code = await self._process.wait()
+                why = f"exit {code}" if code >= 0 else f"signal {-code}"
+            except OSError as error:
+                code, why = 1, error.strerror or str(error)
+            if not code:
+                indexed, delay, rested_from = last(), _BACKOFF_SECONDS[0], now()
+                continue
+            log.warning("the index of the log is not written", reason=why, again_after_s=delay)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _BACKOFF_SECONDS[1])
+
+
+async def _launch(datadir: DataDir, environment: Mapping[str, str]) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        # Files in the working directory must not be imported as modules.
+        *("-P", "-m", "foldmq", "log", "index", "--data-dir", str(datadir.path), "--child"),
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        # Ctrl-C reaches the whole process group, but the broker ends this process.
+        start_new_session=True,
+    )
