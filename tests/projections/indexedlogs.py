@@ -41,6 +41,9 @@ class IndexedSource(FakeSource):
             self.read += 1
             yield self.record(sequence)
 
+    def require_whole(self) -> None:
+        """Do nothing: it begins where it may."""
+
     def beginning(self) -> str:
         return f"the log begins with record {self.first}"
 
