@@ -96,6 +96,11 @@ def count_of(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def log_prefix(log: str) -> str:
+    """Return what precedes a line about one of several logs; empty for a log without a name."""
+    return f"log {name(log)}: " if log else ""
+
+
 def duration(milliseconds: int) -> str:
     """Return a span of time in its two largest units."""
     if milliseconds < 1000:

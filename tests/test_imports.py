@@ -494,7 +494,7 @@ def test_a_name_is_imported_from_the_module_that_defines_it() -> None:
     ("source", "wrong"),
     [
         ("from cli.logs.broker_client import LiveBroker", False),
-        ("from cli.web.pages.web_app import Path", False),
+        ("from cli.web.pages.server import Path", False),
         ("from actors.session.session import SessionState", True),
     ],
 )

@@ -11,7 +11,7 @@ import typer
 from cli.common import text
 from cli.common.package_version import version
 from cli.common.progress_bar import progress
-from cli.logs.node_logs import open_logs
+from cli.logs.logs import open_logs
 from cli.logs.source_flags import SourceFlags
 from eventstore.errors import UsageError
 from eventstore.reading.backup_files import Manifest

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from cli.common import text
 from cli.common.progress_bar import progress
-from cli.logs.node_logs import check_comparable, check_one_log, open_logs
+from cli.logs.logs import open_logs
 from cli.logs.point_resolution import parse_point, points_at, write_clock_notes
 from cli.logs.source_flags import SourceFlags
 from eventstore.errors import NotFound, UsageError
@@ -36,9 +36,10 @@ async def _run(
     later = UsageError(f"{before} is later than {after}: give the earlier point first")
     async with open_logs(flags, session) as logs:
         await write_clock_notes(logs, first, second)
-        check_comparable(logs, first, second)
-        check_one_log(logs, session)
-        if "" not in logs and (first.time_ms or 0) > (second.time_ms or 0):
+        logs.check_comparable(first, second)
+        if session is not None:
+            logs.only(session)
+        if logs.several and (first.time_ms or 0) > (second.time_ms or 0):
             raise later
         starts, ends = await points_at(logs, first), await points_at(logs, second)
         if any(

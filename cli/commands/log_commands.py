@@ -157,11 +157,11 @@ def _index(
     'foldmq serve' does this while it runs. The index makes why, log, replay and the web page fast.
     It is in the data directory, and is rebuilt if it is missing, damaged or of another log.
     """
-    from cli.logs import index_writer
+    from cli.logs import index_process
 
     given = context.obj
     flags = source.over(given) if isinstance(given, SourceFlags) else source
-    index_writer.run_index(flags, child=child)
+    index_process.run_index(flags, child=child)
 
 
 @with_source_flags

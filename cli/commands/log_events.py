@@ -4,24 +4,26 @@ import asyncio
 import contextlib
 import difflib
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cli.common import text
 from cli.common.colour import Style, has_colours, painted
 from cli.common.progress_bar import progress
-from cli.logs.node_logs import check_comparable, open_logs
+from cli.logs.logs import Logs, open_logs
 from cli.logs.point_resolution import (
     cut_off,
     end_at,
     is_between,
     parse_point,
+    points_at,
     start_at,
     write_clock_notes,
 )
 from cli.logs.source import write_notice
 from cli.logs.source_flags import SourceFlags
 from cli.logs.topic_flags import check_filter
+from eventstore.display import log_prefix
 from eventstore.errors import CutOff, NotFound, UsageError, naming_log
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -121,7 +123,8 @@ def run_events(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None
 
 
 async def _run(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None:
-    async with open_logs(flags, wanted.session) as logs:
+    indexed = wanted.session is not None or wanted.topic is not None
+    async with open_logs(flags, wanted.session, indexed=indexed) as logs:
         for source in logs.values():
             if wanted.follow and not source.live:
                 raise UsageError(f"cannot follow the log: no broker is running on {source.where}")
@@ -130,7 +133,7 @@ async def _run(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None
             logs, lambda: EventFilter(wanted.types, wanted.session, wanted.topic), progress
         )
         printer = _LogPrinter(reader, look)
-        ends = await _points(logs, wanted.end, end_at)
+        ends = await points_at(logs, wanted.end, end_at)
         if wanted.count is not None and wanted.start is None:
             count = wanted.count + wanted.brief
             entries = await reader.latest(count, ends, ended=not wanted.follow)
@@ -141,26 +144,13 @@ async def _run(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None
                 if is_between(entry.entry.time_ms, wanted.start, wanted.end):
                     await printer.print(entry)
         else:
-            starts = await _points(logs, wanted.start, start_at)
+            starts = await points_at(logs, wanted.start, start_at)
             if not await _print_from(reader, printer, starts, ends, wanted):
                 return
         if wanted.follow:
             await _follow(reader, printer)
         elif wanted.session is not None and not printer.printed:
             await _check_session(logs, wanted.session)
-
-
-async def _points(
-    logs: Mapping[str, LogSource],
-    moment: PointSpec | None,
-    find: Callable[[LogSource, PointSpec | None], Awaitable[LogPoint]],
-) -> dict[str, LogPoint]:
-    """Return the point of a moment in each log."""
-    points = {}
-    for log, source in logs.items():
-        with naming_log(log):
-            points[log] = await find(source, moment)
-    return points
 
 
 async def _cut_off(logs: Mapping[str, LogSource], moment: PointSpec | None) -> list[str]:
@@ -173,21 +163,21 @@ async def _cut_off(logs: Mapping[str, LogSource], moment: PointSpec | None) -> l
     return found
 
 
-async def _check_session(logs: Mapping[str, LogSource], session: str) -> None:
+async def _check_session(logs: Logs, session: str) -> None:
     """Raise NotFound if the logs have no event of a session."""
     reader = MergedReader(logs, lambda: EventFilter((), session), progress)
     ends = {log: LogPoint(source.last) for log, source in logs.items()}
     if not await reader.latest(1, ends, ended=True):
         cuts = [log for log, source in logs.items() if source.cut is not None]
         cut = "".join(f"; {said}" for said in _beginnings(logs, cuts))
-        which = "the log has" if "" in logs else f"the logs {', '.join(logs)} have"
+        which = f"the logs {', '.join(logs)} have" if logs.several else "the log has"
         raise NotFound(f"{which} no session {text.name(session)}{cut}")
 
 
 def _beginnings(logs: Mapping[str, LogSource], some: Iterable[str]) -> Iterator[str]:
     """Yield a sentence about the beginning of each of some logs."""
     for log in some:
-        yield (f"log {log}: " if log else "") + logs[log].beginning()
+        yield log_prefix(log) + logs[log].beginning()
 
 
 def _is_later(one: PointSpec | None, other: PointSpec | None) -> bool:
@@ -199,11 +189,11 @@ def _is_later(one: PointSpec | None, other: PointSpec | None) -> bool:
     return one.time_ms is not None and other.time_ms is not None and one.time_ms > other.time_ms
 
 
-async def _check_bounds(logs: Mapping[str, LogSource], wanted: Selection) -> None:
+async def _check_bounds(logs: Logs, wanted: Selection) -> None:
     """Print how much of the selection was deleted; raise CutOff if all of it was."""
     if _is_later(wanted.start, wanted.end):
         raise UsageError("--from is later than --to")
-    check_comparable(logs, wanted.start, wanted.end)
+    logs.check_comparable(wanted.start, wanted.end)
     deleted = await _cut_off(logs, wanted.end)
     if len(deleted) == len(logs):
         raise CutOff(f"these records were deleted: {'; '.join(_beginnings(logs, deleted))}")
@@ -236,9 +226,9 @@ async def _print_from(
 
 async def _follow(reader: MergedReader, printer: "_LogPrinter") -> None:
     def missed(log: str, first: int) -> None:
-        which = f"log {log}: " if log else ""
         write_notice(
-            f"{which}some records before record {first} were deleted before they could be shown"
+            f"{log_prefix(log)}some records before record {first} were deleted before they could "
+            "be shown"
         )
 
     while True:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, cast
 from cli.common import text
 from cli.common.progress_bar import progress
 from cli.common.tables import Column, Table
-from cli.logs.log_failures import LogFailures
-from cli.logs.node_logs import check_comparable, open_logs
+from cli.logs.logs import Logs, open_logs
 from cli.logs.point_resolution import (
     end_at,
     is_between,
@@ -21,6 +20,7 @@ from cli.logs.point_resolution import (
     write_clock_notes,
 )
 from cli.logs.source import write_notice
+from eventstore.display import log_prefix
 from eventstore.errors import UsageError
 from projections.past.disk_use import DiskUse, sizes_by_levels
 from projections.past.replay import Replay
@@ -71,9 +71,8 @@ def run_usage(flags: SourceFlags, asked: UsageOptions) -> None:
 
     A log of several that cannot be read is left out, and IncompleteLogs raised at the end.
     """
-    failures = LogFailures()
     heard: FilterTrie[None] = FilterTrie()
-    uses = asyncio.run(_read(flags, asked, failures, heard))
+    logs, uses = asyncio.run(_read(flags, asked, heard))
     if uses:
         use = functools.reduce(DiskUse.merged, uses.values())
         found: Mapping[str | None, int] = (
@@ -86,30 +85,30 @@ def run_usage(flags: SourceFlags, asked: UsageOptions) -> None:
                 if topic is not None and not heard.match(topic)
             }
         if asked.as_json:
-            sys.stdout.write(text.json_line(_object(uses, use, found, asked, failures)) + "\n")
+            sys.stdout.write(text.json_line(_object(logs, uses, found, asked)) + "\n")
         else:
             _print(use, found, asked)
-            _print_total(uses, use)
-    failures.check(len(uses) + len(failures.errors))
+            _print_total(logs, uses, use)
+    logs.check_read()
 
 
 async def _read(
-    flags: SourceFlags, asked: UsageOptions, failures: LogFailures, heard: FilterTrie[None]
-) -> dict[str, DiskUse]:
-    """Return the disk use by log; a single log has an empty name.
+    flags: SourceFlags, asked: UsageOptions, heard: FilterTrie[None]
+) -> tuple[Logs, dict[str, DiskUse]]:
+    """Return the logs, and the disk use by log.
 
     With ``unheard``, add the topic filters of all subscriptions at the end to ``heard``.
     """
     start, end = (None if one is None else parse_point(one) for one in asked.bounds)
     uses: dict[str, DiskUse] = {}
-    async with open_logs(flags, failures=failures) as logs:
-        check_comparable(logs, start, end)
+    async with open_logs(flags, partly=True) as logs:
+        logs.check_comparable(start, end)
         await write_clock_notes(logs, start, end)
         for log, source in logs.items():
             use = DiskUse()
-            with failures.of(log):
+            with logs.of(log):
                 if source.cut is not None and start is None:
-                    write_notice((f"log {log}: " if log else "") + source.beginning())
+                    write_notice(log_prefix(log) + source.beginning())
                 first = (await start_at(source, start)).sequence
                 until = await end_at(source, end)
                 last = until.sequence
@@ -125,25 +124,21 @@ async def _read(
                         for held in state.active():
                             heard.insert(split_share(held.filter)[1], held.filter, value=None)
                 uses[log] = use
-    return uses
+    return logs, uses
 
 
 def _object(
-    uses: Mapping[str, DiskUse],
-    use: DiskUse,
-    found: Mapping[str | None, int],
-    asked: UsageOptions,
-    failures: LogFailures,
+    logs: Logs, uses: Mapping[str, DiskUse], found: Mapping[str | None, int], asked: UsageOptions
 ) -> dict[str, object]:
     rows = [{asked.by: name, "bytes": size} for name, size in _largest(found)[: asked.top]]
-    more = max(0, len(found) - len(rows))
-    result = {"bytes": use.bytes, "records": use.records, f"{asked.by}s": rows, "more": more}
-    if "" not in uses:
-        result["logs"] = [
-            {"log": log, "bytes": one.bytes, "records": one.records} for log, one in uses.items()
-        ]
-        result["not_read"] = list(failures.errors)
-    return result
+    by_log = [{"log": log, "bytes": use.bytes, "records": use.records} for log, use in uses.items()]
+    return {
+        "bytes": sum(use.bytes for use in uses.values()),
+        "records": sum(use.records for use in uses.values()),
+        f"{asked.by}s": rows,
+        "more": max(0, len(found) - len(rows)),
+        **({"logs": by_log, "not_read": list(logs.errors)} if logs.several else {}),
+    }
 
 
 def _print(use: DiskUse, found: Mapping[str | None, int], asked: UsageOptions) -> None:
@@ -163,10 +158,10 @@ def _print(use: DiskUse, found: Mapping[str | None, int], asked: UsageOptions) -
     table.close()
 
 
-def _print_total(uses: Mapping[str, DiskUse], use: DiskUse) -> None:
-    for log, one in uses.items() if "" not in uses else ():
+def _print_total(logs: Logs, uses: Mapping[str, DiskUse], use: DiskUse) -> None:
+    for log, one in uses.items() if logs.several else ():
         sys.stdout.write(f"log {log}: {_size(one)}\n")
-    of = "" if "" in uses else f", {text.count_of(len(uses), 'log')}"
+    of = f", {text.count_of(len(uses), 'log')}" if logs.several else ""
     sys.stdout.write(f"{_size(use)}{of}\n")
 
 

@@ -32,7 +32,7 @@ async def _reload(flags: SourceFlags) -> None:
             log_broker(brokers)
         refused = False
         for broker, (restart, refusal) in await brokers.each(_ask):
-            where = f"log {text.name(broker.node)}: " if brokers.several else ""
+            where = brokers.prefix(broker.node)
             if refusal:
                 refused = True
                 sys.stderr.write(f"foldmq: {where}{refusal}\n")

@@ -8,7 +8,7 @@ from heapq import nsmallest
 
 from cli.common import text
 from cli.common.progress_bar import progress
-from cli.logs.node_logs import check_comparable, check_one_log, open_logs
+from cli.logs.logs import open_logs
 from cli.logs.point_resolution import parse_point, point_at, points_at, write_clock_notes
 from cli.logs.source_flags import SourceFlags
 from cli.logs.topic_flags import check_filter
@@ -58,12 +58,11 @@ async def _run(
     *,
     as_json: bool,
 ) -> None:
-    async with open_logs(flags, session) as logs:
+    async with open_logs(flags, session, indexed=session is not None) as logs:
         await write_clock_notes(logs, moment)
-        check_one_log(logs, session)
-        check_comparable(logs, moment)
+        logs.check_comparable(moment)
         if session is not None:
-            ((_, source),) = logs.items()
+            source = logs.only(session)
             point = await point_at(source, moment)
             lines = await _session(source, session, point, moment, as_json=as_json)
         else:

@@ -48,19 +48,15 @@ async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
         if flags.verbose:
             log_broker(brokers)
         found = await ask_statuses(brokers)
-    if not brokers.several:
-        if as_json:
-            sys.stdout.write(text.json_line(found[0]) + "\n")
-        else:
-            _write(status_lines(found[0], brokers.where))
-        return bool(found[0]["ready"])
     ready = all(one["ready"] for one in found) and not brokers.absent
     if as_json:
         about = {"ready": ready, "logs": found, "not_answering": list(brokers.absent)}
-        sys.stdout.write(text.json_line(about) + "\n")
+        sys.stdout.write(text.json_line(about if brokers.several else found[0]) + "\n")
     else:
-        _write(status_lines_of_all(found, brokers))
-        _table(found, brokers)
+        for line in status_lines(found, brokers):
+            sys.stdout.write(line + "\n")
+        if brokers.several:
+            _table(found, brokers)
     brokers.check_complete()
     return ready
 
@@ -104,44 +100,55 @@ def followers(statuses: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, An
     yield from (by_name[name] for name in sorted(by_name))
 
 
-def _write(lines: Iterator[str]) -> None:
-    for line in lines:
-        sys.stdout.write(line + "\n")
-
-
-def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Yield a status as text."""
-    up = text.duration(found["time_ms"] - found["started_ms"])
-    yield f"{_ready(found['ready'])}: node {text.escaped(str(found['node']))}, up {up}"
-    for reason in found["trouble"]:
-        yield _problem(text.escaped(str(reason), 500))
-    yield from _failed_reload(found)
-    yield from _ends([found])
-    yield from _of_followers([found])
-    if found.get("crashed_ms"):
-        yield _fact("start", crash_text(found))
-    jump = (found.get("clock") or {}).get("last")
-    if jump is not None:
-        yield _fact("clock", jump_text(jump))
-    software = text.escaped(str(found["software"]))
-    yield _fact("broker", f"foldmq {software}, process {found['pid']}, {where}")
-    if found.get("epoch"):
-        leads = f"leads in epoch {found['epoch']:,}; foldmq nodes lists the others"
+def status_lines(found: Sequence[Status], brokers: LogBrokers) -> Iterator[str]:
+    """Yield the statuses of the brokers that answer as text, added up."""
+    total, several = added_up(found), brokers.several
+    of_log = [(brokers.prefix(status["node"]), status) for status in found]
+    yield f"{_ready(total['ready'] and not brokers.absent)}: {_title(total, brokers)}"
+    for node in brokers.absent:
+        yield _problem(f"log {text.name(node)} does not answer: not included")
+    for where, status in of_log:
+        for reason in status["trouble"]:
+            yield _problem(where + text.escaped(str(reason), 500))
+    for where, status in of_log:
+        yield from _failed_reload(status, where)
+    yield from _ends(found)
+    yield from _of_followers(found)
+    for where, status in of_log:
+        if status.get("crashed_ms"):
+            yield _fact("start", where + crash_text(status))
+        jump = (status.get("clock") or {}).get("last")
+        if jump is not None:
+            yield _fact("clock", where + jump_text(jump))
+    software = ", ".join(sorted({text.escaped(str(one["software"])) for one in found}))
+    process = "" if several else f", process {total['pid']}"
+    yield _fact("broker", f"foldmq {software}{process}, {brokers.where}")
+    if total.get("epoch") and not several:
+        leads = f"leads in epoch {total['epoch']:,}; foldmq nodes lists the others"
         yield _fact("cluster", leads)
-    connections, sessions = found["connections"], found["sessions"]
+    connections, sessions, log = total["connections"], total["sessions"], total["log"] or {}
     paused = f", {connections['paused']:,} paused" if connections["paused"] else ""
-    yield _fact(
-        "connections", f"{connections['open']:,} of at most {connections['limit']:,}{paused}"
-    )
+    limit = f"{connections['limit']:,}"
+    most = f", at most {limit} for each log" if several else f" of at most {limit}"
+    yield _fact("connections", f"{connections['open']:,}{most}{paused}")
     away = sessions["total"] - sessions["connected"] - sessions.get("logs", 0)
-    yield _fact("sessions", f"{sessions['connected']:,} connected, {away:,} offline")
-    yield from _counters(found)
-    yield from _dropped_lines(found.get("lines_dropped", 0))
-    log = found["log"]
-    yield _fact("log", f"records {log['first']:,} to {log['durable']:,}, {_stored(log)}")
-    yield from _proof(found)
-    yield _fact("process", _process(found))
-    yield from _memory(found)
+    offline = "offline or shared" if several else "offline"
+    yield _fact("sessions", f"{sessions['connected']:,} connected, {away:,} {offline}")
+    yield from _counters(total, "in each log" if several else "")
+    yield from _dropped_lines(sum(status.get("lines_dropped", 0) for status in found))
+    records = "" if several else f"records {log['first']:,} to {log['durable']:,}, "
+    yield _fact("logs" if several else "log", records + _stored(log))
+    for where, status in of_log:
+        yield from _proof(status, where)
+    yield _fact("processes" if several else "process", _process(total))
+    yield from _memory(total)
+
+
+def _title(total: Status, brokers: LogBrokers) -> str:
+    if brokers.several:
+        return brokers.title
+    up = text.duration(total["time_ms"] - total["started_ms"])
+    return f"node {text.escaped(str(total['node']))}, up {up}"
 
 
 def _dropped_lines(count: int) -> Iterator[str]:
@@ -198,43 +205,6 @@ def jump_text(jump: Mapping[str, Any]) -> str:
         f"jumped {direction} by {text.duration(abs(jump['ms']))} {text.duration(jump['age_ms'])} "
         f"ago{when}; nothing expired because of it (foldmq log --type ClockJumped)"
     )
-
-
-def status_lines_of_all(found: Sequence[Status], brokers: LogBrokers) -> Iterator[str]:
-    """Yield the statuses of several logs as text, added up."""
-    total = added_up(found)
-    yield f"{_ready(total['ready'] and not brokers.absent)}: {brokers.title}"
-    for node in brokers.absent:
-        yield _problem(f"log {text.name(node)} does not answer: not included")
-    for status in found:
-        for reason in status["trouble"]:
-            log = text.name(status["node"])
-            yield _problem(f"log {log}: {text.escaped(str(reason), 500)}")
-    for status in found:
-        if status.get("reload"):
-            yield from _failed_reload(status, f"log {text.name(status['node'])}: ")
-    yield from _ends(found)
-    yield from _of_followers(found)
-    for status in found:
-        if status.get("crashed_ms"):
-            yield _fact("start", f"log {text.name(status['node'])}: {crash_text(status)}")
-    software = ", ".join(sorted({text.escaped(str(one["software"])) for one in found}))
-    yield _fact("broker", f"foldmq {software}, {brokers.where}")
-    connections, sessions = total["connections"], total["sessions"]
-    paused = f", {connections['paused']:,} paused" if connections["paused"] else ""
-    yield _fact(
-        "connections",
-        f"{connections['open']:,}, at most {connections['limit']:,} for each log{paused}",
-    )
-    others = sessions["total"] - sessions["connected"] - sessions["logs"]
-    yield _fact("sessions", f"{sessions['connected']:,} connected, {others:,} offline or shared")
-    yield from _counters(total, "in each log")
-    yield from _dropped_lines(sum(status.get("lines_dropped", 0) for status in found))
-    yield _fact("logs", _stored(total["log"] or {}))
-    for status in found:
-        yield from _proof(status, f"log {text.name(status['node'])}: ")
-    yield _fact("processes", _process(total))
-    yield from _memory(total)
 
 
 def _of_followers(statuses: Sequence[Mapping[str, Any]]) -> Iterator[str]:

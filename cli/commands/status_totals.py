@@ -54,12 +54,14 @@ def add_free_space(found: Sequence[Status], directory: Path | None) -> None:
 
 
 def added_up(found: Sequence[Status]) -> Status:
-    """Return the figures of several logs added up.
+    """Return the figures of some logs added up; the status of a single one is its own.
 
     The retained messages are those of the log that has most: each has all of them. Limits are the
     lowest of one log. A log that is being read has no figures of its own: if all are, there are
     none.
     """
+    if len(found) == 1:
+        return found[0]
     total: Status = {
         "ready": all(one["ready"] for one in found),
         "subscriptions": sum(one["subscriptions"] for one in found),

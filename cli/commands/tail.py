@@ -11,10 +11,9 @@ from cli.common import text
 from cli.logs.broker_client import NoLiveBroker, Refused
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
-from cli.logs.log_traces import open_traces
 from cli.logs.source_flags import SourceFlags
 from cli.logs.topic_flags import check_filter
-from cli.logs.trace_client import LiveTrace, Portion, open_trace
+from cli.logs.trace_client import LiveTrace, Portion, open_trace, open_traces
 from cli.logs.trace_text import trace_text
 from eventstore.errors import UsageError
 from projections.views.vocabulary import json_object

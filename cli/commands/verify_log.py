@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from cli.common import text
 from cli.common.progress_bar import progress
-from cli.logs.log_failures import LogFailures
-from cli.logs.node_logs import open_logs
+from cli.logs.logs import Logs, open_logs
 from cli.logs.point_resolution import jump_notes
 from cli.logs.source_flags import SourceFlags
+from eventstore.display import log_prefix
 from eventstore.format.positions import sequence_of
 from eventstore.reading.log_source import LogSource
 from projections.audit.exchange_audit import ExchangeAudit, audit_exchange
@@ -56,18 +56,14 @@ def run_verify_log(flags: SourceFlags, *, as_json: bool = False) -> bool:
     Where a node has several logs, and none is named, check all of them, and what each took. A log
     that cannot be read is left out, and IncompleteLogs raised at the end.
     """
-    failures = LogFailures()
-    intact = asyncio.run(_run(flags, failures, as_json=as_json))
-    failures.check(len(intact.keys() | failures.errors.keys()))
-    return all(intact.values())
+    return asyncio.run(_run(flags, as_json=as_json))
 
 
-async def _run(flags: SourceFlags, failures: LogFailures, *, as_json: bool) -> dict[str, bool]:
-    """Return for each log whether it is intact; a single log has an empty name."""
-    async with open_logs(flags, failures=failures) as logs:
-        if "" in logs:
-            return {"": (await _verify(logs[""], as_json=as_json)).intact}
-        return await _verify_all(logs, failures, as_json=as_json)
+async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
+    async with open_logs(flags, partly=True) as logs:
+        intact = await _verify_all(logs, as_json=as_json)
+    logs.check_read()
+    return intact
 
 
 class _Verified(NamedTuple):
@@ -77,9 +73,9 @@ class _Verified(NamedTuple):
     intact: bool
 
 
-async def _verify(source: LogSource, log: str = "", *, as_json: bool) -> _Verified:
+async def _verify(source: LogSource, log: str, *, as_json: bool) -> _Verified:
     """Check a log and print the result; ``log`` is its name if there are several."""
-    problems = _Problems(f"log {log}: " if log else "", as_json=as_json)
+    problems = _Problems(log_prefix(log), as_json=as_json)
     verifier = await verify_log(source, problems, progress)
     if as_json:
         times = {
@@ -107,32 +103,29 @@ async def _verify(source: LogSource, log: str = "", *, as_json: bool) -> _Verifi
     return _Verified(verifier, not problems.count)
 
 
-async def _verify_all(
-    logs: Mapping[str, LogSource], failures: LogFailures, *, as_json: bool
-) -> dict[str, bool]:
-    """Check the logs of a node, and whether each took what its sessions subscribed to."""
+async def _verify_all(logs: Logs, *, as_json: bool) -> bool:
+    """Check logs, and whether each took what its sessions subscribed to in the others."""
     verified: dict[str, _Verified] = {}
     for log, source in logs.items():
-        with failures.of(log):
+        with logs.of(log):
             verified[log] = await _verify(source, log, as_json=as_json)
-    intact = {log: one.intact for log, one in verified.items()}
-    damaged = [*failures.errors, *(log for log, one in intact.items() if not one)]
-    if not damaged:
-        for log in logs:
-            with failures.of(log):
-                intact[log] = await _verify_exchange(log, logs, as_json=as_json)
-        damaged = [log for log, one in intact.items() if not one]
-    elif not as_json:
-        what = "cannot be read" if failures.errors else "is damaged"
+    damaged = [*logs.errors, *(log for log, one in verified.items() if not one.intact)]
+    if logs.several and not damaged:
+        for log in verified:
+            with logs.of(log):
+                if not await _verify_exchange(log, logs, as_json=as_json):
+                    damaged.append(log)
+    elif logs.several and not as_json:
+        what = "cannot be read" if logs.errors else "is damaged"
         sys.stdout.write(f"the exchange between the logs is not checked: a log {what}\n")
-    if not as_json and verified and not failures.errors:
+    if logs.several and not as_json and verified and not logs.errors:
         sys.stdout.write(_total(verified.values(), damaged) + "\n")
-    return intact
+    return not damaged
 
 
 async def _verify_exchange(log: str, logs: Mapping[str, LogSource], *, as_json: bool) -> bool:
     """Check what a log took of the others and print the result; return whether it is complete."""
-    problems = _Problems(f"log {log}: ", as_json=as_json)
+    problems = _Problems(log_prefix(log), as_json=as_json)
     found = await audit_exchange(log, logs, problems.found, progress)
     if as_json:
         ends = [one._asdict() for one in found.ends]

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from cli.common import text
 from cli.common.progress_bar import progress
-from cli.logs.log_failures import LogFailures
-from cli.logs.node_logs import open_logs
+from cli.logs.logs import open_logs
 from cli.logs.source_flags import SourceFlags
 from cli.logs.state_client import NoBroker, StateClient
+from eventstore.display import log_prefix
 from eventstore.errors import CutMeanwhile
 from eventstore.format.positions import Position, format_position
 from eventstore.reading.log_source import LogSource
@@ -63,24 +63,22 @@ class _Verification:
         Raises CutMeanwhile if some logs were cut meanwhile, unless it is the last attempt: then
         they count as not compared. The others are not compared again.
         """
-        failures = LogFailures()
-        async with open_logs(self._flags, self._session, failures) as logs:
+        async with open_logs(self._flags, self._session, partly=True) as logs:
             for log in [log for log in logs if log not in self._equal]:
-                with failures.of(log):
+                with logs.of(log):
                     outcome = await self._outcome(logs[log])
                     self._print(log, logs[log], outcome)
                     self._equal[log] = outcome.equal
-            several = "" not in logs
-        cut = [one for one in failures.errors.values() if isinstance(one, CutMeanwhile)]
+        cut = [one for one in logs.errors.values() if isinstance(one, CutMeanwhile)]
         if cut and not last:
             raise cut[0]
         different = [log for log, equal in self._equal.items() if not equal]
-        if several and self._equal and not failures.errors and not self._as_json:
+        if logs.several and self._equal and not logs.errors and not self._as_json:
             count = len(self._equal)
             said = f"{len(different)} of {count} logs: {', '.join(different)}"
             said = f"different: {said}" if different else f"all {count} logs: equal"
             sys.stdout.write(said + "\n")
-        failures.check(len(self._equal) + len(failures.errors))
+        logs.check_read()
         return not different
 
     async def _outcome(self, source: LogSource) -> VerificationOutcome:
@@ -102,7 +100,7 @@ class _Verification:
         if outcome.said is None and source.without_mark:
             lines.append(NO_MARK)
         for line in lines:
-            prefix = f"log {log}: " if log and not line.startswith(" ") else ""
+            prefix = "" if line.startswith(" ") else log_prefix(log)
             sys.stdout.write(f"{prefix}{line}\n")
 
 

@@ -1,20 +1,23 @@
 """``foldmq why``: prints what happened to a message."""
 
 import asyncio
-import contextlib
 import sys
 import time
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from cli.common import text
 from cli.common.colour import has_colours, painted
 from cli.common.progress_bar import progress
-from cli.logs.node_logs import flags_of_session, open_node_logs
+from cli.logs.logs import flags_of_session, open_logs
 from cli.logs.point_resolution import parse_point, point_at, write_clock_notes
-from cli.logs.source import open_source
 from cli.logs.source_flags import SourceFlags
 from cli.logs.topic_flags import check_filter
 from eventstore.errors import CutOff, NotFound, UsageError, naming_log
-from eventstore.format.positions import Position, format_position, position
+from eventstore.format.positions import Position, format_position, position, sequence_of
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.position_text import PointSpec
+from eventstore.reading.progress import Progress
 from projections.past.log_stories import (
     LogStory,
     WantedStories,
@@ -60,50 +63,65 @@ async def _run(
     if topic is not None:
         check_filter(topic)
     moment = parse_point(when) if when is not None else None
-    place = _position(where) if where is not None else None
+    place = position_of_message(where) if where is not None else None
     flags = flags_of_session(flags, client)
-    async with contextlib.AsyncExitStack() as stack:
-        logs = await stack.enter_async_context(open_node_logs(flags))
-        anywhere = topic is not None and client is None and flags.node is None and bool(logs)
-        if logs and flags.node is not None:
-            source = logs[flags.node]
-        elif anywhere:
-            source = next(iter(logs.values()))
-        else:
-            source = await stack.enter_async_context(open_source(flags))
-        for name, one in (logs or {"": source}).items():
-            with naming_log(name):
+    async with open_logs(flags, whole=True, indexed=True) as logs:
+        anywhere = topic is not None and client is None and flags.node is None and logs.several
+        home = None if anywhere else logs.home(flags.node)
+        for log, one in logs.items():
+            with naming_log(log):
                 one.require_whole()
-        ref = await message_at(source, place) if place is not None else None
-        until = None
-        await write_clock_notes(logs or {"": source}, moment)
-        if moment is not None and not anywhere:
-            point = await point_at(source, moment)
-            until = position(point.sequence, point.index)
-        log = flags.node if logs else None
-        wanted = WantedStories(topic, client, last, ref, until, moment)
-        if topic is not None and anywhere:
-            groups = await published_anywhere(logs, topic, last, moment, progress)
-        else:
-            groups = await find_histories(source, logs, log, wanted, progress)
-        found = [one for group in groups for one in group]
-        explanation = ""
-        if not found and topic is not None:
-            explanation = "messages of QoS 0 are recorded only if they are retained"
-            if not anywhere:
-                explanation = await explain_no_message(source, topic, client, until)
-    if not found and ref is not None:
+        await write_clock_notes(logs, moment)
+        wanted = WantedMessages(topic, client, place, last, moment)
+        found = await find_messages(logs, home, wanted, progress)
+    _write(found, flags.node, client, as_json=as_json)
+
+
+class WantedMessages(NamedTuple):
+    """The messages that a question is about: the last ones on a topic, or the one at a place."""
+
+    topic: str | None
+    client: str | None
+    place: Position | None
+    last: int
+    moment: PointSpec | None
+    """The moment up to which messages are searched; None: the end of the logs."""
+
+
+async def find_messages(
+    logs: Mapping[str, LogSource], log: str | None, wanted: WantedMessages, progress: Progress
+) -> list[LogStory]:
+    """Return the histories of messages, searched in one of the logs, or in all without ``log``.
+
+    Raises NotFound and CutOff if there are none, UsageError, and as ``LogSource.records``.
+    """
+    topic, client, place, last, moment = wanted
+    source = logs[next(iter(logs)) if log is None else log]
+    ref = await message_at(source, place) if place is not None else None
+    until = None
+    if moment is not None and log is not None:
+        point = await point_at(source, moment)
+        until = position(point.sequence, point.index)
+    if topic is not None and log is None:
+        groups = await published_anywhere(logs, topic, last, moment, progress)
+    else:
+        stories = WantedStories(topic, client, last, ref, until, moment)
+        groups = await find_histories(logs, log or "", stories, progress)
+    found = [one for group in groups for one in group]
+    if found:
+        return found
+    if ref is not None:
         raise CutOff(
             f"position {format_position(ref)} was deleted, and no record refers to it: "
             f"{source.beginning()}"
         )
-    if not found:
-        cut = f"; {source.beginning()}" if source.cut is not None else ""
-        by = f" until {text.escaped(when)}" if when is not None else ""
-        which = f"logs of {', '.join(logs)} record" if logs else "log records"
-        known = f"the {which} no message on {text.name(topic or '')}{by}{cut}"
-        raise NotFound(f"{known}; {explanation}")
-    _write(found, flags.node, client, as_json=as_json)
+    explanation = "messages of QoS 0 are recorded only if they are retained"
+    if topic is not None and log is not None:
+        explanation = await explain_no_message(source, topic, client, until)
+    cut = f"; {source.beginning()}" if source.cut is not None else ""
+    by = f" until {text.escaped(moment.text)}" if moment is not None else ""
+    which = "log records" if "" in logs else f"logs of {', '.join(logs)} record"
+    raise NotFound(f"the {which} no message on {text.name(topic or '')}{by}{cut}; {explanation}")
 
 
 def _on_stdout(said: str, style: TextStyle | None) -> str:
@@ -129,10 +147,9 @@ def _write(found: list[LogStory], node: str | None, client: str | None, *, as_js
             sys.stdout.write(line + "\n")
 
 
-def _position(where: str) -> Position:
-    moment = parse_point(where)
+def position_of_message(given: str) -> Position:
+    """Return a position as typed, of a record that of its first event; raises UsageError."""
+    moment = parse_point(given)
     if moment.position is None:
-        raise UsageError(f'not a position: "{text.escaped(where)}"; expected one such as 12.3')
-    if "." not in moment.text:
-        return moment.position & ~((1 << 20) - 1)
-    return moment.position
+        raise UsageError(f'not a position: "{text.escaped(given)}"; expected one such as 12.3')
+    return moment.position if "." in moment.text else position(sequence_of(moment.position), 0)

@@ -1,21 +1,25 @@
-"""The process that writes the index beside ``foldmq serve``.
-
-It runs only while there is something to index, with the lowest priority, and never outlives the
-broker. Its start costs as much as thousands of records, so it is rare.
-"""
+"""The index of a log is written once by command, or beside the broker as the log grows."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from cli.logs.index_writer import SEGMENT_RECORDS
+from cli.common.progress_bar import progress
+from cli.logs.index_writer import SEGMENT_RECORDS, IndexBusy, IndexWriter
+from cli.logs.logs import open_logs
+from cli.logs.source import index_directory
+from cli.logs.source_flags import SourceFlags
+from cli.settings.broker_child import belong_to_the_broker, watch_stdin
 from cli.settings.child_environment import environment_for
-from cli.settings.setting_sources import PREFIX
+from cli.settings.setting_sources import PREFIX, ConfigError
+from cli.settings.settings import load_settings
+from eventstore.reading.progress import silent
 from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
@@ -23,6 +27,66 @@ if TYPE_CHECKING:
 
     from cli.settings.settings import Settings
     from eventstore.datadir import DataDir
+
+_POLL_SECONDS = 1.0
+_IDLE_SECONDS = 60.0
+"""Seconds without a new segment after which the process beside the broker ends."""
+_NICE = 19
+
+
+def run_index(flags: SourceFlags, *, child: bool) -> None:
+    """Bring the index up to date; with ``child`` continue while the log grows.
+
+    Raises IndexBusy, NoRoomForIndex, ConfigError, and the errors of reading the log.
+    """
+    settings = load_settings(flags.settings, os.environ, flags.config)
+    if not settings.index_bytes:
+        raise ConfigError("index_bytes = 0 disables the index; set a size, such as 1GiB")
+    if child:
+        belong_to_the_broker(_NICE)
+    asyncio.run(_run(flags, settings.index_bytes, child=child))
+
+
+async def _run(flags: SourceFlags, most: int, *, child: bool) -> None:
+    end = asyncio.Event()
+    if child:
+        await watch_stdin(end)
+    busy: IndexBusy | None = None
+    async with open_logs(flags) as logs:
+        for source in logs.values():
+            writer = IndexWriter(source, index_directory(flags, source.stream), most)
+            try:
+                await writer.open()
+                await writer.extend(source.last, silent if child else progress)
+                if child:
+                    await _follow(writer, end)
+                else:
+                    writer.close_segment()
+                    sys.stderr.write(f"foldmq: {writer.described()}\n")
+            except IndexBusy as error:
+                busy = error  # the others may be free
+            finally:
+                writer.close()
+    if busy is not None:
+        raise busy
+
+
+async def _follow(writer: IndexWriter, end: asyncio.Event) -> None:
+    """Index new records of the broker until it pauses for long, or ends."""
+    loop = asyncio.get_running_loop()
+    written = loop.time()
+    while not end.is_set() and loop.time() - written < _IDLE_SECONDS:
+        _, last = await writer.source.bounds()
+        before = writer.written
+        await writer.extend(last, silent)
+        if writer.written > before:
+            written = loop.time()
+        try:
+            async with asyncio.timeout(_POLL_SECONDS):
+                await end.wait()
+        except TimeoutError:
+            continue
+
 
 log = structlog.get_logger("foldmq")
 
@@ -35,7 +99,11 @@ _STOP_SECONDS = 3.0
 
 
 class IndexProcess:
-    """Keeps the index up to date; an async context that ends the process."""
+    """The process that writes the index beside ``foldmq serve``; an async context that ends it.
+
+    It runs only while there is something to index, with the lowest priority, and never outlives
+    the broker.
+    """
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None

@@ -1,29 +1,30 @@
-"""Writes the index of a log from its records: once, or beside the broker as the log grows."""
+"""Writes the index of a log from its records; a question builds it where it is missing."""
 
-import asyncio
-import contextlib
+from __future__ import annotations
+
+import hashlib
 import os
 import shutil
-import sys
-from collections.abc import AsyncIterator, Callable
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from cli.common import text
 from cli.common.progress_bar import progress
-from cli.logs.node_logs import open_node_logs
-from cli.logs.source import index_directory, open_source
-from cli.logs.source_flags import SourceFlags
-from cli.settings.broker_child import belong_to_the_broker, watch_stdin
-from cli.settings.setting_sources import ConfigError
-from cli.settings.settings import load_settings
-from eventstore.errors import CutMeanwhile, EventStoreError
+from eventstore.errors import CorruptLog, CutMeanwhile, EventStoreError
+from eventstore.format.event_parsing import UnreadableEvent
 from eventstore.reading.gc_pause import few_collections
 from eventstore.reading.index_files import IndexFiles
-from eventstore.reading.indexed_reading import is_of
+from eventstore.reading.indexed_reading import is_of, with_index
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_source import LogSource, open_log
-from eventstore.reading.progress import Progress, silent
 from eventstore.reading.segment import BadIndex
 from projections.past.segment_builder import SegmentBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventstore.reading.progress import Progress
 
 SEGMENT_RECORDS = 256
 """Records of a new segment; up to as many at the end of the log are not indexed yet."""
@@ -32,10 +33,8 @@ _SEGMENT_BYTES = 8 * 1024 * 1024
 _SEGMENT_SESSIONS = 20_000
 _MIN_FREE = 128 * 1024 * 1024
 """Bytes left free on the file system for the log."""
-_POLL_SECONDS = 1.0
-_IDLE_SECONDS = 60.0
-"""Seconds without a new segment after which the process beside the broker ends."""
-_NICE = 19
+_FEW_OF_OTHERS: Final = 20_000
+"""Records that are read of the log of another user or machine, whose index may be written there."""
 
 
 class IndexBusy(EventStoreError):  # noqa: N818 - named as its siblings in errors
@@ -48,70 +47,6 @@ class NoRoomForIndex(EventStoreError):  # noqa: N818
     """The disk is too full for an index."""
 
     exit_code = 74
-
-
-def run_index(flags: SourceFlags, *, child: bool) -> None:
-    """Bring the index up to date; with ``child`` continue while the log grows.
-
-    Raises IndexBusy, NoRoomForIndex, ConfigError, and the errors of reading the log.
-    """
-    settings = load_settings(flags.settings, os.environ, flags.config)
-    if not settings.index_bytes:
-        raise ConfigError("index_bytes = 0 disables the index; set a size, such as 1GiB")
-    if child:
-        belong_to_the_broker(_NICE)
-    asyncio.run(_run(flags, settings.index_bytes, child=child))
-
-
-async def _run(flags: SourceFlags, most: int, *, child: bool) -> None:
-    end = asyncio.Event()
-    if child:
-        await watch_stdin(end)
-    busy: IndexBusy | None = None
-    async with _sources(flags) as sources:
-        for source in sources:
-            writer = IndexWriter(source, index_directory(flags, source.stream), most)
-            try:
-                await writer.open()
-                await writer.extend(source.last, silent if child else progress)
-                if child:
-                    await _follow(writer, end)
-                else:
-                    writer.close_segment()
-                    sys.stderr.write(f"foldmq: {writer.described()}\n")
-            except IndexBusy as error:
-                busy = error  # the others may be free
-            finally:
-                writer.close()
-    if busy is not None:
-        raise busy
-
-
-@contextlib.asynccontextmanager
-async def _sources(flags: SourceFlags) -> AsyncIterator[list[LogSource]]:
-    """Open the log that the flags name, or all logs of a node or cluster with several."""
-    async with contextlib.AsyncExitStack() as stack:
-        logs: dict[str, LogSource] = {}
-        if flags.node is None:
-            logs = await stack.enter_async_context(open_node_logs(flags))
-        yield list(logs.values()) or [await stack.enter_async_context(open_source(flags))]
-
-
-async def _follow(writer: "IndexWriter", end: asyncio.Event) -> None:
-    """Index new records of the broker until it pauses for long, or ends."""
-    loop = asyncio.get_running_loop()
-    written = loop.time()
-    while not end.is_set() and loop.time() - written < _IDLE_SECONDS:
-        _, last = await writer.source.bounds()
-        before = writer.written
-        await writer.extend(last, silent)
-        if writer.written > before:
-            written = loop.time()
-        try:
-            async with asyncio.timeout(_POLL_SECONDS):
-                await end.wait()
-        except TimeoutError:
-            continue
 
 
 class IndexWriter:
@@ -147,7 +82,7 @@ class IndexWriter:
         source, files = self.source, self._files
         if not keep:
             self._on_disk(files.remove_all)
-        index = LogIndex(files.segments, source.begin) if files.segments else None
+        index = LogIndex(files.segments, source.begin)
         self._builder = SegmentBuilder(source.stream, source.begin, index, files.head)
 
     async def extend(self, last: int, shown: Progress) -> None:
@@ -231,3 +166,61 @@ def _is_full(builder: SegmentBuilder) -> bool:
         or builder.bytes >= _SEGMENT_BYTES
         or builder.sessions >= _SEGMENT_SESSIONS
     )
+
+
+async def with_whole_index(source: LogSource, own: Path, most: int) -> LogSource:
+    """Return a log, opened with the index in ``own``, with an index of all but its last records.
+
+    The index is written there, in the data directory, or to the user's cache if that is no
+    directory of this user. ``most`` limits its size in bytes. If there is no room, or another
+    process is writing it, the records are read instead.
+    """
+    if _is_of_this_user(own.parent.parent):
+        try:
+            return await _extended(source, own, most)
+        except IndexBusy:
+            return source
+        except NoRoomForIndex:
+            pass
+    cache = _cache(source)
+    if cache is None or source.not_indexed <= _FEW_OF_OTHERS:
+        return source
+    cached = await with_index(source, cache)
+    if cached.not_indexed <= _FEW_OF_OTHERS:
+        return cached
+    try:
+        return await _extended(source, cache, most)
+    except (IndexBusy, NoRoomForIndex):
+        return min(source, cached, key=attrgetter("not_indexed"))
+
+
+async def _extended(source: LogSource, path: Path, most: int) -> LogSource:
+    """Index a log, one that is damaged up to the damage."""
+    writer = IndexWriter(source, IndexFiles(path), most)
+    try:
+        await writer.open()
+        await writer.extend(source.last, progress)
+        writer.close_segment()
+    except (CorruptLog, UnreadableEvent):
+        pass  # a question that needs the record reports it
+    finally:
+        writer.close()
+    return await with_index(source, path)
+
+
+def _is_of_this_user(directory: Path) -> bool:
+    try:
+        return directory.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _cache(source: LogSource) -> Path | None:
+    """Return the place of the index in the user's cache; None: the user has none."""
+    given = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    try:
+        cache = Path(given).expanduser()
+    except RuntimeError:
+        return None
+    where = hashlib.sha256(source.where.encode()).hexdigest()[:16]
+    return cache / "foldmq" / "index" / where / source.stream

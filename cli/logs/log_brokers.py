@@ -1,4 +1,4 @@
-"""The brokers of all logs of a node or cluster, asked together."""
+"""The brokers of all logs of a node or cluster, asked together; their names and sessions."""
 
 from __future__ import annotations
 
@@ -9,15 +9,50 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cli.common import text
 from cli.logs.broker_client import NoLiveBroker
-from cli.logs.several_logs import log_of_session
-from eventstore.display import name
+from cli.settings.log_settings import LogSettings
+from eventstore.datadir import DataDir
+from eventstore.display import log_prefix, name
 from eventstore.errors import UsageError
+from eventstore.partitions import partition_names, partition_of
+from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from cli.logs.broker_client import LiveBroker
+
+
+def log_names(settings: LogSettings) -> list[str]:
+    """Return the names of the logs of a cluster, or of the processes of a data directory.
+
+    None are returned if there is one log.
+    """
+    if settings.cluster is not None:
+        several = settings.partitions > 1
+        return partition_names(settings.cluster, settings.partitions) if several else []
+    datadir = DataDir(settings.data_dir)
+    elsewhere = settings.nats_url is not None and "data_dir" not in settings.model_fields_set
+    return [] if elsewhere else datadir.log_names()
+
+
+def log_of_session(names: Sequence[str], session: str, chosen: str | None = None) -> str | None:
+    """Return the log of a session, or the one that was chosen for a shared subscription.
+
+    None is returned if there are no several logs, ``names``, or if the session belongs to none of
+    them. Raises UsageError if another log was chosen than that of a client.
+    """
+    shared = session.startswith(SHARE)
+    if not names or (session.startswith("$") and not shared):
+        return None
+    own = names[partition_of(session, len(names))]
+    if chosen in names and chosen != own and not shared:
+        raise UsageError(
+            f"the session {name(session)} belongs to the log {own}, not to {chosen}: give --node "
+            f"{own}, or leave it out"
+        )
+    return chosen or own
+
 
 _Answer = TypeVar("_Answer")
 _NUMBER = re.compile(r"-p[0-9]+$")
@@ -89,7 +124,12 @@ class LogBrokers:
         return LogBrokers(self._brokers, self.logs, self.directory)
 
     def of_log(self, log: str) -> LiveBroker:
-        """Return the broker of a log; raises NoLiveBroker if there is no such log."""
+        """Return the broker of a log; without a name, of the only one.
+
+        Raises NoLiveBroker if there is no such log, UsageError if there are several without a name.
+        """
+        if not log:
+            return self.only("this is about the broker")
         for broker in self._brokers:
             if broker.node == log:
                 return broker
@@ -163,6 +203,14 @@ class LogBrokers:
     def labelled(self, broker: LiveBroker, row: dict[str, Any]) -> dict[str, Any]:
         """Return a row of a broker; it names its log if there are several."""
         return {"log": broker.node, **row} if self.several else row
+
+    def name_of(self, broker: LiveBroker) -> str:
+        """Return the name of the log of a broker; empty if there is only one."""
+        return broker.node if self.several else ""
+
+    def prefix(self, log: str) -> str:
+        """Return what precedes a line about a log; empty if there is only one."""
+        return log_prefix(log) if self.several else ""
 
     def short(self, log: str) -> str:
         """Return a name of a log that is unique among those of the same owner: ``p0``."""

@@ -3,13 +3,13 @@
 import contextlib
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from cli.common.units import seconds
 from cli.logs.source import write_notice
-from eventstore.display import clock, duration, escaped
+from eventstore.display import clock, duration, escaped, log_prefix
 from eventstore.errors import UsageError, naming_log
 from eventstore.format.positions import index_of, sequence_of
 from eventstore.reading.log_points import LogPoint, all_until, clock_spans, last_between, last_until
@@ -62,15 +62,6 @@ async def point_at(source: LogSource, moment: PointSpec | None) -> LogPoint:
     return LogPoint(await last_until(source, moment.time_ms or 0))
 
 
-async def points_at(logs: Mapping[str, LogSource], moment: PointSpec | None) -> dict[str, LogPoint]:
-    """Return the position of a moment in each log, see :func:`point_at`."""
-    points = {}
-    for log, source in logs.items():
-        with naming_log(log):
-            points[log] = await point_at(source, moment)
-    return points
-
-
 async def end_at(source: LogSource, moment: PointSpec | None) -> LogPoint:
     """Return the position of the last record of a selection up to a moment.
 
@@ -79,6 +70,19 @@ async def end_at(source: LogSource, moment: PointSpec | None) -> LogPoint:
     if moment is None or moment.time_ms is None:
         return await point_at(source, moment)
     return LogPoint(await all_until(source, moment.time_ms))
+
+
+async def points_at(
+    logs: Mapping[str, LogSource],
+    moment: PointSpec | None,
+    find: Callable[[LogSource, PointSpec | None], Awaitable[LogPoint]] = point_at,
+) -> dict[str, LogPoint]:
+    """Return the point of a moment in each log, as ``find`` does."""
+    points = {}
+    for log, source in logs.items():
+        with naming_log(log):
+            points[log] = await find(source, moment)
+    return points
 
 
 def is_between(time_ms: int, start: PointSpec | None, end: PointSpec | None) -> bool:
@@ -93,7 +97,7 @@ async def write_clock_notes(logs: Mapping[str, LogSource], *moments: PointSpec |
     for log, source in logs.items():
         with naming_log(log):
             for note in await clock_notes(source, moments):
-                write_notice((f"log {log}: " if log else "") + note)
+                write_notice(log_prefix(log) + note)
 
 
 async def clock_notes(source: LogSource, moments: Iterable[PointSpec | None]) -> list[str]:

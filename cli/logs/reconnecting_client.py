@@ -85,9 +85,7 @@ class ReconnectingClient:
         Raises Refused with the broker's message, NoLiveBroker if it is not found or does not
         answer; the next request then searches for it again.
         """
-        return await self.ask_of(
-            lambda brokers: brokers.only("this is about the broker"), endpoint, **request
-        )
+        return await self.ask_of(lambda brokers: brokers.of_log(""), endpoint, **request)
 
     async def ask_of(
         self, choose: Callable[[LogBrokers], LiveBroker], endpoint: str, /, **request: Any

@@ -1,50 +1,29 @@
-"""The log that a command reads, found by flags and settings."""
+"""Where the logs that a command reads are, found by flags and settings."""
 
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
+from cli.logs.log_brokers import log_names
 from cli.logs.nats_access import external_access
-from cli.logs.several_logs import log_names
 from cli.logs.source_flags import SourceFlags
 from cli.settings.log_settings import LogSettings, load_log_settings
 from eventstore.errors import UsageError
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.partitions import directory_name
 from eventstore.reading.index_files import IndexFiles
-from eventstore.reading.indexed_reading import with_index
 from eventstore.reading.log_location import LogLocation, open_directory, stream_of
 from eventstore.reading.log_source import LogSource
 
 _LISTED = 10
 
 
-@contextlib.asynccontextmanager
-async def open_source(flags: SourceFlags) -> AsyncIterator[LogSource]:
-    """Find and open the log that the flags name.
-
-    Raises ConfigError, UsageError, NoLog, DataDirError, LostLog or NatsUnavailable.
-    """
-    settings = load_log_settings(flags.settings, os.environ, flags.config)
-    async with contextlib.AsyncExitStack() as stack:
-        location = await find_location(stack, settings, flags)
-        client = await location.connect(stack)
-        stream = _only(await location.streams(client), location.where)
-        source = await location.open(client, stream)
-        source = await with_index(source, index_path(settings.data_dir, stream))
-        if flags.verbose:
-            write_notice(location.reading([stream]))
-            write_index_notice(source, settings.data_dir)
-        yield source
-
-
-def write_index_notice(source: LogSource, data_dir: Path) -> None:
+def write_index_notice(source: LogSource) -> None:
     """Write which records of a log are indexed to stderr, if it has an index."""
-    if source.index is not None:
-        said = f"records {source.index.first} to {source.index.last} are indexed"
-        write_notice(f"{said} in {index_path(data_dir, source.stream)}")
+    index = source.index
+    if not index.empty:
+        write_notice(f"records {index.first} to {index.last} are indexed in {index.path}")
 
 
 def index_path(data_dir: Path, stream: str) -> Path:
@@ -105,11 +84,14 @@ def named_stream(flags: SourceFlags) -> str | None:
     return stream
 
 
-def _only(streams: list[str], where: str) -> str:
+def only_stream(streams: list[str], where: str) -> str:
+    """Return the stream of the only log; raises UsageError if there are several."""
     if len(streams) > 1:
-        nodes = ", ".join(stream.removeprefix(LOG_STREAM_PREFIX) for stream in streams[:_LISTED])
-        more = ", ..." if len(streams) > _LISTED else ""
-        raise UsageError(
-            f"there are {len(streams)} logs on {where}: give --node, one of {nodes}{more}"
-        )
+        raise several_found([one.removeprefix(LOG_STREAM_PREFIX) for one in streams], where)
     return streams[0]
+
+
+def several_found(logs: list[str], where: str) -> UsageError:
+    """Return the error that one of several logs has to be named."""
+    listed = ", ".join(logs[:_LISTED]) + (", ..." if len(logs) > _LISTED else "")
+    return UsageError(f"there are {len(logs)} logs on {where}: give --node, one of {listed}")

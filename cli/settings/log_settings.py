@@ -9,11 +9,12 @@ from pydantic import Field
 
 from cli.settings.setting_flags import SETTING_NAMES
 from cli.settings.setting_sources import ConfigError, UnknownSettingError, read_layers
-from cli.settings.setting_types import ExpandedPath, SettingsGroup, read_settings
+from cli.settings.setting_types import ExpandedPath, SettingsGroup, Size, read_settings
 from eventstore.display import escaped
 from eventstore.nats.server_urls import url_problem
 
 MAX_PARTITIONS: Final = 32
+INDEX_BYTES: Final = 1024 * 1024 * 1024
 _DOMAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
@@ -79,6 +80,12 @@ class LogSettings(SettingsGroup):
     )
 
 
+class IndexedLogSettings(LogSettings):
+    """The settings of the log's location and of its index."""
+
+    index_bytes: Size = Field(default=INDEX_BYTES, ge=0)
+
+
 NATS_SETTINGS: Final = tuple(name for name in LogSettings.model_fields if name.startswith("nats_"))
 """The settings of the external NATS server with the log."""
 PATH_SETTINGS: Final = frozenset(
@@ -89,7 +96,7 @@ PATH_SETTINGS: Final = frozenset(
 
 def load_log_settings(
     flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None
-) -> LogSettings:
+) -> IndexedLogSettings:
     """Load the settings of the log's location; raises ConfigError as ``load_settings`` does.
 
     The values of other settings are not validated.
@@ -101,7 +108,7 @@ def load_log_settings(
         from cli.settings.settings import Settings
 
         layers = read_layers(flags, environment, config, Settings.model_fields)
-    settings = read_settings(LogSettings, layers)
+    settings = read_settings(IndexedLogSettings, layers)
     contradictions = [*log_contradictions(settings)]
     if contradictions:
         raise ConfigError(*contradictions)

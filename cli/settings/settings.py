@@ -24,7 +24,7 @@ from cli.settings.access_settings import AccessFields, access_contradictions
 from cli.settings.bridge_settings import BridgeFields, bridge_contradictions
 from cli.settings.limit_settings import LimitFields
 from cli.settings.listener_settings import Listen, ListenerFields, listed_twice, problem
-from cli.settings.log_settings import LogSettings, log_contradictions
+from cli.settings.log_settings import INDEX_BYTES, LogSettings, log_contradictions
 from cli.settings.setting_sources import ConfigError, UnknownSettingError, read_layers
 from cli.settings.setting_types import (
     HostNames,
@@ -161,7 +161,7 @@ class Settings(
         "log exceeds --keep or --keep-bytes.",
     )
     index_bytes: Size = Field(
-        default=1024 * _MIB,
+        default=INDEX_BYTES,
         ge=0,
         description="Maximum size of the index of the event log. With it, why, log, replay and the "
         "web page read only the records that an answer needs. 0: no index.",

@@ -13,12 +13,10 @@ from textual.widgets import RichLog, Static
 
 from cli.common import text
 from cli.logs.broker_client import NoLiveBroker, Refused
-from cli.logs.log_traces import open_traces
-from cli.logs.trace_client import Portion, open_trace
+from cli.logs.trace_client import Portion, open_traces
 from cli.logs.trace_text import trace_text
 from cli.top.base_view import Page, wrapped
 from cli.top.figures import BAD, CURVE, LABEL, TITLE, WARN
-from cli.top.watched_broker import broker_of_log
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -120,14 +118,8 @@ class TracePage(Page):
 
     async def _take_all(self) -> None:
         brokers = await self.monitor.link.open()
-        if brokers.several and not self._log_name:
-            rate = max(1, _RATE // len(brokers.nodes))
-            async with open_traces(brokers, rate=rate, **self._of) as traces:
-                async for portion in traces.portions():
-                    self._take(portion, brokers)
-            return
-        broker = broker_of_log(self._log_name)(brokers)
-        async with open_trace(broker, rate=_RATE, **self._of) as trace:
+        rate = _RATE if self._log_name else max(1, _RATE // len(brokers.nodes))
+        async with open_traces(brokers, self._log_name, rate=rate, **self._of) as trace:
             async for portion in trace.portions():
                 self._take(portion, brokers)
                 if portion.cause == "broker":

@@ -1,14 +1,12 @@
 """The differences between the broker's states at two moments, found in the background.
 
-With the index of the log, only sessions that changed between the moments are compared. Without, the
-log is folded from its beginning, as ``foldmq diff`` does, and the records, the sessions and the
-retained messages of such a fold are limited. The command has no limit.
+Only sessions that changed between the moments are compared. The records that are read because they
+are not indexed are limited; ``foldmq diff`` has no limit.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
@@ -17,29 +15,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cli.common import text
 from eventstore.display import count_of
 from eventstore.errors import UsageError
-from eventstore.reading.log_points import LogPoint
-from eventstore.reading.segment import BadIndex
+from eventstore.reading.indexed_reading import asked_of
 from projections.past.changed_states import ChangedStates
-from projections.past.replay import Replay
-from projections.views.differences import (
-    ChangedSession,
-    StateFacts,
-    retained_changes,
-    sessions_changed,
-    state_facts,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable
 
     from cli.web.web_log_client import WebLogClient
     from eventstore.reading.log_source import LogSource
-    from eventstore.reading.progress import Progress
+    from projections.views.differences import ChangedSession
 
 MAX_RECORDS: Final = 1_000_000
-"""Maximum records that are folded or read for the retained messages."""
-MAX_ITEMS: Final = 50_000
-"""Maximum sessions and retained messages of a state that is folded."""
+"""Maximum records that are not indexed, or that are read for the retained messages."""
 MAX_LINES: Final = 500
 _KEPT: Final = 8
 _SLICE: Final = 0.01
@@ -179,23 +166,15 @@ class StateDiffs:
 
     async def _find(self, key: _WantedDiff) -> StateDiff:
         async with self._one, self._link.log(key.log) as source:
-            found = await self._with_index(source, key)
-            if found is not None:
-                return found
-            records = key.after - source.begin + 1
-            if records > MAX_RECORDS:
-                raise UsageError(
-                    "without an index that covers both moments, their states are folded "
-                    f"here from at most {MAX_RECORDS:,} records, and these need {records:,}: "
-                    f"{key.command}"
-                )
-            return await self._folded(source, key)
+            return await asked_of(source, lambda one: self._differences(one, key))
 
-    async def _with_index(self, source: LogSource, key: _WantedDiff) -> StateDiff | None:
-        """Return the differences; None if the index of the log does not suffice."""
-        index = source.index
-        if index is None or key.after - index.last > MAX_RECORDS:
-            return None
+    async def _differences(self, source: LogSource, key: _WantedDiff) -> StateDiff:
+        if key.after - source.index.last > MAX_RECORDS:
+            raise UsageError(
+                "without an index that covers both moments, their states are folded here from at "
+                f"most {MAX_RECORDS:,} records, and these need {key.after - source.begin + 1:,}: "
+                f"{key.command}"
+            )
         of, turn = 0, time.monotonic()
 
         async def pause() -> None:
@@ -209,14 +188,9 @@ class StateDiffs:
         changes = ChangedStates(source, key.before, key.after, pause)
         found = StateDiff(key.command)
         names = await changes.names()
-        if names is None:
-            return None
         of = len(names)
-        try:
-            async for one in changes.sessions(names):
-                found.session(one)
-        except BadIndex:
-            return None
+        async for one in changes.sessions(names):
+            found.session(one)
         of = key.after - key.before
         if of > MAX_RECORDS:
             found.notes.append(
@@ -232,42 +206,9 @@ class StateDiffs:
                 found.retained("*", f"* {named}, {text.size(size)}, set between the moments")
         return found.finish()
 
-    async def _folded(self, source: LogSource, key: _WantedDiff) -> StateDiff:
-        replay = Replay(source, key.after, progress=self._progress(key))
-        await replay.to(LogPoint(key.before))
-        old = _facts(replay, key)
-        await replay.to(LogPoint(key.after))
-        new = _facts(replay, key)
-        found = StateDiff(key.command)
-        for one in sessions_changed(old, new):
-            found.session(one)
-        for change in retained_changes(old.retained, new.retained):
-            found.retained(change.mark, change.line())
-        return found.finish()
-
-    def _progress(self, key: _WantedDiff) -> Progress:
-        @contextlib.contextmanager
-        def shown(_what: str, _total: int, _unit: str = "", /) -> Iterator[Callable[[int], None]]:
-            yield update
-
-        def update(sequence: int) -> None:
-            self._note(key, FoldingStates(sequence, key.after))
-
-        return shown
-
     def _note(self, key: _WantedDiff, progress: FoldingStates) -> None:
         """Record the progress; cancel the work if no page requests it any longer."""
         held = self._running[key]
         held.progress = progress
         if time.monotonic() - held.asked > _TIMEOUT:
             held.task.cancel()
-
-
-def _facts(replay: Replay, key: _WantedDiff) -> StateFacts:
-    state = replay.state
-    if len(state.sessions) > MAX_ITEMS or len(state.retained) > MAX_ITEMS:
-        raise UsageError(
-            "without an index that covers both moments, at most "
-            f"{MAX_ITEMS:,} sessions and retained messages are compared here: {key.command}"
-        )
-    return state_facts(state, None, replay.origins.of)

@@ -1,7 +1,16 @@
 """Small charts as SVG, rendered by the server without inline styles."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from cli.web.activity import KEPT_MINUTES, MINUTE_MS
+
+if TYPE_CHECKING:
+    from cli.web.activity import Activity
+    from cli.web.activity_reader import ActivityOfLogs
 
 WIDTH, HEIGHT = 300, 60
 _TOP = 4
@@ -81,4 +90,67 @@ def bars(counts: Sequence[int]) -> str:
         f"v-{max(6.0, HEIGHT * count**0.5 / top):.1f}h-{max(wide, 0.75):.2f}z"
         for number, count in enumerate(counts)
         if count
+    )
+
+
+_POINTS: Final = 144
+"""Maximum points of a chart: over a whole day, each stands for ten minutes."""
+_PER_SECOND: Final = 1 / 60
+_PER_MINUTE: Final = 1.0
+_CHARTS: Final = (
+    (
+        "Messages per second",
+        "count",
+        _PER_SECOND,
+        (("published", "published"), ("delivered", "delivered")),
+    ),
+    (
+        "Not delivered per minute",
+        "count",
+        _PER_MINUTE,
+        (("dropped", "dropped"), ("expired", "expired")),
+    ),
+    (
+        "Connections per minute",
+        "count",
+        _PER_MINUTE,
+        (("connects", "connect"), ("lost", "lost"), ("takeovers", "takeover")),
+    ),
+    ("Log per second", "size", _PER_SECOND, (("bytes", "log_bytes"),)),
+)
+
+
+def day_charts(
+    activity: Activity | ActivityOfLogs, since_ms: int, now_ms: int
+) -> list[tuple[Chart, str]]:
+    """Return the charts with the units of their values.
+
+    They begin at ``since_ms``, from which the activity is known, or a day ago. A point is the mean
+    of some whole minutes.
+    """
+    end = now_ms // MINUTE_MS
+    first = min(max(end - KEPT_MINUTES, -(-since_ms // MINUTE_MS)), end)
+    step = max(1, -(-(end - first) // _POINTS))
+    starts = range(first, end, step)
+    times = [60.0 * start for start in starts]
+    found = []
+    for title, unit, share, curves in _CHARTS:
+        series = [
+            (
+                label,
+                [_mean(activity, name, start, min(start + step, end), share) for start in starts],
+            )
+            for label, name in curves
+        ]
+        drawn = chart(title, times, series)
+        found.append((replace(drawn, seconds=60.0 * (end - first)), unit))
+    return found
+
+
+def _mean(
+    activity: Activity | ActivityOfLogs, name: str, first: int, end: int, share: float
+) -> float:
+    """Return the mean of a figure over some minutes."""
+    return (
+        sum(activity.figure(name, minute) for minute in range(first, end)) * share / (end - first)
     )

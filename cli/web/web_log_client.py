@@ -13,11 +13,10 @@ import nats.errors
 from cli.commands.actor_list import sort_key
 from cli.logs.broker_client import NoLiveBroker, TooLarge
 from cli.logs.broker_search import open_brokers
-from cli.logs.log_traces import open_traces
+from cli.logs.log_brokers import log_of_session
 from cli.logs.reconnecting_client import ReconnectingClient
-from cli.logs.several_logs import log_of_session
 from cli.logs.source import index_directory
-from cli.logs.trace_client import open_trace
+from cli.logs.trace_client import open_traces
 from eventstore.display import name
 from eventstore.errors import NatsUnavailable, UsageError
 from eventstore.nats.jetstream import check_jetstream
@@ -28,11 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from cli.logs.broker_client import LiveBroker
-    from cli.logs.log_brokers import LogBrokers
-    from cli.logs.log_traces import LogTraces
     from cli.logs.reconnecting_client import OpenBrokers
     from cli.logs.source_flags import SourceFlags
-    from cli.logs.trace_client import LiveTrace
+    from cli.logs.trace_client import LiveTrace, LogTraces
     from eventstore.reading.log_source import LogSource
 
 _LOOK_SECONDS: Final = 10.0
@@ -115,8 +112,6 @@ class WebLogClient(ReconnectingClient):
 
     async def ask_log(self, log: str, endpoint: str, /, **request: Any) -> dict[str, Any]:
         """Return the reply of the broker of a log; raises as ``ask``."""
-        if not log:
-            return await self.ask(endpoint, **request)
         return await self.ask_of(lambda brokers: brokers.of_log(log), endpoint, **request)
 
     async def ask_each(self, endpoint: str, /, **request: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -127,8 +122,8 @@ class WebLogClient(ReconnectingClient):
         recent = time.monotonic() - self._polled_at < _RECENT_SECONDS
         # A broker that just failed to answer is asked again only by the next poll.
         answers = await (self.each if recent else self.poll)(endpoint, **request)
-        several = self.polled is not None and self.polled.several
-        return [_labelled(broker.node if several else "", answer) for broker, answer in answers]
+        brokers = self.polled or await self.open()
+        return [_labelled(brokers.name_of(broker), answer) for broker, answer in answers]
 
     async def ask_any(self, endpoint: str, /, **request: Any) -> tuple[str, dict[str, Any]]:
         """Return the reply of the first broker that answers, about what every log has.
@@ -218,25 +213,20 @@ class WebLogClient(ReconnectingClient):
     async def trace(self, **wanted: Any) -> AsyncIterator[LiveTrace | LogTraces]:
         """Run a trace, of a topic in all logs, over a connection of its own.
 
-        Raises as ``open_brokers``, ``open_trace`` and ``open_traces``.
+        Raises as ``open_brokers`` and ``open_traces``.
         """
-        async with open_brokers(self.flags) as brokers:
-            if brokers.several:
-                async with open_traces(brokers, **wanted) as traces:
-                    yield traces
-            else:
-                async with open_trace(_only(brokers), **wanted) as trace:
-                    yield trace
+        async with open_brokers(self.flags) as brokers, open_traces(brokers, **wanted) as trace:
+            yield trace
 
     async def _as_of_now(self, held: OpenBrokers, log: str) -> LogSource:
-        broker = held.brokers.of_log(log) if log else _only(held.brokers)
+        broker = held.brokers.of_log(log)
         opened = self._sources.get(log)
         if opened is not None and opened.broker is broker:
             source = opened.source
             first, last = await source.bounds()
             if first == source.first:
                 source = replace(source, last=last)
-                if last - _indexed(source) > _NEW_RECORDS and time.monotonic() > opened.look_again:
+                if last - source.index.last > _NEW_RECORDS and time.monotonic() > opened.look_again:
                     source = await self._with_index(opened, source)
                 return source
         else:
@@ -268,11 +258,3 @@ def _labelled(log: str, answer: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     for row in answer.get("rows", ()):
         row["log"] = log
     return log, answer
-
-
-def _only(brokers: LogBrokers) -> LiveBroker:
-    return brokers.only("this is about the broker")
-
-
-def _indexed(source: LogSource) -> int:
-    return source.index.last if source.index is not None else 0

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from eventstore.errors import CorruptLog
 from eventstore.reading.index_files import IndexFiles
@@ -13,22 +12,18 @@ from eventstore.reading.log_index import LogIndex
 from eventstore.reading.segment import BadIndex
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from eventstore.format.records import Record
     from eventstore.reading.log_source import LogSource
 
 _AT_ONCE = 64
+_Answer = TypeVar("_Answer")
 
 
 async def with_index(source: LogSource, path: Path) -> LogSource:
-    """Return the log with the index in a directory, if that is an index of this log."""
-    return replace(source, index=await find_index(source, path))
-
-
-async def find_index(source: LogSource, path: Path) -> LogIndex | None:
-    """Return the index of a log in a directory, None if there is none.
+    """Return the log with the index in a directory, if that is an index of this log.
 
     An index that is damaged, of another log, or ahead of this one is not used. Its files are closed
     when the index is garbage-collected.
@@ -37,10 +32,10 @@ async def find_index(source: LogSource, path: Path) -> LogIndex | None:
     try:
         files.open(source.stream)
     except (BadIndex, OSError):
-        return None
+        return source
     if not await is_of(source, files):
-        return None
-    return LogIndex(files.segments, source.begin)
+        return source
+    return source.indexed(LogIndex(files.segments, source.begin))
 
 
 async def is_of(source: LogSource, files: IndexFiles) -> bool:
@@ -58,6 +53,14 @@ async def is_of(source: LogSource, files: IndexFiles) -> bool:
     return record.link.hex() == head.link
 
 
+async def asked_of(source: LogSource, ask: Callable[[LogSource], Awaitable[_Answer]]) -> _Answer:
+    """Return the answer of a log with its index, or of all its records if that raises BadIndex."""
+    try:
+        return await ask(source)
+    except BadIndex:
+        return await ask(source.indexed(None))
+
+
 async def read_listed(
     source: LogSource, choose: Callable[[LogIndex], Sequence[int]], first: int, last: int
 ) -> AsyncIterator[Record]:
@@ -67,7 +70,7 @@ async def read_listed(
     the indexed one. Raises as :meth:`LogSource.records`.
     """
     index, done = source.index, first - 1
-    if index is not None and first <= index.last and last >= index.first:
+    if first <= index.last and last >= index.first:
         if first < index.first:
             async for record in source.records(first, index.first - 1):
                 yield record
@@ -91,9 +94,9 @@ async def fetch_listed(source: LogSource, sequences: Sequence[int]) -> list[Reco
     """
     wanted = set(sequences)
     found = {one.sequence: one for one in await source.some(wanted)}
-    if source.index is not None:
-        for sequence in wanted:
-            source.index.check(found[sequence])
+    index = source.index
+    for sequence in wanted:
+        index.check(found[sequence])
     return [found[sequence] for sequence in sorted(wanted)]
 
 

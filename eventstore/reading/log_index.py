@@ -20,6 +20,7 @@ from eventstore.reading.segment import BadIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from eventstore.format.positions import Run
     from eventstore.format.records import Record
@@ -32,9 +33,8 @@ class SavedState(NamedTuple):
     bound: Position
     parts: list[dict[str, Any]] | None
     """None: the session did not exist."""
-    denied: list[list[Any]] | None
-    """Denied filters that were not granted since: filter, reason code, position, time; None: too
-    many."""
+    denied: list[list[Any]]
+    """Denied filters that were not granted since: filter, reason code, position, time."""
 
 
 class LogIndex:
@@ -44,14 +44,24 @@ class LogIndex:
     """
 
     def __init__(self, segments: Sequence[Segment], begin: int) -> None:
-        """``segments`` are consecutive; the log begins with record ``begin``."""
+        """``segments`` are consecutive, or none; the log begins with record ``begin``."""
         self._segments = segments
-        self.first = max(begin, segments[0].head.first)
+        head = segments[0].head if segments else None
+        self.first = max(begin, head.first) if head else begin
         """Stream sequences of the first and the last indexed record."""
-        self.last = segments[-1].head.last
-        head = segments[0].head
-        self.known_before = head.heir and 0 <= head.whole <= position(head.first, 0)
+        self.last = segments[-1].head.last if segments else begin - 1
+        self.known_before = bool(head and head.heir and 0 <= head.whole <= position(head.first, 0))
         """Whether the last states from before the first segment are known."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether no record is indexed."""
+        return not self._segments
+
+    @property
+    def path(self) -> Path | None:
+        """The directory of the segments; None: there are none."""
+        return self._segments[0].path.parent if self._segments else None
 
     @property
     def size(self) -> int:

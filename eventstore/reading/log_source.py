@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from eventstore.log.log_start import RecordedCut, check_beginning, check_first, 
 from eventstore.log.record_reader import read_records, read_some, read_stored
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.nats.jetstream import read_bounds
+from eventstore.reading.log_index import LogIndex
 from eventstore.reasons import cut_text
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from eventstore.format.node_events import LogEndUnproven
     from eventstore.log.watermark import Watermark
-    from eventstore.reading.log_index import LogIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,24 @@ class LogSource:
     """Sequence and link of a record that the broker noted, outside the log, as stored."""
     cut: RecordedCut | None = None
     """The newest recorded cut of a log that does not begin with record 1."""
-    index: LogIndex | None = None
-    """An index of this log; None: there is none."""
+    found_index: LogIndex | None = None
+    """An index of this log, if there is one."""
     unproven: LogEndUnproven | None = None
     """Why it cannot be shown that the log is whole, if no broker has recorded it yet."""
+
+    @property
+    def index(self) -> LogIndex:
+        """The index of this log; without one, an index of no records."""
+        return self.found_index or LogIndex((), self.begin)
+
+    @property
+    def not_indexed(self) -> int:
+        """Number of records behind the index."""
+        return self.last - self.index.last
+
+    def indexed(self, index: LogIndex | None) -> LogSource:
+        """Return the log to be read with an index of it, or without."""
+        return replace(self, found_index=index)
 
     @property
     def without_mark(self) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-_MAGIC: Final = b"FMQINDX3"
+_MAGIC: Final = b"FMQINDX4"
 _TRAILER: Final = struct.Struct(">QI16s8s")
 _BLOCK_BYTES: Final = 16 * 1024
 _HELD_BLOCKS: Final = 64

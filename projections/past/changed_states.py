@@ -1,4 +1,4 @@
-"""The changes between two records of a log, found with its index instead of folding the log.
+"""The changes between two records of a log, found with its index.
 
 Only the sessions that occur in records between the two are compared, and for each only the records
 after its last saved state are read. Retained messages have no saved states: the records between the
@@ -24,8 +24,10 @@ from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.message_store import retained_when_released
 from eventstore.reading.indexed_reading import read_listed
 from eventstore.reading.keys import SESSION
+from eventstore.reading.log_points import LogPoint
 from eventstore.reading.segment import BadIndex
 from projections.past.indexed_sessions import IndexedSessions, count_entries
+from projections.past.replay import Replay
 from projections.views.differences import ChangedSession, session_facts
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ _SESSIONS_AT_ONCE: Final = 10_000
 
 
 class ChangedStates:
-    """The changes between the states after two records of a log that has an index.
+    """The changes between the states after two records of a log.
 
     Raises the errors of reading the log.
     """
@@ -56,28 +58,26 @@ class ChangedStates:
         self._source = source
         self._before = before
         self._after = after
-        self._sessions: IndexedSessions | None = None
-        """Set by :meth:`names`."""
+        self._sessions = IndexedSessions(source)
         self._repeated: dict[Position, tuple[str, int]] | None = None
 
-    async def names(self) -> list[str] | None:
-        """Return the sessions that may differ, sorted; None: the index does not suffice."""
+    async def names(self) -> list[str]:
+        """Return the sessions that may differ, sorted.
+
+        Raises BadIndex if the index does not suffice, CutOff if the states are not known.
+        """
         source, index = self._source, self._source.index
-        if index is None:
-            return None
         found: set[str] = set()
-        try:
-            self._sessions = IndexedSessions(source, index)
-            if not await self._sessions.covers(position(self._before, MAX_INDEX)):
-                return None
-            last = min(self._after, index.last)
-            if self._before < last:
-                for number, name in enumerate(index.names(SESSION, self._before + 1, last)):
-                    found.add(name)
-                    if number % _SESSIONS_AT_ONCE == 0:
-                        await self._pause()
-        except BadIndex:
-            return None
+        if not await self._sessions.covers(position(self._before, MAX_INDEX)):
+            if index.empty:
+                await Replay(source, self._before).to(LogPoint(self._before))
+            raise BadIndex("the index does not cover the first moment")
+        last = min(self._after, index.last)
+        if self._before < last:
+            for number, name in enumerate(index.names(SESSION, self._before + 1, last)):
+                found.add(name)
+                if number % _SESSIONS_AT_ONCE == 0:
+                    await self._pause()
         if self._after > index.last:
             async for record in source.records(index.last + 1, self._after):
                 found.update(raw["session"] for raw in record.raw_events if raw.get("session"))
@@ -85,13 +85,8 @@ class ChangedStates:
         return sorted(found)
 
     async def sessions(self, names: Iterable[str]) -> AsyncIterator[ChangedSession]:
-        """Yield the sessions that differ, in the order of ``names``.
-
-        :meth:`names` was called before. Raises BadIndex if the index turns out to be damaged.
-        """
+        """Yield the sessions that differ, in the order of ``names``; raises BadIndex."""
         sessions, left = self._sessions, iter(names)
-        if sessions is None:
-            raise BadIndex("there is no index")
         self.done = 0
         while some := list(islice(left, _SESSIONS_AT_ONCE)):
             old = await sessions.all_at(some, self._before, self._pause)
@@ -118,7 +113,7 @@ class ChangedStates:
         first = self._before + 1
         # The turn of the first record takes effect with its last part.
         first = max(source.begin, first - (await source.some([first]))[0].part)
-        carried = await self._carried()
+        carried = await self._sessions.carried(self._after)
         fold, turns = _RetainedChanges(), TurnAssembler()
         async for record in source.records(first, self._after):
             for part in turns.take(record)[1]:
@@ -129,15 +124,6 @@ class ChangedStates:
             self.done = record.sequence - first + 1
             await self._pause()
         return fold.found
-
-    async def _carried(self) -> dict[int, list[int]]:
-        """Return where the log repeats messages from before its beginning."""
-        if self._sessions is None:
-            return {}
-        try:
-            return await self._sessions.carried(self._after)
-        except BadIndex:
-            return {}
 
     async def _load_unreleased(
         self, fold: _RetainedChanges, event: Released, first: int, carried: dict[int, list[int]]

@@ -108,7 +108,7 @@ class EventFilter:
         With an index of the log these are few. Raises as ``LogSource.records``.
         """
         index = source.index
-        if index is None or (self._session is None and self._topic is None):
+        if self._session is None and self._topic is None:
             found = source.records(first, last)
         else:
             if self._session is None:
@@ -134,7 +134,7 @@ class EventFilter:
         selected event count, and those after the index are a separate block.
         """
         index, begin = source.index, max(first, last - count + 1)
-        if index is None or (self._session is None and self._topic is None):
+        if self._session is None and self._topic is None:
             return begin
         if last > index.last:
             return max(begin, index.last + 1)

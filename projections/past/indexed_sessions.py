@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from eventstore.format.event_parsing import Event
     from eventstore.format.positions import Position
     from eventstore.format.records import Record
-    from eventstore.reading.log_index import LogIndex, SavedState
+    from eventstore.reading.log_index import SavedState
     from eventstore.reading.log_source import LogSource
     from projections.state.session import SessionState
 
+_NEVER = 1 << 62
+"""A position after every event."""
 _NAMES_AT_ONCE = 64
 """Number of sessions looked up between two pauses."""
 
@@ -44,14 +46,14 @@ class SessionAt:
 
 
 async def session_at(source: LogSource, name: str, point: LogPoint) -> SessionAt | None:
-    """Return a session as of a point; None: the index does not suffice, so fold the log.
+    """Return a session as of a point; None: the log has to be folded.
 
     Raises CorruptLog, UnreadableEvent or CutMeanwhile.
     """
-    if source.index is None or not point.sequence:
+    if not point.sequence:
         return None
     try:
-        sessions = IndexedSessions(source, source.index)
+        sessions = IndexedSessions(source)
         if not await sessions.covers(position(point.sequence, point.index)):
             return None
         return SessionAt(await sessions.at(name, point), await sessions.carried(point.sequence))
@@ -62,12 +64,13 @@ async def session_at(source: LogSource, name: str, point: LogPoint) -> SessionAt
 class IndexedSessions:
     """The sessions of a log, found with its index; every method raises BadIndex."""
 
-    def __init__(self, source: LogSource, index: LogIndex) -> None:
+    def __init__(self, source: LogSource) -> None:
         self._source = source
-        self._index = index
+        self._index = source.index
         self._whole: Position | None = None
         self._completed: Position = 0
-        """Position of the CheckpointCompleted from which states are known; 0: none is needed."""
+        """Position of the CheckpointCompleted from which states are known; 0: none is needed. Set
+        by :meth:`covers`."""
 
     async def covers(self, at: Position) -> bool:
         """Return whether the states as of a position are known."""
@@ -86,18 +89,21 @@ class IndexedSessions:
         if source.begin <= 1:
             return 0
         turns = TurnAssembler()
-        for sequence in index.rare("CheckpointCompleted", source.begin):
-            (record,) = await fetch_listed(source, [sequence])
+        async for record in read_listed(
+            source, lambda index: index.rare("CheckpointCompleted"), source.begin, source.last
+        ):
             for part in turns.take(record)[1]:
                 for at, event in part.events():
                     began = event.begun if isinstance(event, CheckpointCompleted) else 0
                     if began >= position(source.begin, 0):
                         self._completed = position(part.sequence, at)
-                        return max(self._completed, position(sequence, 0))
+                        return max(self._completed, position(record.sequence, 0))
+        self._completed = _NEVER
         return -1
 
     async def at(self, name: str, point: LogPoint) -> SessionState | None:
         """Return the state as of a point; the events of incomplete turns do not count."""
+        await self.covers(0)
         bound = position(point.sequence + (point.index == MAX_INDEX), 0)
         fold, start = self._begin(name, self._saved(name, bound))
         turns = TurnAssembler()
@@ -115,6 +121,7 @@ class IndexedSessions:
         Like :meth:`at`, but each record is read once for all of them. ``pause`` is awaited from
         time to time.
         """
+        await self.covers(0)
         bound = position(sequence + 1, 0)
         folds: dict[str, tuple[SessionFold, int]] = {}
         listed: set[int] = set()
@@ -137,6 +144,7 @@ class IndexedSessions:
 
         The turn of the position must be complete.
         """
+        await self.covers(0)
         sequence = at >> INDEX_BITS
         saved = self._saved(name, position(sequence, 0))
         fold, start = self._begin(name, saved)

@@ -52,21 +52,19 @@ class WantedStories(NamedTuple):
 
 
 async def find_histories(
-    source: LogSource,
     logs: Mapping[str, LogSource],
-    log: str | None,
+    log: str,
     wanted: WantedStories,
     progress: Progress,
 ) -> list[list[LogStory]]:
     """Return the histories of messages: for each message, its history in all logs that have it.
 
-    ``source`` is the log of the receiver, or of the message; ``logs`` are all logs, if there are
-    several, and ``log`` is its name among them. Raises UsageError, and as ``LogSource.records``.
+    ``log`` is that of the receiver, or of the message; a single one has an empty name. Raises
+    UsageError, and as ``LogSource.records``.
     """
     topic, client = wanted.topic, wanted.client
     stories = await find_stories(
-        source,
-        matches=topic_matcher(topic) if topic is not None else None,
+        logs[log],
         topic_filter=topic,
         last=wanted.last,
         ref=wanted.ref,
@@ -74,12 +72,11 @@ async def find_histories(
         until=wanted.until,
         progress=progress,
     )
-    if not logs or log is None:
-        return [[LogStory("", one)] for one in stories]
     groups = await stories_elsewhere(logs, log, stories, progress)
     if topic is not None and client is not None:
-        groups += await not_taken(logs, log, client, topic, wanted.last, wanted.moment, progress)
-        groups.sort(key=lambda group: group[0].story.time_ms or 0)
+        others = await not_taken(logs, log, client, topic, wanted.last, wanted.moment, progress)
+        if others:
+            groups = sorted(groups + others, key=lambda group: group[0].story.time_ms or 0)
     return groups[-wanted.last :]
 
 
@@ -95,7 +92,6 @@ async def published_anywhere(
     Each is a list of its histories, as of :func:`stories_elsewhere`. Raises UsageError if
     ``moment`` is a position, and as ``LogSource.records``.
     """
-    _check_time(moment)
     matches = topic_matcher(topic_filter)
     groups: list[list[LogStory]] = []
     for log, source in logs.items():
@@ -112,15 +108,12 @@ async def published_anywhere(
     return groups[-last:]
 
 
-def _check_time(moment: PointSpec | None) -> None:
-    if moment is not None and moment.position is not None:
-        raise UsageError("--at needs a time here: positions of several logs cannot be compared")
-
-
 async def _end(source: LogSource, moment: PointSpec | None) -> LogPoint:
     """Return the position up to which messages are searched: until a time, or all."""
     if moment is None:
         return LogPoint(source.last)
+    if moment.position is not None:
+        raise UsageError("--at needs a time here: positions of several logs cannot be compared")
     return LogPoint(await last_until(source, moment.time_ms or 0))
 
 
@@ -176,7 +169,6 @@ async def not_taken(
 
     Raises UsageError if ``moment`` is a position, and as ``LogSource.records``.
     """
-    _check_time(moment)
     matches = topic_matcher(topic_filter)
     found: list[list[LogStory]] = []
     for name, source in logs.items():

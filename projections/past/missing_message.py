@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
@@ -13,15 +12,14 @@ from eventstore import display
 from eventstore.format.events import (
     MAX_DROPPED_TOPICS,
     MessageDropped,
-    Subscribed,
-    SubscriptionDenied,
     WillArmed,
     WillCancelled,
     WillFired,
 )
-from eventstore.format.positions import MAX_INDEX, format_position, from_runs, position, sequence_of
+from eventstore.format.positions import MAX_INDEX, format_position, position, sequence_of
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading import position_text
+from eventstore.reading.indexed_reading import asked_of
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.segment import BadIndex
 from eventstore.reasons import drop_text
@@ -60,7 +58,7 @@ async def explain_no_message(
     last = source.last if until is None else min(source.last, sequence_of(until))
     found = ["messages of QoS 0 are recorded only if they are retained"]
     if client is not None:
-        past = await client_past(source, client, last)
+        past = await client_past(source, client, LogPoint(last))
         found.append(
             f"{display.name(client)} {_unrecorded_reason(past, topic, then=until is not None)}"
         )
@@ -149,28 +147,15 @@ async def _of_client(source: LogSource, topic: str, client: str, last: int) -> l
 
 async def _denied(source: LogSource, client: str, last: int) -> list[DeniedFilter]:
     """Return the filters that a client was denied and not granted since, the latest last."""
-    if source.index is not None:
-        sessions = IndexedSessions(source, source.index)
-        with contextlib.suppress(BadIndex):
-            if await sessions.covers(position(last, 0)):
-                _, found = await sessions.before(client, position(last, MAX_INDEX))
-                rows = found.rows()
-                if rows is not None:
-                    denied = [DeniedFilter(*row) for row in rows]
-                    return sorted(denied, key=attrgetter("at"))
-    filters: dict[str, DeniedFilter] = {}
-    async for entry in _entries(
-        source, EventFilter((SubscriptionDenied, Subscribed), client), last
-    ):
-        event = entry.event
-        if isinstance(event, SubscriptionDenied):
-            for name, code in zip(event.filters, from_runs(event.reasons), strict=False):
-                filters.pop(name, None)
-                filters[name] = DeniedFilter(name, code, entry.at, entry.time_ms)
-        elif isinstance(event, Subscribed):
-            for name, _ in event.filters:
-                filters.pop(name, None)
-    return list(filters.values())
+
+    async def ask(one: LogSource) -> list[DeniedFilter]:
+        sessions = IndexedSessions(one)
+        if not one.index.empty and not await sessions.covers(position(last, 0)):
+            raise BadIndex("the index does not cover the session")
+        _, denied = await sessions.before(client, position(last, MAX_INDEX))
+        return [DeniedFilter(*row) for row in denied.rows()]
+
+    return sorted(await asked_of(source, ask), key=attrgetter("at"))
 
 
 async def _drops(
@@ -182,7 +167,7 @@ async def _drops(
     """
     chosen = EventFilter((MessageDropped,), client)
     first = source.begin
-    if source.index is not None:
+    if not source.index.empty:
         first = chosen.begin_of_block(source, source.begin, last, _MAX_READ)
         if first > source.begin:
             first = chosen.begin_of_block(source, source.begin, first - 1, _MAX_READ)
@@ -297,8 +282,6 @@ async def _is_published(source: LogSource, topic: str, last: int) -> bool:
 
     The index also has the topics of wills.
     """
-    if source.index is None:
-        return False
     try:
         named = source.index.topic(topic, 0, last)[-_MAX_READ:]
     except BadIndex:
@@ -323,13 +306,12 @@ async def _topics(source: LogSource, last: int) -> dict[str, bool]:
             found[topic] = read
         return False
 
-    first = source.begin
-    if source.index is not None:
-        try:
-            source.index.topics("", note, last=last)
-            first = source.index.last + 1
-        except BadIndex:
-            found.clear()
+    first = source.index.last + 1
+    try:
+        source.index.topics("", note, last=last)
+    except BadIndex:
+        found.clear()
+        first = source.begin
     read = True
     if first <= last:
         async for record in source.records(first, last):

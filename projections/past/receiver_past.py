@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 from eventstore.format.event_parsing import entries
 from eventstore.format.events import (
@@ -19,17 +17,16 @@ from eventstore.format.events import (
     Subscribed,
     Unsubscribed,
 )
-from eventstore.format.node_events import LimitsApplied, SessionSnapshot
+from eventstore.format.node_events import LimitsApplied
 from eventstore.format.positions import index_of, position, sequence_of
 from eventstore.format.turn_parts import TurnAssembler
-from eventstore.reading.keys import SESSION
+from eventstore.reading.indexed_reading import asked_of
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.segment import BadIndex
 from projections.past.event_reader import EventFilter, EventReader
 from projections.past.indexed_sessions import IndexedSessions
 from projections.past.message_story import topic_of
 from projections.past.subscriber_state import EarlierSession, SubscriptionChange, UnreadDrops
-from projections.state.snapshot import decode_session
 from protocol.mqtt.shared_filters import split_share
 from protocol.mqtt.topics import filters_overlap, matches
 
@@ -43,16 +40,7 @@ if TYPE_CHECKING:
     from projections.past.event_reader import EventEntry
     from projections.past.message_story import MessageStory
     from projections.past.subscriber_state import SubscriberState
-    from projections.state.session import SessionState
 
-_PAST: Final = (
-    SessionOpened,
-    SessionClosed,
-    SessionExpired,
-    SessionSnapshot,
-    Subscribed,
-    Unsubscribed,
-)
 _NEAR: Final = 64
 """Maximum records before and after a message that are searched for subscriptions."""
 _STEPS_MS: Final = 200
@@ -67,22 +55,23 @@ async def add_receiver_past(
 
     Raises as ``LogSource.records``.
     """
-    gone: list[MessageStory] = []
     for story in stories:
         subscriber = story.subscriber
         if subscriber is None and source.begin > 1 and not story.beginning:
             story.beginning = source.beginning()
-        if subscriber is None or not story.effective_at:
+        at = story.effective_at
+        if subscriber is None or not at:
             continue
         if subscriber.known and not subscriber.filters and not subscriber.shared:
             await _add_changes(source, story, subscriber, client)
         elif not subscriber.known:
-            gone.append(story)
+            past = await client_past(source, client, LogPoint(sequence_of(at), index_of(at)))
+            earlier = past.earlier(story.topic or "")
+            seen = past.seen or await _is_seen(source, client, LogPoint(source.last))
+            story.subscriber = subscriber._replace(seen=seen, earlier=earlier)
         elif subscriber.connected and _is_unrecorded(story, subscriber):
             drops = await _unread_drops(source, story, subscriber, client)
             story.subscriber = subscriber._replace(unread=drops)
-    if gone and not await _look_up_earlier(source, gone, client):
-        await _add_earlier_session(source, sorted(gone, key=attrgetter("effective_at")), client)
 
 
 async def _add_changes(
@@ -137,56 +126,19 @@ def _is_unrecorded(story: MessageStory, subscriber: SubscriberState) -> bool:
     )
 
 
-class ClientPast:
+class ClientPast(NamedTuple):
     """The subscriptions of a client and the end of its last session, at a moment of the log."""
 
-    def __init__(self) -> None:
-        self.seen = False
-        self.connected = False
-        self.since: tuple[Position, int] | None = None
-        """Position and time since which it is connected or offline; None: not in the log."""
-        self.filters: dict[str, int] = {}
-        """Its subscriptions, also those of a session that has ended, with their QoS."""
-        self._clean = False
-        self.ended: tuple[Position, int, str, bool] | None = None
-        """The end of its last session: position, time, reason, and whether its connection ended
-        then; None: the session has not ended."""
-        self._parts: list[dict[str, Any]] = []
-
-    def take(self, event: Event, at: Position, ms: int) -> None:
-        """Process an event of the client."""
-        self.seen = True
-        if isinstance(event, SessionOpened):
-            if not event.resumed:
-                self.filters.clear()
-            self._clean, self.ended = event.clean, None
-            self.connected, self.since = True, (at, ms)
-        elif isinstance(event, Subscribed):
-            self.filters.update((name, qos) for name, qos in event.filters)
-        elif isinstance(event, Unsubscribed):
-            for name in event.filters:
-                self.filters.pop(name, None)
-        elif isinstance(event, SessionClosed):
-            self.connected, self.since = False, (at, ms)
-            if event.expiry is not None:
-                self._clean = not event.expiry
-            if self._clean:
-                self.ended = (at, ms, event.reason, True)
-        elif isinstance(event, SessionExpired):
-            self.ended = (at, ms, event.reason, False)
-        elif isinstance(event, SessionSnapshot):
-            self._snapshot(event)
-
-    def _snapshot(self, event: SessionSnapshot) -> None:
-        if event.part == 0:
-            self._parts = []
-        self._parts.append(event.state)
-        if event.last:
-            parts, self._parts = self._parts, []
-            self._clean = bool(parts[0].get("clean"))
-            state = decode_session(event.session, parts)
-            self.filters = {held.filter: held.qos for held in state.active()}
-            self.connected, self.ended = state.connected, None
+    seen: bool
+    """Whether the log has an event of the client up to then."""
+    connected: bool
+    since: tuple[Position, int] | None
+    """Position and time since which it is connected or offline; None: not in the log."""
+    filters: Mapping[str, int]
+    """Its subscriptions, also those of a session that has ended, with their QoS."""
+    ended: tuple[Position, int, str, bool] | None
+    """The end of its last session: position, time, reason, and whether its connection ended
+    then; None: the session has not ended."""
 
     def earlier(self, topic: str) -> EarlierSession | None:
         """Return its last session, if that has ended."""
@@ -204,125 +156,54 @@ class ClientPast:
         ]
 
 
-async def client_past(source: LogSource, client: str, last: int) -> ClientPast:
-    """Return what a log records of a client up to a record; raises as ``LogSource.records``."""
-    with contextlib.suppress(BadIndex):
-        known = await _indexed_past(source, client, last)
-        if known is not None:
-            return known
-    past = ClientPast()
-    reader = EventReader(source, EventFilter(_PAST, client))
-    async for entry in reader.entries(
-        LogPoint(source.begin, 0), LogPoint(last), TurnAssembler(anywhere=True), ended=True
-    ):
-        if not entry.void:
-            past.take(entry.event, entry.at, entry.time_ms)
-    return past
+async def client_past(source: LogSource, client: str, end: LogPoint) -> ClientPast:
+    """Return what a log records of a client up to a point; raises as ``LogSource.records``."""
+    return await asked_of(source, lambda one: _client_past(one, client, end))
 
 
-async def _indexed_past(source: LogSource, client: str, last: int) -> ClientPast | None:
-    """Return the same from the states of the index, None if it does not have them."""
-    if source.index is None:
-        return None
-    sessions, end = IndexedSessions(source, source.index), LogPoint(last)
-    ends = EventFilter((SessionOpened, SessionClosed, SessionExpired), client)
-    turns = TurnAssembler(anywhere=True)
-    found = await EventReader(source, ends).latest(1, end, turns, ended=True)
-    if not found or found[-1].void or not await sessions.covers(found[-1].at):
-        return None
-    entry = found[-1]
-    past, state = ClientPast(), await sessions.at(client, end)
-    past.seen, past.since = True, (entry.at, entry.time_ms)
-    past.connected = state is not None and state.connected
-    if state is None:
+async def _client_past(source: LogSource, client: str, end: LogPoint) -> ClientPast:
+    sessions = IndexedSessions(source)
+    state = await sessions.at(client, end)
+    entry = await _last_end(source, client, end)
+    if entry is None:
+        seen = state is not None or await _is_seen(source, client, end)
+    elif source.index.empty or await sessions.covers(entry.at):
+        seen = True
+    else:
+        raise BadIndex("the index does not cover the session")
+    ended = None
+    known = await sessions.covers(position(end.sequence, end.index))
+    if state is None and known and entry is not None:
         event = entry.event
-        if not isinstance(event, (SessionClosed, SessionExpired)):
-            return None
-        closed = isinstance(event, SessionClosed)
-        past.ended = (entry.at, entry.time_ms, event.reason, closed)
-        state, _ = await sessions.before(client, entry.at)
-    past.filters = {held.filter: held.qos for held in state.active()} if state is not None else {}
-    return past
+        if isinstance(event, (SessionClosed, SessionExpired)):
+            ended = entry.at, entry.time_ms, event.reason, isinstance(event, SessionClosed)
+            state, _ = await sessions.before(client, entry.at)
+    return ClientPast(
+        seen,
+        ended is None and state is not None and state.connected,
+        (entry.at, entry.time_ms) if entry is not None else None,
+        {held.filter: held.qos for held in state.active()} if state is not None else {},
+        ended,
+    )
 
 
-async def _look_up_earlier(source: LogSource, stories: Sequence[MessageStory], client: str) -> bool:
-    """Add to histories the session that the client had before, with the index of the log.
-
-    Returns whether the index suffices.
-    """
-    if source.index is None:
-        return False
-    reader = EventReader(source, EventFilter((SessionClosed, SessionExpired), client))
-    sessions = IndexedSessions(source, source.index)
-    try:
-        seen = bool(source.index.sequences(SESSION + client))
-        if not seen:
-            whole = EventReader(source, EventFilter((), client))
-            turns = TurnAssembler(anywhere=True)
-            seen = bool(await whole.latest(1, LogPoint(source.last), turns, ended=True))
-        found: list[tuple[MessageStory, EarlierSession | None]] = []
-        for story in stories:
-            if not await sessions.covers(story.effective_at):
-                return False
-            end = LogPoint(sequence_of(story.effective_at), index_of(story.effective_at))
-            last = await reader.latest(1, end, TurnAssembler(anywhere=True), ended=True)
-            earlier = None
-            for entry in last:
-                if entry.void or not await sessions.covers(entry.at):
-                    return False
-                state, _ = await sessions.before(client, entry.at)
-                earlier = _ended_session(entry, state, story.topic or "")
-            found.append((story, earlier))
-    except BadIndex:
-        return False
-    for story, earlier in found:
-        if story.subscriber is not None:
-            story.subscriber = story.subscriber._replace(seen=seen, earlier=earlier)
-    return True
+async def _last_end(source: LogSource, client: str, end: LogPoint) -> EventEntry | None:
+    """Return the last event up to a point with which a client's session or connection changed."""
+    ends = EventFilter((SessionOpened, SessionClosed, SessionExpired), client)
+    reader, count = EventReader(source, ends), 1
+    while True:
+        turns = TurnAssembler(anywhere=True)
+        entries = await reader.latest(count, end, turns, ended=True)
+        effective = [entry for entry in entries if not entry.void]
+        if effective or len(entries) < count:
+            return effective[-1] if effective else None
+        count *= 2
 
 
-def _ended_session(
-    entry: EventEntry, state: SessionState | None, topic: str
-) -> EarlierSession | None:
-    """Return a session that ended with an event, with its state before."""
-    event = entry.event
-    if not isinstance(event, (SessionClosed, SessionExpired)):
-        return None
-    active = state.active() if state is not None else ()
-    filters = [one.filter for one in active if matches(split_share(one.filter)[1], topic)]
-    closed = isinstance(event, SessionClosed)
-    return EarlierSession(entry.at, entry.time_ms, event.reason, closed, filters)
-
-
-async def _add_earlier_session(
-    source: LogSource, stories: Sequence[MessageStory], client: str
-) -> None:
-    """Add to histories, in the order of their effect, the session that the client had before."""
-    past = ClientPast()
-    waiting = list(stories)
-    reader = EventReader(source, EventFilter(_PAST, client))
-    async for entry in reader.entries(
-        LogPoint(source.begin, 0), LogPoint(source.last), TurnAssembler(anywhere=True), ended=True
-    ):
-        if entry.void:
-            continue
-        while waiting and entry.at > waiting[0].effective_at:
-            _add_past(waiting.pop(0), past)
-        past.take(entry.event, entry.at, entry.time_ms)
-        if not waiting:
-            break
-    for story in waiting:
-        _add_past(story, past)
-    if past.seen:
-        for story in stories:
-            if story.subscriber is not None:
-                story.subscriber = story.subscriber._replace(seen=True)
-
-
-def _add_past(story: MessageStory, past: ClientPast) -> None:
-    if story.subscriber is not None and story.topic is not None:
-        earlier = past.earlier(story.topic)
-        story.subscriber = story.subscriber._replace(seen=past.seen, earlier=earlier)
+async def _is_seen(source: LogSource, client: str, end: LogPoint) -> bool:
+    """Return whether the log has an event of a client up to a point."""
+    reader = EventReader(source, EventFilter((), client))
+    return bool(await reader.latest(1, end, TurnAssembler(anywhere=True), ended=True))
 
 
 async def _unread_drops(
@@ -417,21 +298,17 @@ def _matching(event: Event, subscriber: SubscriberState) -> int:
 
 async def _limits(source: LogSource, last: int) -> Mapping[str, Any] | None:
     """Return the limits that applied at a record; None: not recorded."""
-    index, first = source.index, source.begin
-    found: list[Record] = []
-    if index is not None:
-        try:
-            latest = index.latest_rare("LimitsApplied", min(last, index.last))
-            if latest is not None and latest >= source.begin:
-                found = [one for one in await source.some([latest]) if one.sequence == latest]
-            first = index.last + 1
-        except BadIndex:
-            found = []
-    limits = None
-    for record in found:
-        limits = _last_limits(record) or limits
-    if first <= last:
-        async for record in source.records(first, last):
+    return await asked_of(source, lambda one: _indexed_limits(one, last))
+
+
+async def _indexed_limits(source: LogSource, last: int) -> Mapping[str, Any] | None:
+    index, limits = source.index, None
+    latest = index.latest_rare("LimitsApplied", min(last, index.last))
+    if latest is not None and latest >= source.begin:
+        found = [one for one in await source.some([latest]) if one.sequence == latest]
+        limits = _last_limits(found[0])
+    if index.last < last:
+        async for record in source.records(index.last + 1, last):
             limits = _last_limits(record) or limits
     return limits
 

@@ -54,7 +54,7 @@ class SegmentBuilder:
     Parts of a turn are held back until the turn is complete, or known to be void.
     """
 
-    def __init__(self, stream: str, begin: int, index: LogIndex | None, head: SegmentHead | None):
+    def __init__(self, stream: str, begin: int, index: LogIndex, head: SegmentHead | None):
         """Continue after the last segment, whose head is ``head``, or begin with record ``begin``.
 
         ``index`` is the index so far.

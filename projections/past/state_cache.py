@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from eventstore.reading.log_index import LogIndex, SavedState
 
 MAX_DENIED: Final = 1000
-"""Largest number of a session's denied filters that are kept with its state."""
+"""Number of a session's denied filters that are kept with its state, the latest ones."""
 _HELD: Final = 2_000
 """Number of unchanged sessions that stay in memory."""
 _NEVER: Final = 1 << 62
@@ -35,26 +35,25 @@ _NEVER: Final = 1 << 62
 class DeniedFilters:
     """The filters that a session was denied and not granted since."""
 
-    def __init__(self, saved: Sequence[list[Any]] | None = ()) -> None:
+    def __init__(self, saved: Sequence[list[Any]] = ()) -> None:
         """Begin with ``saved``, a result of :meth:`rows`."""
-        self._denied = None if saved is None else {one[0]: one for one in saved}
+        self._denied = {one[0]: one for one in saved}
 
     def take(self, event: Event, at: Position, time_ms: int) -> None:
         """Process an event of the session."""
-        if self._denied is None:
-            return
         if isinstance(event, SubscriptionDenied):
             for name, code in zip(event.filters, from_runs(event.reasons), strict=True):
+                self._denied.pop(name, None)
                 self._denied[name] = [name, code, at, time_ms]
-            if len(self._denied) > MAX_DENIED:
-                self._denied = None
+            while len(self._denied) > MAX_DENIED:
+                del self._denied[next(iter(self._denied))]
         elif isinstance(event, Subscribed):
             for name, _ in event.filters:
                 self._denied.pop(name, None)
 
-    def rows(self) -> list[list[Any]] | None:
-        """Return filter, reason code, position and time of each; None: there were too many."""
-        return None if self._denied is None else list(self._denied.values())
+    def rows(self) -> list[list[Any]]:
+        """Return filter, reason code, position and time of each."""
+        return list(self._denied.values())
 
 
 class _CachedState:
@@ -78,7 +77,7 @@ class _CachedState:
 class StateCache:
     """Sessions by name; ``whole`` is -1 until the state of a log that was cut is known."""
 
-    def __init__(self, index: LogIndex | None, whole: Position) -> None:
+    def __init__(self, index: LogIndex, whole: Position) -> None:
         self._index = index
         self._whole = whole
         self._held: dict[str, _CachedState] = {}
@@ -106,7 +105,7 @@ class StateCache:
             one.denied.take(event, at, record.time_ms)
 
     def _load(self, name: str) -> _CachedState:
-        saved = self._index.state_before(name, _NEVER) if self._index is not None else None
+        saved = self._index.state_before(name, _NEVER)
         return _CachedState(name, _NEVER if self._whole < 0 else 0, saved)
 
     def passed(self, names: Iterable[str], records: int) -> None:

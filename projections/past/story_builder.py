@@ -1,7 +1,7 @@
 """The histories of messages, assembled from the events that concern them.
 
 Pure, like every fold. A builder follows either the latest messages on topics or one message by its
-position. It keeps only these, and the state of the one session that the caller chose.
+position. It keeps only these.
 
 In a log that was cut, a message from before the first record is known by references to it and by
 repetitions of it: a MessagesCarried, which keeps its position, or a RetainedSnapshot, which gives
@@ -33,8 +33,6 @@ from eventstore.format.events import (
     SessionClosed,
     SessionExpired,
     SessionOpened,
-    Subscribed,
-    SubscriptionDenied,
 )
 from eventstore.format.node_events import (
     CheckpointBegun,
@@ -53,7 +51,6 @@ from projections.past.message_story import (
     StoryStep,
     topic_of,
 )
-from projections.past.subscriber_state import DeniedFilter, describe_subscriber
 from projections.state.node_state import NodeState
 from projections.state.session import InFlight
 from projections.state.snapshot import decode_session
@@ -64,7 +61,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from eventstore.format.records import Record
-    from projections.state.session import SessionState
 
 
 DeliveryAnswer: TypeAlias = Redelivered | Acked | Received | Refused | Completed | Returned
@@ -152,9 +148,8 @@ class StoryBuilder:
     """Follows messages through the records of complete turns, from the first of the log on.
 
     ``wanted`` chooses topics; the builder follows the latest ``last`` messages on them. With
-    ``ref`` it follows only this message, with ``refs`` these messages. ``client`` is the session
-    whose subscriptions the histories show, ``begin`` the sequence of the log's first record.
-    Messages published after ``until`` are not followed.
+    ``ref`` it follows only this message, with ``refs`` these messages. ``begin`` is the sequence of
+    the log's first record. Messages published after ``until`` are not followed.
     """
 
     def __init__(
@@ -164,7 +159,6 @@ class StoryBuilder:
         last: int = 1,
         ref: Position | None = None,
         refs: Iterable[Position] = (),
-        client: str | None = None,
         begin: int = 1,
         until: Position | None = None,
     ) -> None:
@@ -174,7 +168,6 @@ class StoryBuilder:
         self._wanted = wanted
         self._last = last
         self._refs = sorted({*refs} if ref is None else {ref})
-        self._client = client
         self._begin = begin
         self._node = NodeState(begin)
         self._known: dict[Position, MessageStory] = {}
@@ -182,8 +175,6 @@ class StoryBuilder:
         self._record: Record | None = None
         """The record that is being read."""
         self._limits: Mapping[str, Any] | None = None
-        self._denied: dict[str, DeniedFilter] = {}
-        """Filters that the chosen session was denied, and not granted since."""
         self._wills: set[Position] = set()
         self._parts: list[dict[str, Any]] = []
         self._clean: set[str] = set()
@@ -191,11 +182,6 @@ class StoryBuilder:
         for one in self._refs:
             if self._old(one):
                 self._follow_old(one)
-
-    @property
-    def state(self) -> SessionState | None:
-        """The current state of the chosen session; None when there is none."""
-        return self._node.sessions.get(self._client) if self._client is not None else None
 
     def look_ahead(self, record: Record) -> None:
         """Read a record that repeats messages from before the log; call it for all of these first.
@@ -237,13 +223,8 @@ class StoryBuilder:
         for index, event in record.events():
             at = base + index
             self._follow(event, at, record.time_ms)
-            if isinstance(event, (CheckpointBegun, CheckpointCompleted)) or (
-                self._client is not None and getattr(event, "session", None) == self._client
-            ):
-                empty: list[bytes] = []
-                if isinstance(event, (MessagePublished, RetainedSnapshot)):
-                    empty = [b""] * (len(event.blocks) + event.count)
-                self._node.apply(event, at, record.steady_ms, empty)
+            if isinstance(event, (CheckpointBegun, CheckpointCompleted)):
+                self._node.apply(event, at, record.steady_ms)
 
     def _follow(self, event: Event, at: Position, ms: int) -> None:
         if isinstance(event, MessagePublished):
@@ -267,8 +248,7 @@ class StoryBuilder:
         elif isinstance(event, (MessagesCarried, InboundReplaced)):
             self._noted(event, at, ms)
         elif isinstance(event, SessionSnapshot):
-            if self._node.partial:
-                self._snapshot(event, at, ms)
+            self._snapshot(event, at, ms)
         else:
             self._follow_v5(event, at, ms)
 
@@ -282,17 +262,6 @@ class StoryBuilder:
             self._retained_expired(event, at, ms)
         elif isinstance(event, LimitsApplied):
             self._limits = event.limits
-        elif getattr(event, "session", None) == self._client:
-            self._follow_grants(event, at, ms)
-
-    def _follow_grants(self, event: Event, at: Position, ms: int) -> None:
-        """Record the filters that the chosen session was denied."""
-        if isinstance(event, SubscriptionDenied):
-            for topic_filter, code in zip(event.filters, from_runs(event.reasons), strict=True):
-                self._denied[topic_filter] = DeniedFilter(topic_filter, code, at, ms)
-        elif isinstance(event, Subscribed):
-            for topic_filter, _ in event.filters:
-                self._denied.pop(topic_filter, None)
 
     def _concerned(self, refs: list[Position]) -> Iterator[tuple[int, MessageStory]]:
         """Yield (index, history) of the followed messages."""
@@ -364,13 +333,6 @@ class StoryBuilder:
 
     def _takes_effect(self, story: MessageStory, at: Position) -> None:
         story.effective, story.effective_at = True, at
-        if self._client is None or story.topic is None:
-            return
-        state = self.state
-        if state is None and self._node.partial:
-            return
-        own, denied = story.session == self._client, self._denied.values()
-        story.subscriber = describe_subscriber(state, story.topic, denied, own=own)
 
     def _forget_oldest(self) -> None:
         if self._wanted is None:
@@ -429,13 +391,15 @@ class StoryBuilder:
         """Record the messages from before the log that a session holds."""
         if event.part == 0:
             self._parts = []
+            if event.state.get("clean"):
+                self._clean.add(event.session)
+        if not self._node.partial:
+            return
         self._parts.append(event.state)
         if not event.last:
             return
         parts, self._parts = self._parts, []
         name = event.session
-        if parts[0].get("clean"):
-            self._clean.add(name)
         if not self._known or not any(part.keys() & _HOLDING for part in parts):
             return
         state = decode_session(name, parts)

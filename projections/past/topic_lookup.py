@@ -147,7 +147,7 @@ class MessageTopics:
         source, words = self._source, [b'"MessagesCarried"']
         with self._progress(doing, source.last) as update:
             found_in = source.records_with(words, update)
-            if source.index is not None:
+            if not source.index.empty:
                 found_in = read_listed(source, _carriers, source.begin, source.cut_at)
             async for record in found_in:
                 for _, event in record.events():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli.commands import verify_log, verify_state
-from cli.logs.log_failures import IncompleteLogs
+from cli.logs.logs import IncompleteLogs, Logs
 from eventstore.errors import CutMeanwhile, NatsUnavailable
 
 if TYPE_CHECKING:
@@ -19,8 +19,10 @@ FLAGS: Any = None
 
 
 @contextlib.asynccontextmanager
-async def two_logs(*_flags: object, **_more: object) -> AsyncIterator[dict[str, str]]:
-    yield {"n-p0": "first", "n-p1": "second"}
+async def two_logs(*_flags: object, **_more: object) -> AsyncIterator[Logs]:
+    logs = Logs(["n-p0", "n-p1"])
+    logs.update({"n-p0": "first", "n-p1": "second"})  # type: ignore[dict-item]
+    yield logs
 
 
 def test_verify_compares_the_other_logs_when_one_is_cut_again_and_again(

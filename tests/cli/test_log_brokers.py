@@ -14,12 +14,11 @@ from cli.commands import actor_list, bulk_change, remove
 from cli.commands.actor_list import LOG_COLUMN, fetch, gather, gather_top
 from cli.commands.actor_page import broker_of
 from cli.commands.receivers import outcome_lines, preview
-from cli.commands.status import status_lines_of_all
+from cli.commands.status import status_lines
 from cli.commands.status_totals import added_up
 from cli.logs.broker_client import LiveBroker, NoAnswer, NoLiveBroker, Refused, TooLarge
 from cli.logs.broker_search import open_brokers
-from cli.logs.log_brokers import LogBrokers
-from cli.logs.several_logs import log_of_session
+from cli.logs.log_brokers import LogBrokers, log_of_session
 from cli.logs.source_flags import SourceFlags
 from eventstore.errors import UsageError
 from eventstore.format.positions import position
@@ -322,8 +321,13 @@ def test_the_status_of_several_logs_does_not_count_internal_sessions() -> None:
         {**status_of(number), "node": str(number), "trouble": [], "software": "0.9"}
         for number in range(3)
     ]
-    lines = list(status_lines_of_all(found, brokers))
+    lines = list(status_lines(found, brokers))
     assert "  sessions       3 connected, 0 offline or shared" in lines
+    found[1]["clock"] = {"last": {"ms": -5000, "seen": "running", "age_ms": 60_000}}
+    assert any(
+        line.startswith("  clock          log 1: jumped back by 5 s 1 min ago")
+        for line in status_lines(found, brokers)
+    )
     earlier = [{**one, "sessions": {"total": 1, "connected": 1}} for one in found]
     assert added_up(earlier)["sessions"]["logs"] == 0
 
@@ -343,7 +347,7 @@ def test_lines_of_a_status_have_80_columns() -> None:
         }
         for number in range(3)
     ]
-    lines = "\n".join(status_lines_of_all(found, brokers)).splitlines()
+    lines = "\n".join(status_lines(found, brokers)).splitlines()
     assert max(map(len, lines)) <= 80
     received = lines.index(next(line for line in lines if line.startswith("  received ")))
     assert lines[received + 1].startswith(" " * 17)

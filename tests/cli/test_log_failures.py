@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.logs.log_failures import IncompleteLogs, LogFailures
+from cli.logs.logs import IncompleteLogs, Logs
 from eventstore.errors import CorruptLog, CutMeanwhile, NatsUnavailable, NoLog, NotFound
 from protocol.errors import FoldmqError
 
@@ -21,16 +21,17 @@ DAMAGED, MISSING, AWAY = CorruptLog(7, "has a wrong checksum"), NoLog("none"), N
     ],
 )
 def test_the_exit_code_is_that_of_the_worst_error(errors: list[FoldmqError], code: int) -> None:
-    failures = LogFailures()
+    logs = Logs([f"n-p{number}" for number in range(4)])
     for number, error in enumerate(errors):
-        failures.errors[f"n-p{number}"] = error
+        logs.errors[f"n-p{number}"] = error
     with pytest.raises(
         IncompleteLogs, match=f"incomplete, without {len(errors)} of 4 logs"
     ) as found:
-        failures.check(4)
+        logs.check_read()
     assert found.value.exit_code == code
+    del logs.names[len(errors) :]
     with pytest.raises(type(min(errors, key=lambda one: one.exit_code != code))):
-        failures.check(len(errors))
+        logs.check_read()
 
 
 def fail() -> None:
@@ -38,19 +39,20 @@ def fail() -> None:
 
 
 def test_an_error_names_its_log_once() -> None:
-    failures = LogFailures()
-    failures.check(2)
-    with failures.of("n-p1"):
+    logs = Logs(["n-p0", "n-p1"])
+    logs.check_read()
+    with logs.of("n-p1"):
         fail()
     with pytest.raises(IncompleteLogs) as found:
-        failures.check(2)
+        logs.check_read()
     assert str(found.value) == "incomplete, without 1 of 2 logs: log n-p1: there is none"
+    logs.names.remove("n-p0")
     with pytest.raises(NoLog, match=r"^log n-p1: there is none$"):
-        failures.check(1)
+        logs.check_read()
 
 
 def test_the_error_of_a_single_log_is_raised_as_it_is() -> None:
-    failures = LogFailures()
-    with pytest.raises(NoLog, match=r"^there is none$"), failures.of(""):
+    logs = Logs([""])
+    with pytest.raises(NoLog, match=r"^there is none$"), logs.of(""):
         fail()
-    assert failures.errors == {}
+    assert logs.errors == {}

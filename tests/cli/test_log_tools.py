@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from harness.client_stories import ClientStories
 
 from cli.commands.replay import summary_lines, totals
 from cli.common import text
@@ -48,7 +49,6 @@ from projections.audit.log_verifier import LogVerifier
 from projections.past.event_text import event_object, words
 from projections.past.joined_state import JoinedState, LogState
 from projections.past.replay import AsOf
-from projections.past.story_builder import StoryBuilder
 from projections.past.story_text import story_lines
 from projections.past.topic_lookup import MessageTopics, topic_matcher
 from projections.state.node_state import NodeState
@@ -177,7 +177,7 @@ def test_a_retained_message_that_came_with_a_subscription() -> None:
         Subscribed("c\x1b", [("t", 1)]),
         Delivered("c\x1b", "t", 1, [5], [position(1, 0)], retain=True),
     )
-    explainer = StoryBuilder(ref=position(1, 0), client="c\x1b")
+    explainer = ClientStories("c\x1b", ref=position(1, 0))
     for sequence, data in enumerate(log.records, 1):
         explainer.take(decode_record(sequence, data))
     (story,) = explainer.stories.values()

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from cli.commands import tail
-from cli.logs import log_traces
+from cli.logs import trace_client
 from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused
 from cli.logs.log_brokers import LogBrokers
-from cli.logs.log_traces import LogTraces, open_traces
 from cli.logs.source_flags import SourceFlags
-from cli.logs.trace_client import Portion
+from cli.logs.trace_client import LogTraces, Portion, open_traces
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -86,8 +85,8 @@ async def fed_trace(broker: LiveBroker, **wanted: Any) -> AsyncIterator[FedTrace
 
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> list[TracedBroker]:
-    monkeypatch.setattr(log_traces, "open_trace", fed_trace)
-    monkeypatch.setattr(log_traces, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(trace_client, "open_trace", fed_trace)
+    monkeypatch.setattr(trace_client, "_RETRY_SECONDS", 0.01)
     return [TracedBroker(log) for log in LOGS]
 
 
@@ -143,7 +142,7 @@ async def test_a_line_waits_for_earlier_ones_of_the_other_log(traced: list[Trace
     async with open_traces(brokers_of(traced), **TOPIC) as traces:
         one.says(line(20, "later"))
         taking = asyncio.create_task(take(traces, 2))
-        await asyncio.sleep(log_traces._HOLD_SECONDS / 5)
+        await asyncio.sleep(trace_client._HOLD_SECONDS / 5)
         other.says(line(10, "earlier"))
         assert [said for _, said in await taking] == ["earlier", "later"]
 

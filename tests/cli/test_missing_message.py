@@ -19,6 +19,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import MAX_INDEX, position
 from eventstore.format.records import decode_record
+from eventstore.reading.log_index import LogIndex
 from projections.past.missing_message import explain_no_message
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class HeldSource:
     """A log in memory without an index."""
 
     first = begin = 1
-    index = None
+    index = LogIndex((), 1)
 
     def __init__(self, log: LogBuilder) -> None:
         self._log = log

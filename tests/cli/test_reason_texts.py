@@ -18,6 +18,8 @@ from actors.node.read_pause import ReadPause
 from cli.commands import log_events, why
 from cli.commands.session_list import session_columns
 from cli.commands.status import status_lines
+from cli.logs.broker_client import LiveBroker
+from cli.logs.log_brokers import LogBrokers
 from cli.top.columns import ACTORS
 from cli.web.pages.render import environment
 from eventstore.display import clock
@@ -71,9 +73,12 @@ def status(dropped: dict[str, int]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+BROKERS = LogBrokers([LiveBroker("n", "here", client=None)])  # type: ignore[arg-type]
+
+
 def test_a_status_has_the_reasons_of_drops() -> None:
     found = status({"slow_reader": 0, "queue_messages": 1, "queue_bytes": 2000, "later": 1})
-    lines = "\n".join(status_lines(found, "here")).splitlines()
+    lines = "\n".join(status_lines([found], BROKERS)).splitlines()
     at = lines.index("  dropped        2,002 messages")
     assert lines[at + 1 : at + 5] == [
         "                 2,000: the queue had as many bytes as max_queued_bytes allows",
@@ -81,7 +86,7 @@ def test_a_status_has_the_reasons_of_drops() -> None:
         "                 1: later",
         "  log            records 1 to 2, size not known yet",
     ]
-    assert "  dropped        0 messages" in status_lines(status({}), "here")
+    assert "  dropped        0 messages" in status_lines([status({})], BROKERS)
 
 
 def test_every_counted_reason_is_a_sentence() -> None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from topsamples import actor, status
 
-from cli.logs import log_traces
+from cli.logs import trace_client
 from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.reconnecting_client import NotUnderstood, ReconnectingClient
 from cli.logs.trace_client import Portion
-from cli.top import once, trace_view
+from cli.top import once
 from cli.top.top_app import TEXT, Top
 from cli.top.watched_broker import ACTORS_ASKED, TopQueries
 
@@ -533,8 +533,7 @@ def unknown(number: int) -> dict[str, Any]:
 @pytest.fixture
 def trace(monkeypatch: pytest.MonkeyPatch) -> FakeTrace:
     made = FakeTrace()
-    monkeypatch.setattr(trace_view, "open_trace", made.opened)
-    monkeypatch.setattr(log_traces, "open_trace", made.opened)
+    monkeypatch.setattr(trace_client, "open_trace", made.opened)
     return made
 
 

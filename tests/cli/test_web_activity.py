@@ -14,8 +14,7 @@ import pytest
 
 from cli.web.activity import MINUTE_MS
 from cli.web.activity_reader import ActivityReader
-from cli.web.log_charts import day_charts
-from cli.web.svg_charts import WIDTH
+from cli.web.svg_charts import WIDTH, day_charts
 from cli.web.time_axis import TimeWindow, mark_row, ticks, window_within
 from cli.web.timeline_marks import MARK_LABELS, Mark, Marks, mark_kind
 from cli.web.topic_activity import MAX_TOPICS, TopicActivity

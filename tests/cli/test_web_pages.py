@@ -18,7 +18,7 @@ from cli.commands.advice import Advice, advise
 from cli.common.allowed_hosts import Hosts
 from cli.common.units import Address
 from cli.logs.broker_client import Refused, TooLarge
-from cli.logs.several_logs import log_names
+from cli.logs.log_brokers import log_names
 from cli.serve.banner import Facts, announce
 from cli.settings.child_environment import environment_for
 from cli.settings.log_settings import load_log_settings

@@ -15,7 +15,7 @@ from cli.logs.log_brokers import LogBrokers
 from cli.logs.source_flags import SourceFlags
 from cli.web import web_log_client
 from cli.web.activity import Activity
-from cli.web.log_activities import ActivityOfLogs, ReadersOfLogs
+from cli.web.activity_reader import ActivityOfLogs, ReadersOfLogs
 from cli.web.paged_lists import PAGE_ROWS, Listings, Order
 from cli.web.pages.responses import Site
 from cli.web.planned_change import plan_change

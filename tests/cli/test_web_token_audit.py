@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli.logs.broker_client import NoLiveBroker
-from cli.web import token_audit
-from cli.web.token_audit import TokenAudit
+from cli.web import audit_trail
+from cli.web.audit_trail import TokenAudit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,7 +95,7 @@ def test_a_bad_line_removes_nothing(tmp_path: Path, log: Log) -> None:
 def test_unrecorded_changes_are_recorded_later(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_audit, "LOOK", 0.0)
+    monkeypatch.setattr(audit_trail, "LOOK", 0.0)
     log.away = True
 
     async def scenario() -> None:

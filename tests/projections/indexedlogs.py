@@ -33,7 +33,6 @@ class IndexedSource(FakeSource):
     def __init__(self, node: Node, first: int = 1, cut_at: int = 0) -> None:
         super().__init__(node, first)
         self.stream = STREAM
-        self.index: LogIndex | None = None  # type: ignore[assignment]
         self.cut_at = cut_at
         self.read = 0
 
@@ -41,6 +40,9 @@ class IndexedSource(FakeSource):
         for sequence in range(first, last + 1):
             self.read += 1
             yield self.record(sequence)
+
+    def require_whole(self) -> None:
+        """Do nothing: it begins where it may."""
 
     def beginning(self) -> str:
         return f"the log begins with record {self.first}"
@@ -83,7 +85,7 @@ def build(
 
 
 def _builder(source: IndexedSource, files: IndexFiles) -> SegmentBuilder:
-    index = LogIndex(files.segments, source.begin) if files.segments else None
+    index = LogIndex(files.segments, source.begin)
     return SegmentBuilder(source.stream, source.begin, index, files.head)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, cast
 
 from hypothesis import strategies as st
 from randomnode import NAMES, STEPS, Node
 
 from eventstore.format.records import decode_record
+from eventstore.reading.log_index import LogIndex
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -24,7 +26,7 @@ class FakeSource:
         self.first = self.begin = first
         self.last = max(self._data, default=0)
         self.asked: list[int] = []
-        self.index = None
+        self.index = LogIndex((), first)
 
     def record(self, sequence: int) -> Record:
         return decode_record(sequence, self._data[sequence])
@@ -32,6 +34,11 @@ class FakeSource:
     async def records(self, first: int, last: int) -> AsyncIterator[Record]:
         for sequence in range(first, last + 1):
             yield self.record(sequence)
+
+    def indexed(self, index: LogIndex | None) -> FakeSource:
+        other = copy(self)
+        other.index = index or LogIndex((), self.begin)
+        return other
 
     async def some(self, sequences: Iterable[int]) -> list[Record]:
         wanted = list(sequences)

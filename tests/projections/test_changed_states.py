@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from indexedlogs import IndexedSource, as_log, build, use
 from playedlogs import MANY, played
 
+from eventstore.errors import CorruptLog, CutOff
 from eventstore.format.node_events import CheckpointBegun
 from eventstore.format.positions import INDEX_BITS
 from eventstore.reading import keys
+from eventstore.reading.segment import BadIndex
 from projections.past.changed_states import ChangedStates
 from projections.past.replay import Origins, fold
 from projections.state.node_state import NodeState
@@ -64,8 +66,10 @@ async def no_pause() -> None:
 async def compare(source: IndexedSource, before: int, after: int) -> bool:
     """Compare the changes between two records; return whether the index knows them."""
     changes = ChangedStates(as_log(source), before, after, no_pause)
-    names = await changes.names()
-    if names is None:
+    try:
+        names = await changes.names()
+    except (BadIndex, CutOff, CorruptLog):
+        assert folded(source, before) is None or not source.index.empty
         return False
     found = [one async for one in changes.sessions(names)]
     old, new = folded(source, before), folded(source, after)
@@ -117,7 +121,7 @@ def test_changes_are_those_of_two_folds(
     with tempfile.TemporaryDirectory() as place:
         source = indexed(played(steps, max_record), Path(place), 1, step, share)
         known = asyncio.run(compare_all(source))
-        assert known > 0 or source.index is None
+        assert known > 0 or source.index.empty
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ async def check_states(played: PlayedPartitions, found: Mapping[str, IndexedSour
                 fold(node, source.record(sequence), name)
                 seen = await session_at(as_log(source), name, LogPoint(sequence, MAX_INDEX))
                 if seen is None:
-                    assert source.index is None
+                    assert source.index.empty
                     continue
                 expected = node.sessions.peek(name)
                 assert (seen.state is None) == (expected is None), (name, sequence)

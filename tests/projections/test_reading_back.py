@@ -107,11 +107,7 @@ def test_a_page_of_a_topic_ends_in_time(source: IndexedSource) -> None:
 
 
 def test_the_last_session_of_a_client(source: IndexedSource) -> None:
-    (story,) = asyncio.run(
-        find_stories(
-            as_log(source), matches=lambda one: one == "bench/3", topic_filter="bench/3", client="c"
-        )
-    )
+    (story,) = asyncio.run(find_stories(as_log(source), topic_filter="bench/3", client="c"))
     assert story.subscriber is not None
     assert story.subscriber.earlier is not None
     assert story.subscriber.earlier.at == position(_OWN + 3, 0)

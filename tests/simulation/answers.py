@@ -207,7 +207,6 @@ class AnswersRun:
             builder = StoryBuilder(
                 wanted=lambda topic, own=subject.topic: topic == own,
                 last=len(subject.sent),
-                client=subject.name,
             )
             for record in self._records():
                 builder.take(record)

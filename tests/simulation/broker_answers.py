@@ -28,6 +28,8 @@ from cli.commands.status import reaches_mark, status_lines, time_off
 from cli.commands.verify_log import _verified_spans, verification_summary
 from cli.commands.verify_state import verification_lines
 from cli.common import text
+from cli.logs.broker_client import LiveBroker
+from cli.logs.log_brokers import LogBrokers
 from cli.logs.state_client import StateClient
 from eventstore.errors import CorruptLog
 from eventstore.format.records import decode_record
@@ -61,6 +63,7 @@ _NEAR: Final = 3.0
 """Seconds around a threshold in which either answer is true."""
 _LITTLE: Final = 10**9
 _BACKUP: Final = "/backup"
+_BROKERS: Final = LogBrokers([LiveBroker("n", "here", client=None)])  # type: ignore[arg-type]
 
 
 class WrongAnswerError(AssertionError):
@@ -651,7 +654,7 @@ class BrokerRun:
         elif damage is not None:
             raise self._wrong(f"nothing is wrong with the store: {damage}")
         self._judge_doubts(status["log"]["not_proven"])
-        first_line, *_ = status_lines(status, "here")
+        first_line, *_ = status_lines([status], _BROKERS)
         if first_line.startswith("not ready") is not bool(self._store):
             raise self._wrong(first_line)
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from cli.commands.log_events import event_selection
 from cli.logs.point_resolution import parse_point, point_at
 from cli.web.activity import MINUTE_MS
-from cli.web.log_activities import LogActivities
+from cli.web.activity_reader import LogActivities
 from cli.web.pages.log import find_page, merge_rows
 from cli.web.pages.responses import Site, asked, chosen_log, moment_ms
 from cli.web.pages.time_axis_values import (

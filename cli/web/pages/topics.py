@@ -15,7 +15,7 @@ from projections.past.disk_use import sizes_by_levels
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.log_activities import LogActivities
+    from cli.web.activity_reader import LogActivities
     from cli.web.topic_activity import Branch
     from cli.web.topic_tails import TopicTails
     from cli.web.web_log_client import WebLogClient

@@ -7,16 +7,13 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from cli.logs.point_resolution import parse_point, point_at
+from cli.commands.why import WantedMessages, find_messages, position_of_message
+from cli.logs.point_resolution import parse_point
 from cli.logs.topic_flags import check_filter
 from cli.web.pages.responses import Site, asked, chosen_log, number
 from cli.web.pages.time_axis_values import notes_on_clocks
-from eventstore.errors import NotFound, UsageError
-from eventstore.format.positions import position, sequence_of
+from eventstore.errors import CutOff, NotFound, UsageError
 from eventstore.reading.progress import silent
-from projections.past.log_stories import WantedStories, find_histories, published_anywhere
-from projections.past.message_search import message_at
-from projections.past.missing_message import explain_no_message
 from projections.past.story_text import log_story_lines
 
 if TYPE_CHECKING:
@@ -58,7 +55,7 @@ class WhyPage:
                 stories, notes = await self._found(given, log, last)
         except UsageError as error:
             problem, code = str(error), 400
-        except NotFound as error:
+        except (NotFound, CutOff) as error:
             problem, code = str(error), 404
         return self._site.page(
             request,
@@ -87,7 +84,7 @@ class WhyPage:
     ) -> tuple[list[tuple[str, list[str]]], list[str]]:
         """Return the log and the lines of each history, and notes about the clocks of the logs.
 
-        Raises NotFound if there are none.
+        Raises NotFound or CutOff if there are none.
         """
         if (given["topic"] is None) == (given["position"] is None):
             raise UsageError("give either a topic or a position")
@@ -127,35 +124,12 @@ class WhyPage:
 async def _stories(
     sources: dict[str, LogSource], log: str, given: dict[str, str | None], last: int
 ) -> list[LogStory]:
-    """Return the histories of the messages; raises NotFound if there are none."""
-    topic, place, client = given["topic"], given["position"], given["client"]
-    several = len(sources) > 1
+    """Return the histories of the messages; raises NotFound or CutOff if there are none."""
+    topic, place = given["topic"], None
     moment = parse_point(given["at"]) if given["at"] is not None else None
     if topic is not None:
         check_filter(topic)
-    if topic is not None and several and not log:
-        groups = await published_anywhere(sources, topic, last, moment, silent)
-        if not groups:
-            raise NotFound("the logs record no such message")
-        return [one for group in groups for one in group]
-    source = sources[log]
-    ref = until = None
-    if place is not None:
-        named = parse_point(place)
-        if named.position is None:
-            raise UsageError("a position is a number such as 12.3")
-        first = position(sequence_of(named.position), 0)
-        ref = await message_at(source, named.position if "." in place else first)
-    if moment is not None:
-        point = await point_at(source, moment)
-        until = position(point.sequence, point.index)
-    wanted = WantedStories(topic, client, last, ref, until, moment)
-    logs = sources if several else {}
-    groups = await find_histories(source, logs, log or None, wanted, silent)
-    if not groups:
-        record = "logs record" if several else "log records"
-        if topic is None:
-            raise NotFound(f"the {record} no such message")
-        explanation = await explain_no_message(source, topic, client, until)
-        raise NotFound(f"the {record} no such message; {explanation}")
-    return [one for group in groups for one in group]
+    if given["position"] is not None:
+        place = position_of_message(given["position"])
+    wanted = WantedMessages(topic, given["client"], place, last, moment)
+    return await find_messages(sources, log if log in sources else None, wanted, silent)

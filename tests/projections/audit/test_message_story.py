@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import orjson
+from harness.client_stories import ClientStories
 
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -79,7 +80,7 @@ def steps(story: MessageStory) -> list[tuple[Position, str]]:
 def test_each_message_of_a_column_has_its_own_story() -> None:
     refs = [position(2, index) for index in range(3)]
     stories = explain(
-        StoryBuilder(wanted=topic_t, last=2, client="c"),
+        ClientStories("c", wanted=topic_t, last=2),
         (opened("c"), Subscribed("c", [("t", 1)])),
         (published(3), sent(refs, 5)),
         (Acked("c", [5, 7]),),
@@ -139,10 +140,10 @@ def test_dropped_from_the_queue_or_at_once() -> None:
 
 def test_qos_2_takes_effect_when_it_is_released() -> None:
     early = (opened("p"), published(qos=2))
-    (story,) = explain(StoryBuilder(wanted=topic_t, client="c"), early)
+    (story,) = explain(ClientStories("c", wanted=topic_t), early)
     assert (story.effective, story.subscriber) == (False, None)
     (story,) = explain(
-        StoryBuilder(wanted=topic_t, client="c"),
+        ClientStories("c", wanted=topic_t),
         early,
         (opened("c"), Subscribed("c", [("t", 2)])),
         (Released("p", [1], [position(1, 1)]),),
@@ -178,7 +179,7 @@ def test_deliveries_end_with_their_session() -> None:
 
 
 def test_a_client_without_a_session() -> None:
-    (story,) = explain(StoryBuilder(wanted=topic_t, client="c"), (published(),))
+    (story,) = explain(ClientStories("c", wanted=topic_t), (published(),))
     assert story.subscriber is not None
     assert not story.subscriber.known
 
@@ -234,7 +235,7 @@ COMPLETED = CheckpointCompleted(1, position(BEGIN, 0), 1, 0)
 
 def test_a_message_from_before_that_is_carried() -> None:
     (story,) = from_begin(
-        StoryBuilder(wanted=topic_t, client="c", begin=BEGIN),
+        ClientStories("c", wanted=topic_t, begin=BEGIN),
         (CheckpointBegun(1), holding(queues=[[0, 1, [OLD[0] << 3 | 1]]]), COMPLETED),
         (sent([OLD[0]], 7, queued=1),),
         (carried(OLD[0]),),
@@ -277,7 +278,7 @@ def test_a_later_checkpoint_adds_nothing() -> None:
 def test_a_message_from_before_whose_pubrel_comes_after() -> None:
     repeated = RetainedSnapshot(["t"], [2], [OLD[0]], 1, 0, 1, "p")
     begun = (CheckpointBegun(1), holding("p", inbound=[[[9], [OLD[0]]]]), repeated, holding("c"))
-    explainer = StoryBuilder(wanted=topic_t, client="c", begin=BEGIN)
+    explainer = ClientStories("c", wanted=topic_t, begin=BEGIN)
     (story,) = from_begin(explainer, (*begun, COMPLETED))
     assert (story.session, story.qos, story.effective) == ("p", 2, False)
     explainer.take(record(BEGIN + 1, Released("p", [9], [OLD[0]]), sent([OLD[0]], 1)))
@@ -343,7 +344,7 @@ def test_a_message_without_receivers_is_unknown_after_a_cut() -> None:
 
 
 def test_how_a_session_stood_is_not_known_before_it_is_repeated() -> None:
-    explainer = StoryBuilder(wanted=topic_t, last=2, client="c", begin=BEGIN)
+    explainer = ClientStories("c", wanted=topic_t, last=2, begin=BEGIN)
     stories = from_begin(explainer, (published(),), (CheckpointBegun(1), holding()), (published(),))
     assert stories[0].subscriber is None
     assert stories[1].subscriber is not None

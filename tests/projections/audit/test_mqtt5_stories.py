@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from harness.client_stories import ClientStories
 
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -150,7 +151,7 @@ def test_waiting_messages() -> None:
 
 
 def test_a_member_without_the_message_shows_the_receiving_member() -> None:
-    builder = StoryBuilder(ref=position(1, 2), client="bob")
+    builder = ClientStories("bob", ref=position(1, 2))
     take(
         builder,
         SessionOpened("bob", False, False, 5, expiry=60),
@@ -166,7 +167,7 @@ def test_a_member_without_the_message_shows_the_receiving_member() -> None:
 
 
 def test_a_publisher_with_no_local_shows_the_reason() -> None:
-    builder = StoryBuilder(ref=position(1, 2), client="c")
+    builder = ClientStories("c", ref=position(1, 2))
     take(
         builder,
         SessionOpened("c", False, False, 5, expiry=60),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from harness.client_stories import ClientStories
 
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -19,7 +20,6 @@ from eventstore.format.events import (
 from eventstore.format.node_events import LimitsApplied
 from eventstore.format.positions import position
 from eventstore.format.records import GENESIS, decode_record, encode_record
-from projections.past.story_builder import StoryBuilder
 from projections.past.story_text import story_lines, story_object
 from projections.past.subscriber_state import filters_alike
 
@@ -34,7 +34,7 @@ def published(topic: str = "hall/door", qos: int = 1) -> MessagePublished:
 
 def told(*steps: Event, **given: Any) -> list[str]:
     """The text for ``c`` about the last message, each event in a record of its own."""
-    builder = StoryBuilder(wanted=lambda _topic: True, client="c", **given)
+    builder = ClientStories("c", wanted=lambda _topic: True, **given)
     for sequence, event in enumerate(steps, 1):
         payloads = [b"on"] if isinstance(event, MessagePublished) else []
         data = encode_record(
