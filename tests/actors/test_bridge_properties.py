@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from harness.bridgewire import Wire
@@ -27,9 +27,6 @@ from protocol.mqtt.message_properties import (
 from protocol.nats.headers import constant_part, parse_headers
 from protocol.nats.mapping import Mapping
 from protocol.nats.property_headers import property_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 INBOX = b"_INBOX.us."
 NOW = 1_700_000_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import pytest
 from harness.examples import examples
@@ -20,9 +20,6 @@ from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.topic_flow import OutgoingMessages, TopicFlow
 from eventstore.log.message_store import StoredMessages
 from protocol.nats.headers import parse_headers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 INBOX = b"_INBOX.us."
 NODE = "n1"

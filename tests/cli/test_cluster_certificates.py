@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from harness.certs import Authority, Pair
@@ -10,9 +10,6 @@ from harness.certs import Authority, Pair
 from cli.serve.edge_factory import cluster_authorities
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def settings(pair: Pair, authority: Authority) -> Settings:

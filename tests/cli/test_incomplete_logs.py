@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cli.commands import verify_log, verify_state
 from cli.logs.log_failures import IncompleteLogs
 from eventstore.errors import CutMeanwhile, NatsUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 FLAGS: Any = None
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import pytest
 
@@ -15,9 +16,6 @@ from cli.logs.log_brokers import LogBrokers
 from cli.logs.log_traces import LogTraces, open_traces
 from cli.logs.source_flags import SourceFlags
 from cli.logs.trace_client import Portion
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 LOGS = ["n-p0", "n-p1"]
 TOPIC = {"topic": "a/+"}

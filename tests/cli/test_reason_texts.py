@@ -7,8 +7,9 @@ import html
 import io
 import re
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness.logs import LogBuilder
@@ -21,6 +22,7 @@ from cli.commands.status import status_lines
 from cli.top.columns import ACTORS
 from cli.web.pages.render import environment
 from eventstore.display import clock
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Delivered,
@@ -41,11 +43,6 @@ from projections.past.log_stories import LogStory
 from projections.past.story_builder import StoryBuilder
 from projections.past.topic_lookup import MessageTopics
 from projections.views.session_text import connection_lines, history_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from eventstore.format.event_parsing import Event
 
 ESCAPE = re.compile(r"\x1b\[(\d+)m(.*?)\x1b\[0m")
 

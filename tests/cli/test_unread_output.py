@@ -8,8 +8,9 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import pytest
 from harness import forkserver
@@ -17,9 +18,6 @@ from harness.broker import environment, foldmq, free_port
 from harness.waiting import until
 
 from cli.common.logging_setup import UnblockedStream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.system
 

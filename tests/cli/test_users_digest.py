@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cli.serve.auth_factory import users_digest
 from cli.settings.settings import Settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRET = b"s" * 32
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from harness import packets as p
+from harness.fixtures import Clients
 from harness.packets import Will
-
-if TYPE_CHECKING:
-    from harness.fixtures import Clients
 
 ILL_FORMED = {
     "surrogate-first": b"\xed\xa0\x80",

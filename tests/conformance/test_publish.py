@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from harness import packets as p
+from harness.fixtures import Clients
 from harness.packets import Puback, Pubcomp, Publish, Pubrec
-
-if TYPE_CHECKING:
-    from harness.fixtures import Clients
 
 QOS = [0, 1, 2]
 

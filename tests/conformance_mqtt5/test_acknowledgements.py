@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from harness import mqtt5_packets as p
 from harness import packets
+from harness.mqtt5_rawclient import Clients5, RawClient5
 from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
-
-if TYPE_CHECKING:
-    from harness.mqtt5_rawclient import Clients5, RawClient5
 
 KEEP = ((p.SESSION_EXPIRY, 100),)
 REASONS = (

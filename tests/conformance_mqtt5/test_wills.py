@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from harness import mqtt5_packets as p
-from harness.mqtt5_packets import Will
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
-    from harness.mqtt5_packets import Properties
-    from harness.mqtt5_rawclient import Clients5
+from harness.broker import Broker
+from harness.mqtt5_packets import Properties, Will
+from harness.mqtt5_rawclient import Clients5
 
 PROPERTIES: Properties = (
     (p.PAYLOAD_FORMAT, 1),

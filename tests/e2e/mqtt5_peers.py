@@ -7,16 +7,14 @@ import queue
 import subprocess
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import paho.mqtt.client as paho
 from harness.fixtures import unique
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Transport = Literal["tcp", "ws"]
 TIMEOUT = 30.0

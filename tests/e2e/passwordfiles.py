@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from harness import forkserver
 from harness.broker import environment
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def add_user(file: Path, user: str, password: str) -> None:

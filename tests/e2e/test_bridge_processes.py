@@ -11,7 +11,8 @@ import signal
 import subprocess
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from harness import mqtt5_packets as p5
@@ -28,10 +29,6 @@ from nats.errors import Error, NoRespondersError
 
 from e2e.bridging import Place, Visitor, received
 from eventstore.partitions import partition_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

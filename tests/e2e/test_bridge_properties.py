@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from harness import mqtt5_packets, packets
@@ -26,10 +28,6 @@ from harness.nats import ACCESS, PASSWORD, USER, Nats
 from harness.waiting import until
 
 from e2e.bridging import Place, Visitor, Wire, mqtt_subscribed, received
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
 ELSEWHERE = ACCESS.replace("nats_", "bridge_")
 """What lets the bridge in at a NATS of its own."""

@@ -10,29 +10,21 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from harness import packets
-from harness.broker import stand_still
+from harness.broker import Broker, stand_still
 from harness.fixtures import EXTERNAL, Clients, unique
 from harness.nats import ACCESS, PASSWORD, USER, Nats
 from harness.packets import Puback, Pubcomp, Publish, Pubrec, Will
-from harness.rawclient import ConnectionClosedError
+from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from e2e.bridging import Place, Visitor, Wire, mqtt_subscribed, received
+from e2e.bridging import Heard, Place, Visitor, Wire, mqtt_subscribed, received
 from e2e.passwordfiles import add_user
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from harness.broker import Broker
-    from harness.rawclient import RawClient
-
-    from e2e.bridging import Heard
 
 ELSEWHERE = ACCESS.replace("nats_", "bridge_")
 """What lets the bridge in at a NATS of its own."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from harness import forkserver, packets
@@ -26,10 +28,6 @@ from e2e import webclient
 from e2e.pasting import run_as_pasted
 from e2e.tools import run
 from e2e.webclient import web
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.drill, pytest.mark.system, pytest.mark.timeout(300 + 60 * ROUNDS)]
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import shutil
 import subprocess
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import orjson
 import pytest
+from harness.broker import Broker
 from harness.fixtures import EXTERNAL
 from harness.rawclient import ConnectionClosedError, RawClient
 
 from e2e.tools import run
 from eventstore.log.watermark import Watermark
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from harness.broker import Broker
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

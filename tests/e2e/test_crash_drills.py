@@ -6,16 +6,12 @@ the moments and the load. Each drill reports its seed when it fails.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+from harness.broker import Broker
 from harness.drill import ROUNDS, SEED, Drill, strike_at
 from harness.rebuilt import check_recovered
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(400 + 40 * ROUNDS)]
 

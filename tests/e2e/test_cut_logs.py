@@ -9,14 +9,18 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from harness import packets as p
 from harness.broker import Broker, environment, foldmq
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Puback, Pubcomp, Pubrec, Will
+from harness.rawclient import RawClient
+from nats.aio.client import Client
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, flip, refused, run
 from eventstore.datadir import DataDir
@@ -25,13 +29,6 @@ from eventstore.log.record_reader import read_stored
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.jetstream import request_stream
 from eventstore.server.embedded import EmbeddedServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-    from pathlib import Path
-
-    from harness.rawclient import RawClient
-    from nats.aio.client import Client
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

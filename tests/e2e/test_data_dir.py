@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from harness.broker import Broker
 from harness.fixtures import Clients
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
 
 
 def test_a_directory_that_others_can_access_is_closed_with_a_warning(

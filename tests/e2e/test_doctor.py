@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import forkserver
@@ -19,10 +21,6 @@ from cli.logs.source_flags import SourceFlags
 from e2e.passwordfiles import add_user
 from e2e.pasting import run_as_pasted
 from e2e.tools import refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 

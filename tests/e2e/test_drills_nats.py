@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
+from harness.broker import Broker
 from harness.drill import FEW, ROUNDS, SEED, Drill
+from harness.nats import Nats
 from harness.proxy import Proxy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from harness.broker import Broker
-    from harness.nats import Nats
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(180 + 40 * ROUNDS)]
 

@@ -8,7 +8,9 @@ import os
 import signal
 import socket
 import subprocess
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
 
 import paho.mqtt.client as paho
 import pytest
@@ -23,10 +25,6 @@ from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import TIMEOUT, until
 
 from cluster.client_header import MAGIC, NONCE_SIZE, ForwardedClient, encode_client
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.drill, pytest.mark.system, pytest.mark.timeout(300 + 60 * ROUNDS)]
 

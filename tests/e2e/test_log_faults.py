@@ -10,7 +10,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -26,10 +28,6 @@ from harness.waiting import until
 from e2e.tools import run
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import GENESIS, decode_record, encode_record, link_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from harness.broker import Broker
 from harness.fixtures import Clients
 from harness.waiting import until
 
 from e2e.tools import HOSTILE_ID, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
 
 JSON = "log_format = 'json'\n"
 

@@ -10,7 +10,8 @@ import signal
 import socket
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from harness.broker import Broker, environment, foldmq, free_port, nats_server
@@ -19,10 +20,6 @@ from harness.fixtures import EXTERNAL, Clients
 from e2e.log_scenarios import events, play
 from e2e.mqtt5_peers import PahoPeer
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, flip, refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import argon2
 import jwt
@@ -21,18 +22,14 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from harness import mqtt5_packets as p5
+from harness.broker import Broker
 from harness.fixtures import EXTERNAL, Clients, unique
 from harness.mqtt5_rawclient import RawClient5
 from harness.packets import CONNACK, PUBACK, Connack
+from harness.rawclient import RawClient
 from harness.waiting import until
 
 from e2e.bridging import Place, Visitor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from harness.broker import Broker
-    from harness.rawclient import RawClient
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 SUBJECT = "foldmq.auth"

@@ -12,21 +12,18 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from harness import packets as p
 from harness.broker import Broker, free_port, stand_still
 from harness.fixtures import Clients
+from harness.nats import Nats
 from harness.waiting import until
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from actors.inspection.status_metrics import METRICS
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, run
-
-if TYPE_CHECKING:
-    from harness.nats import Nats
-    from prometheus_client import Metric
 
 PROMTOOL = shutil.which("promtool")
 LATENCY = "foldmq_commit_seconds"

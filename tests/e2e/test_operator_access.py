@@ -7,20 +7,15 @@ import json
 import os
 import socket
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from harness.broker import Broker, environment, foldmq
 from harness.fixtures import EXTERNAL, Clients
-from harness.nats import PASSWORD, USER
+from harness.nats import PASSWORD, USER, Nats
 
 from e2e.tools import refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from harness.nats import Nats
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness import forkserver
@@ -19,9 +20,6 @@ from harness.waiting import until
 from cli.common import text
 from e2e.terminal import Terminal
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import argon2
 import pytest
@@ -10,16 +11,11 @@ from harness import forkserver, packets
 from harness.broker import Broker, environment, free_port
 from harness.fixtures import EXTERNAL, Clients, unique
 from harness.packets import Connack, Puback, Publish, Pubrec, Will
+from harness.rawclient import RawClient
 from harness.waiting import until
 
 from e2e.bridging import Visitor, mqtt_subscribed
 from e2e.tools import refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from harness.rawclient import RawClient
 
 PASSWORD = b"secret"
 RULES = """

@@ -9,9 +9,10 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
@@ -31,9 +32,6 @@ from e2e.listening import Client, Place
 from eventstore.partitions import partition_names, partition_of
 from eventstore.reading.index_files import IndexFiles
 from protocol.mqtt.property_table import SHARED_SUBSCRIPTION_AVAILABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture(scope="module")

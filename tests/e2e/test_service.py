@@ -6,7 +6,8 @@ import re
 import socket
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from harness import forkserver
@@ -23,10 +24,6 @@ from harness.broker import (
 )
 from harness.fixtures import Clients
 from harness.packets import Puback
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from harness.broker import Broker, environment, families, foldmq, wait_until_gone
@@ -29,9 +29,6 @@ from eventstore.format.node_events import (
     CheckpointCompleted,
     LogCut,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

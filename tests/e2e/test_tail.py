@@ -7,7 +7,9 @@ import json
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
 
 import pytest
 from harness import forkserver
@@ -20,10 +22,6 @@ from harness.waiting import until
 from cli.logs.broker_search import open_broker
 from cli.logs.source_flags import SourceFlags
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 Line = dict[str, Any]
 

@@ -7,22 +7,19 @@ import select
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from harness.broker import Broker, environment, foldmq
 from harness.brokerprocesses import TWO, client_of
 from harness.fixtures import EXTERNAL, Clients
+from harness.rawclient import RawClient
 from harness.waiting import until
 
 from e2e.tools import refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from harness.rawclient import RawClient
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

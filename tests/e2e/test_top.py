@@ -10,20 +10,17 @@ import shutil
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.broker import Broker, environment, foldmq
 from harness.fixtures import EXTERNAL, Clients
+from harness.rawclient import RawClient
 from harness.waiting import until
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from harness.rawclient import RawClient
 
 TMUX = shutil.which("tmux")
 

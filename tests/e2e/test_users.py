@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from harness import forkserver
@@ -12,10 +13,6 @@ from harness.fixtures import Clients, unique
 from harness.packets import Connack, Will
 
 from e2e.passwordfiles import add_user
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ import re
 import signal
 import socket
 import stat
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness.broker import Broker, children_of, free_port, wait_until_gone
@@ -22,9 +23,6 @@ from harness.waiting import TIMEOUT, until
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, run
 from e2e.webclient import Page, served, web
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

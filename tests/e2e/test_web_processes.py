@@ -7,7 +7,8 @@ import json
 import os
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -19,9 +20,6 @@ from harness.fixtures import EXTERNAL, Clients
 from harness.waiting import until
 
 from e2e.webclient import Page, served
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

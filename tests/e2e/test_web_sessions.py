@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from harness import packets
+from harness.broker import Broker
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Pubrec
 from harness.waiting import until
 
 from e2e.tools import run
 from e2e.webclient import served
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

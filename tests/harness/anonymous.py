@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
-from actors.access.credentials import AuthResult, Verdict
-
-if TYPE_CHECKING:
-    from actors.access.credentials import Credentials
+from actors.access.credentials import AuthResult, Credentials, Verdict
 
 
 class Anonymous:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-from protocol.nats.headers import parse_headers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from protocol.nats.headers import Headers
+from protocol.nats.headers import Headers, parse_headers
 
 
 class Sent(NamedTuple):

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from eventstore.partitions import partition_of
-from harness.broker import children_of
-
-if TYPE_CHECKING:
-    from harness.broker import Broker
+from harness.broker import Broker, children_of
 
 TWO = ("--processes", "2")
 

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from xdist.scheduler import LoadFileScheduling
-
-if TYPE_CHECKING:
-    from xdist.workermanage import WorkerController
+from xdist.workermanage import WorkerController
 
 LONG = {
     "tests/actors/test_record_sizes.py": 20,

@@ -26,11 +26,9 @@ import tempfile
 import termios
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

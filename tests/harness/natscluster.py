@@ -16,8 +16,10 @@ import signal
 import subprocess
 import time
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import nats
 
@@ -25,10 +27,6 @@ from harness.broker import free_port, nats_server, stand_still
 from harness.nats import PASSWORD, USER, Nats
 from harness.silent_proxy import SilentProxy
 from harness.waiting import TIMEOUT, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @dataclass

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
 
 from eventstore.format.records import decode_record
 from eventstore.format.turn_parts import TurnAssembler
 from projections.audit.audit_engine import AuditEngine
+from projections.audit.audit_outcome import Outcome
+from projections.audit.fact_buffer import FactChunk
 from projections.audit.fact_scan import CheckedRecord, FactScan
 from projections.audit.local_facts import LocalFacts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from projections.audit.audit_outcome import Outcome
-    from projections.audit.fact_buffer import FactChunk
-    from projections.audit.rule_table import Violation
-    from projections.log_proof import Doubt
+from projections.audit.rule_table import Violation
+from projections.log_proof import Doubt
 
 
 def audit_plainly(node: str, records: Iterable[CheckedRecord]) -> list[Violation]:

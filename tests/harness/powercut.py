@@ -20,10 +20,8 @@ import fcntl
 import os
 import struct
 import subprocess
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Literal
 
 Cache = Literal["kept", "lost"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -12,9 +12,6 @@ from harness import drill, packets
 from harness.drill import ClientWithWill
 from harness.drillaccount import Account, Message
 from harness.rawclient import RawClient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.system
 

@@ -7,10 +7,11 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -21,9 +22,6 @@ from harness.waiting import until
 
 from recipes.natsservers import reachable
 from recipes.recipefiles import RECIPES, ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ADDON = RECIPES / "home-assistant" / "addon"
 

@@ -5,30 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness import packets as p
-from harness.certs import Authority
+from harness.certs import Authority, Pair
 
-from actors.access.credentials import AuthResult, Verdict
+from actors.access.credentials import AuthResult, Credentials, Verdict
 from actors.connection.listener import Listener, ListenerOptions
 from actors.limits.client_limits import ClientLimits
 from actors.limits.limit_options import LimitOptions, Quota
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import SessionClosed
 from simulation.logins import AcceptingAuthenticator, Slow, Threads
 from simulation.loop import simulate
 from simulation.network import SimClient
 from simulation.permission_worlds import OPEN, permit, topics
 from simulation.world import World
-
-if TYPE_CHECKING:
-    from harness.certs import Pair
-
-    from actors.access.credentials import Credentials
-    from eventstore.format.event_parsing import Event
 
 RULES = "[[allow]]\nusers = ['admin']\nboth = ['#']\n"
 

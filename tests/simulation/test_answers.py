@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,6 @@ from projections.state.client_history import ClientHistories
 from simulation import answers
 from simulation.answers import run
 from simulation.incidents import INCIDENTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Patch = pytest.MonkeyPatch
 

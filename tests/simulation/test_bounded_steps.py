@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import orjson
 import pytest
@@ -31,9 +32,6 @@ from simulation.network import SimClient
 from simulation.partitions import make_partitions, name_in
 from simulation.permission_worlds import OPEN, permit
 from simulation.world import World, simulate, ticking
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 pytestmark = pytest.mark.plain
 

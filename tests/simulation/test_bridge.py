@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from harness import mqtt5_packets as p5
@@ -20,9 +20,6 @@ from simulation.bridged_clients import ACCESS, Client5
 from simulation.mqtt_guarantees import violations
 from simulation.natsserver import Got, SimLink, SimNatsServer
 from simulation.world import World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 EXPIRY = 10_000
 """Seconds; no run takes as long."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from harness import packets as p
@@ -18,9 +19,6 @@ from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit
 from simulation.simulated_standby import StandbyWorld
 from simulation.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DENIED = OPEN + "[[deny]]\npublish = ['secret/#']\nsubscribe = ['hidden/#']\n"
 NOT_COMPARED = ("rate_in", "rate_out")

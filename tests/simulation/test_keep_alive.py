@@ -7,7 +7,8 @@ long before there is anything for it.
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from harness import packets as p
@@ -23,9 +24,6 @@ from actors.transports.websocket import WebSocketOptions
 from eventstore.format.events import SessionClosed
 from simulation.logins import Threads
 from simulation.world import SimClient, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MIB = 1024 * 1024
 KEEP_ALIVE = 10

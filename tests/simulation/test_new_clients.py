@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from harness import packets as p
 from harness.packets import Publish
 
 from simulation.world import SimClient, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SIZES = [1, 1, 100, 2500, 6000]
 """Bytes of payloads: some reads are large, some larger than what a new client may have waiting."""

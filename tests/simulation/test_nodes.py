@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from harness import packets as p
@@ -23,9 +24,6 @@ from simulation.jetstream import SimMsg
 from simulation.loop import SimClock
 from simulation.nodes import NodesWorld
 from simulation.world import SimClient, SimLog, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def append(world: World) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -19,9 +19,6 @@ from simulation.broken_clusters import (
 )
 from simulation.chaos import run
 from simulation.nodes import NodesWorld
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.plain
 

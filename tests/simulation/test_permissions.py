@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import pytest
 from harness import packets as p
@@ -16,10 +16,6 @@ from simulation.inspection import ask, change
 from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit, topics
 from simulation.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
 
 NO_SECRETS = OPEN + "[[deny]]\nsubscribe = ['+/secret']\n"
 NO_SECRETS_TO_R = OPEN + "[[deny]]\nclients = ['r']\nsubscribe = ['+/secret']\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness import packets as p
@@ -11,10 +11,8 @@ from harness import packets as p
 from actors.inspection.problems import ProblemSearch
 from actors.inspection.receiver_preview import Previewed, receiver_rows
 from simulation.loop import simulate
+from simulation.network import SimClient
 from simulation.world import World
-
-if TYPE_CHECKING:
-    from simulation.network import SimClient
 
 
 def problems(world: World, client: str | None = "c") -> dict[str, dict[str, Any]]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from harness import packets as p
 
 from simulation.world import SimClient, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MILLISECOND = 0.001
 

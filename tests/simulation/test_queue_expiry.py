@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import pytest
 from harness import mqtt5_packets
@@ -14,9 +14,6 @@ from projections.state.waiting_queue import WaitingQueue
 from simulation.fold import compare
 from simulation.mqtt_guarantees import violations
 from simulation.world import SimClient, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def publish(

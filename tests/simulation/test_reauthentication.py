@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness import mqtt5_packets as p5
 from harness import packets as p
 
-from actors.access.credentials import AuthResult, Verdict
-from actors.access.enhanced import Challenge, Exchange, Outcome
+from actors.access.credentials import AuthResult, Credentials, Verdict
+from actors.access.enhanced import Challenge, Exchange, Outcome, Step
 from actors.access.rules import Rule
 from actors.connection.connect_handshake import ConnectHandshake
 from actors.limits.limit_options import LimitOptions
 from eventstore.format.events import SessionClosed
+from protocol.mqtt.packets import Connect
 from simulation.logins import AcceptingAuthenticator
 from simulation.loop import simulate
 from simulation.network import SimClient
 from simulation.world import World
-
-if TYPE_CHECKING:
-    from actors.access.credentials import Credentials
-    from actors.access.enhanced import Step
-    from protocol.mqtt.packets import Connect
 
 METHOD = "TEST"
 AGAIN, CONTINUE = 0x19, 0x18

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from harness import packets as p
 from harness.packets import Publish
 
 from actors.node.retained_pace import LARGE
+from actors.session.session_messages import Publication
 from eventstore.format.events import MessagePublished
 from simulation.fold import compare, fold
+from simulation.network import SimClient
 from simulation.world import World, simulate
-
-if TYPE_CHECKING:
-    from actors.session.session_messages import Publication
-    from simulation.network import SimClient
 
 TOPIC = "camera/jpg"
 SIZE = 4 * LARGE

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness import packets as p
@@ -17,9 +18,6 @@ from eventstore.reasons import DROP_REASONS
 from projections.audit.rule_table import Rule
 from simulation.loop import simulate
 from simulation.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Raw = dict[str, Any]
 QUARTER_MS = 900_000

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import asyncio
+from typing import cast
 
 import pytest
 from harness import packets as p
@@ -13,9 +14,6 @@ from actors.node.read_pause import ReadPause
 from eventstore.format.events import Redelivered, SessionClosed, SessionExpired
 from simulation.idle_broker import look_rarely
 from simulation.world import SimClient, World, simulate
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 def publishes(client: SimClient) -> list[Publish]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import orjson
 import pytest
@@ -16,15 +17,11 @@ from harness.packets import Puback, Publish
 from actors.connection.connection import Connection
 from actors.fast_path.fast_path import FastPath, is_bulk
 from actors.kernel.kernel import Kernel
+from actors.session.session_messages import Publication
 from eventstore.format.records import HEADER_FROM
 from projections.state.digests import session_digest
 from simulation.jetstream import SimNats
 from simulation.world import SimClient, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.session.session_messages import Publication
 
 SETTLED = 3.0
 

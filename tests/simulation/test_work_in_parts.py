@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from harness import packets as p
@@ -19,9 +20,6 @@ from actors.session.subscription_handler import SubscriptionRate
 from eventstore.format.events import SessionClosed, Subscribed
 from protocol.mqtt.packets import Publishes, Subscribe
 from simulation.world import SimClient, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MANY = [(f"many/{number}", 1) for number in range(1000)]
 SOME = MANY[:500]

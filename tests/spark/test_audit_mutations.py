@@ -7,29 +7,25 @@ with every subscription without Spark; no more and no less.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from foldedlogs import simulated
 from harness.logs import LogBuilder
-from harness.nats import access
+from harness.nats import Nats, access
 from simulation.mqtt_guarantees import violations
 
-from eventstore.format.positions import format_position
+from eventstore.format.positions import Position, format_position
 from eventstore.format.records import decode_record
+from projections.audit.audit_outcome import Outcome
 from projections.audit.rule_table import UNEXPECTED, Rule
 from spark.jobs.pipeline import audit
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from harness.nats import Nats
     from pyspark.sql import SparkSession
-
-    from eventstore.format.positions import Position
-    from projections.audit.audit_outcome import Outcome
 
 SEEDS = (3, 5)
 """Of the simulation."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from spark.runtime.machine import available_memory, usable_cores
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIB = 1 << 20
 

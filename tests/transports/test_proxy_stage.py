@@ -7,7 +7,8 @@ import contextlib
 import ipaddress
 import socket
 import struct
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -16,9 +17,6 @@ from upper import Place, Upper, placed
 
 from actors.transports.proxy_protocol import BadHeader, ProxyStage, read_header
 from actors.transports.stack import StackOptions, build_stack
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.system
 

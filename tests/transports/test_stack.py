@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
-from typing import TYPE_CHECKING
+import ssl
 
 import pytest
 from harness.certs import Authority
@@ -15,9 +15,6 @@ from actors.transports.handshakes import Handshakes
 from actors.transports.stack import StackOptions, build_stack
 from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions
-
-if TYPE_CHECKING:
-    import ssl
 
 pytestmark = pytest.mark.system
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import ssl
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from harness.certs import Authority
@@ -17,9 +17,6 @@ from actors.transports.handshakes import HandshakeError, Handshakes
 from actors.transports.stack import StackOptions
 from actors.transports.tls import TlsStage
 from actors.transports.tls_context import TlsOptions, make_context
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.system
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import TYPE_CHECKING
 
-from upper import TIMEOUT
+from upper import TIMEOUT, Client
 from websockets.frames import Frame, Opcode
-
-if TYPE_CHECKING:
-    from upper import Client
 
 
 def request(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import orjson
 import pytest
@@ -30,9 +30,6 @@ from eventstore.format.turn_events import TurnAcked, TurnPublished
 from eventstore.log.journal import Journal
 from eventstore.log.message_store import MessageStore, StoredMessages
 from eventstore.log.pending_record import PendingRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NOW_MS = 1_700_000_000_999
 

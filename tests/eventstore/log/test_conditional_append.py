@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import nats.errors
 import orjson
@@ -17,9 +17,7 @@ from eventstore.log.conditional_append import Appended, append_behind
 from eventstore.log.record_reader import LogTail, read_tail
 from eventstore.nats.jetstream import WRONG_LAST_SEQUENCE
 from eventstore.nats.log_stream import ensure_stream
-
-if TYPE_CHECKING:
-    from eventstore.server.embedded import EmbeddedServer
+from eventstore.server.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -23,6 +24,7 @@ from numberedlog import (
     writing,
 )
 
+from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, LostLog, NodeBusy
 from eventstore.format.records import GENESIS, ChainChecker, link_of
 from eventstore.log import jetstream_log, log_writer, record_reader
@@ -34,11 +36,6 @@ from eventstore.nats import jetstream, node_lock
 from eventstore.nats.log_stream import ensure_stream
 from eventstore.nats.node_lock import lock_node
 from eventstore.server.embedded import EmbeddedServer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from eventstore.datadir import DataDir
 
 pytestmark = pytest.mark.system
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from harness.waiting import happens
 
 from eventstore.nats.cluster_messages import LeaderAnswer, NodeMessages, ask_nodes
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.direct_client import DirectClient
-
-if TYPE_CHECKING:
-    from eventstore.server.embedded import EmbeddedServer
+from eventstore.server.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

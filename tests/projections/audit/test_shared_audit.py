@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from harness.logs import LogBuilder
 from simulation.mqtt_guarantees import violations
 
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Assigned,
@@ -27,15 +28,9 @@ from eventstore.format.events import (
     Unsubscribed,
 )
 from eventstore.format.node_events import BrokerStarted
-from eventstore.format.positions import position
+from eventstore.format.positions import Position, position
 from eventstore.format.records import decode_record
 from projections.audit.rule_table import Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
 
 GROUP = "$share/g/t/+"
 A, B = "ann", "bob"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeGuard
+from collections.abc import Sequence
+from typing import TypeGuard
 
 import pytest
 
@@ -29,9 +30,6 @@ from eventstore.format.positions import from_runs, position
 from projections.audit.rule_table import Rule, Violation
 from projections.audit.session_audit import SessionAudit
 from projections.audit.subscription_spans import SubscriptionSpans
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NO_LOCAL, IF_NEW, NEVER = 0x04, 0x10, 0x20
 NOW = 1_700_000_000
