@@ -1,7 +1,5 @@
 """The benchmark without its loads: rows, ratios, failure conditions, tables, the generated page."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

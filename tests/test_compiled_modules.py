@@ -1,7 +1,5 @@
 """Compiled modules: which there are, and when the finder uses them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

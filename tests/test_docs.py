@@ -1,7 +1,5 @@
 """The documentation matches the code: named objects exist, generated pages are fresh."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

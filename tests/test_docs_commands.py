@@ -1,7 +1,5 @@
 """The commands and settings in the pages exist, with the options and values that they name."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import tomllib

@@ -1,7 +1,5 @@
 """Permissions, compared with a reading of them that is too simple to be wrong."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import re

@@ -4,8 +4,6 @@ The model of a server processes its input one command at a time, and messages ar
 point in between.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Properties at the bridge: headers for NATS, remaining expiry, response topics."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

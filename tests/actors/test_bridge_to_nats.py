@@ -1,7 +1,5 @@
 """The bridge from MQTT to NATS: batches of many topics, and release by the gate."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import pytest

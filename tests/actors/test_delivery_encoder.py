@@ -1,7 +1,5 @@
 """Deliveries to clients at level 5: identifiers, RETAIN, and their bounds."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

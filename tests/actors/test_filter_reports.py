@@ -1,7 +1,5 @@
 """Reports of filters between the bridges of several logs: how NATS is asked to confirm them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Reports about the members of shared subscriptions are made and applied in steps."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from types import SimpleNamespace

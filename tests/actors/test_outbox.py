@@ -1,7 +1,5 @@
 """The outbox of the bridge: one task at a time reads the log."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Admission: what happens to each message of a packet, and in which order the rules apply."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """The publisher: the receivers of a batch's messages, and their order."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count

@@ -4,8 +4,6 @@ The model of a server processes its input one command at a time, and its answers
 time, so that subscriptions begin and end at every point in between.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Sequence

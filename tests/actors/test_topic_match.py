@@ -1,7 +1,5 @@
 """Matching a topic in steps, between which subscriptions change."""
 
-from __future__ import annotations
-
 from itertools import count
 
 import pytest

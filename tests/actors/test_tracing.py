@@ -1,7 +1,5 @@
 """Live traces: their content, their bounds, and their complete removal."""
 
-from __future__ import annotations
-
 import base64
 from types import SimpleNamespace
 from typing import Any, NamedTuple

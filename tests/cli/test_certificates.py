@@ -1,7 +1,5 @@
 """Certificates and credentials with an end: what is read of them, and what is said about it."""
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import json

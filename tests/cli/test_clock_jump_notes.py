@@ -1,7 +1,5 @@
 """Commands about a log whose clock jumped correct the times of states, or name the jumps."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace

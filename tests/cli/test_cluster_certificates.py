@@ -1,7 +1,5 @@
 """The certificates of nodes: checked at the start, and compared with those of other nodes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

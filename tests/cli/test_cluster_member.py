@@ -1,7 +1,5 @@
 """What a leader does about requests to hand over."""
 
-from __future__ import annotations
-
 import signal
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Modules that are executed at their first use."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

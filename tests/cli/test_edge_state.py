@@ -1,7 +1,5 @@
 """What the main process of a node with several logs says of them, and how it hears of leaders."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """``foldmq replay`` and ``foldmq diff`` with MQTT 5."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from eventstore.format.event_parsing import Event

@@ -1,7 +1,5 @@
 """``foldmq import``: the settings, sessions and retained messages of other brokers."""
 
-from __future__ import annotations
-
 import contextlib
 import struct
 import tomllib

@@ -1,7 +1,5 @@
 """Commands about several logs go on with the others when one of them fails."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from types import SimpleNamespace

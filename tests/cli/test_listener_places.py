@@ -1,7 +1,5 @@
 """The addresses of listeners are checked before anything is started."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The default of ``keep_bytes``: bounded by the disk, without loss of what a log already has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

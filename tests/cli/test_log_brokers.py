@@ -1,8 +1,6 @@
 """The brokers of several logs, queried together: answers are combined, missing ones are
 reported."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """The logs that a command reads, by its settings."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The trace of a topic in several logs: one order, and logs whose broker goes away and is back."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

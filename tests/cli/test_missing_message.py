@@ -1,7 +1,5 @@
 """The answer of ``foldmq why`` where the log has no message."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The main process passes the bytes of each client to the process of its session."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -1,7 +1,5 @@
 """``foldmq pseudonym``: for a data directory, and for the key of a cluster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast

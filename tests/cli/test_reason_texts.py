@@ -1,7 +1,5 @@
 """Screens give reasons in sentences, and colours on a terminal only."""
 
-from __future__ import annotations
-
 import asyncio
 import html
 import io

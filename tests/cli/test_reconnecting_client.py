@@ -1,7 +1,5 @@
 """The lasting connection to a broker that `top` and the web page share."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """SIGHUP: after any error in a reload, the next SIGHUP is still handled."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Iterator

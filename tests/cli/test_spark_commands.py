@@ -1,7 +1,5 @@
 """``foldmq spark`` before Spark starts: flags, Java, PySpark, and the meaning of Spark's errors."""
 
-from __future__ import annotations
-
 import errno
 import importlib.util
 import json

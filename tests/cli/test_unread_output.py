@@ -1,7 +1,5 @@
 """The broker's log when its reader stops reading, goes away, or never was there."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

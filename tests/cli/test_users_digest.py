@@ -1,7 +1,5 @@
 """The digest of users in the log changes with their files, and reveals nothing of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from cli.serve.auth_factory import users_digest

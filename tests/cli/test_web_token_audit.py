@@ -1,7 +1,5 @@
 """The audit trail of the web page's tokens: additions to their file, and removals."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The connections of an edge to the leader of a log."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import time

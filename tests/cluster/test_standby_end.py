@@ -1,7 +1,5 @@
 """A following node stops when it is asked to, and says when it cannot follow."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Section 1.5.3: UTF-8 encoded strings."""
 
-from __future__ import annotations
-
 import pytest
 from harness import packets as p
 from harness.fixtures import Clients

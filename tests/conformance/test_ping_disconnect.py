@@ -1,7 +1,5 @@
 """Sections 3.12 to 3.14: PINGREQ, PINGRESP and DISCONNECT."""
 
-from __future__ import annotations
-
 import pytest
 from harness import packets as p
 from harness.fixtures import Clients

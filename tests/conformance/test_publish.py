@@ -1,7 +1,5 @@
 """Section 3.3: PUBLISH, its flags, its topic name and the QoS of deliveries."""
 
-from __future__ import annotations
-
 import pytest
 from harness import packets as p
 from harness.fixtures import Clients

@@ -1,7 +1,5 @@
 """Section 4.3.3: exactly once."""
 
-from __future__ import annotations
-
 import pytest
 from harness import packets as p
 from harness.fixtures import Clients

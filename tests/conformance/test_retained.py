@@ -1,7 +1,5 @@
 """Section 3.3.1.3: retained messages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

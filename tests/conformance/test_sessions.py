@@ -1,7 +1,5 @@
 """Session state (3.1.2.4, 4.1), storing (4.5), re-delivery (4.4) and order (4.6)."""
 
-from __future__ import annotations
-
 import pytest
 from harness import packets as p
 from harness.fixtures import Clients

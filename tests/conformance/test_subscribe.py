@@ -1,7 +1,5 @@
 """Sections 3.8 and 3.9: SUBSCRIBE and SUBACK."""
 
-from __future__ import annotations
-
 import pytest
 from harness import packets as p
 from harness.fixtures import Clients

@@ -1,7 +1,5 @@
 """Section 4.7: topic names and topic filters."""
 
-from __future__ import annotations
-
 import pytest
 from harness import packets as p
 from harness.fixtures import Clients

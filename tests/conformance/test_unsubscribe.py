@@ -1,7 +1,5 @@
 """Section 3.10: UNSUBSCRIBE and UNSUBACK."""
 
-from __future__ import annotations
-
 import pytest
 from harness import packets as p
 from harness.fixtures import Clients

@@ -1,7 +1,5 @@
 """Sections 3.4 to 3.7 and 4.3: acknowledgements, their reason codes, both ways."""
 
-from __future__ import annotations
-
 import pytest
 from harness import mqtt5_packets as p
 from harness import packets

@@ -1,7 +1,5 @@
 """Enhanced authentication: AUTH at CONNECT and again (sections 3.15 and 4.12)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Section 3.2: CONNACK and its promises."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Message Expiry Interval (3.3.2.3.3): live, in queues and retained, for every level."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Flow control (4.9), Maximum Packet Size (3.1.2.11.4) and order (4.6)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Section 3.3: PUBLISH, its properties, topic aliases and retained messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

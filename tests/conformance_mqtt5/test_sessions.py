@@ -1,7 +1,5 @@
 """Session state (3.1.2.4, 3.1.2.11.2, 4.1), DISCONNECT (3.14) and levels side by side."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

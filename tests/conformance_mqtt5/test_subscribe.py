@@ -1,7 +1,5 @@
 """Sections 3.8 to 3.11: SUBSCRIBE and UNSUBSCRIBE, their options and their answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Chapter 6: MQTT over WebSocket."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

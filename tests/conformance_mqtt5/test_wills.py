@@ -1,7 +1,5 @@
 """Wills: their properties, their delay, and the end of the delay (3.1.2.5, 3.1.3.2)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """NATS clients for the tests of the bridge: nats-py without its event loop, and a bare socket."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

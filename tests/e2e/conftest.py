@@ -1,7 +1,5 @@
 """Fixtures of real processes: brokers, NATS servers, disks and clients."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

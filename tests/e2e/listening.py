@@ -1,7 +1,5 @@
 """A broker with every kind of listener, and clients for each of them."""
 
-from __future__ import annotations
-
 import queue
 import ssl
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real clients of MQTT 5 with one interface: paho in a thread, MQTT.js in a process of node."""
 
-from __future__ import annotations
-
 import json
 import queue
 import subprocess

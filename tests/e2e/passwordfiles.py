@@ -1,7 +1,5 @@
 """Password files in the form in which an operator writes them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from harness import forkserver

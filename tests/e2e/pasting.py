@@ -1,7 +1,5 @@
 """Runs suggested commands as an operator does: pasted into a shell in another directory."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path

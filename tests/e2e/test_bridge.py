@@ -1,7 +1,5 @@
 """The bridge between MQTT and NATS, as clients of both sides see it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The bridge of a broker with several processes, whose clients belong to different logs."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

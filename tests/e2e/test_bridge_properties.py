@@ -1,7 +1,5 @@
 """Properties of MQTT 5 across the bridge, as clients of both sides see them."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

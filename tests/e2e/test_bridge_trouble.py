@@ -1,7 +1,5 @@
 """The bridge with brokers and NATS servers that end, stand still, refuse or get false data."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The history of clients and of the broker: drops, denials, reconnects, takeovers, ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Third-party client libraries and programs, against the shared broker."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import queue

@@ -4,8 +4,6 @@ Whatever happens to the leader, no acknowledged message is lost, and a replaced 
 nothing. Clients connect through a balancer that polls `/readyz`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.request

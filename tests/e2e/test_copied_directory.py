@@ -1,7 +1,5 @@
 """Copies of a data directory: they start, and say what cannot be known about their log."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import threading

@@ -4,8 +4,6 @@ FOLDMQ_DRILL_ROUNDS (default 1) is the number of strikes per drill, FOLDMQ_DRILL
 the moments and the load. Each drill reports its seed when it fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The log tools on a cut log: the rest is correct, and the removed part is reported as such."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

@@ -1,7 +1,5 @@
 """A data directory that others can access, as the operator sees it."""
 
-from __future__ import annotations
-
 import stat
 from collections.abc import Callable
 

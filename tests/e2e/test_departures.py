@@ -1,7 +1,5 @@
 """Ends of connections as the network sees them: reasons arrive, clients that left do not count."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``foldmq status``, ``doctor`` and ``config check`` against brokers that have problems."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable

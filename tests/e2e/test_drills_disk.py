@@ -4,8 +4,6 @@ A damaged store must be refused with one clear line, or be repaired without loss
 whether there was a loss. Files are damaged while broker and NATS server are down, after kill -9.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import time

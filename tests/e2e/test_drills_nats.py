@@ -1,7 +1,5 @@
 """The connection to an external NATS server breaks under load, in the middle of a record."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 

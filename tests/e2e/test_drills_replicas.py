@@ -5,8 +5,6 @@ equal, each read completely from its own store. `make test` kills the leading se
 applies every fault to leaders and others, with more strikes.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Clients of any node: a node that follows passes them on, and lets them wait for a leader."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Exit codes: the same for the same error in every command, as ``cli/DESIGN.md`` lists them."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re

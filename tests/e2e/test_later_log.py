@@ -1,7 +1,5 @@
 """The log of a later foldmq: refused with one line, and not changed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

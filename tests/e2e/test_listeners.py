@@ -1,7 +1,5 @@
 """Clients over every transport; certificates, proxies, reloads, and refused connections."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

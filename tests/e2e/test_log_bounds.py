@@ -1,7 +1,5 @@
 """Sizes beyond the log's bounds: refused at the start, or to the publisher, never later."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Faults of the log's store, seen from outside: nothing acknowledged is lost."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

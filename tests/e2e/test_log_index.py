@@ -1,7 +1,5 @@
 """The index of a log in the hands of a user: the same answers with it and without."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Iterator

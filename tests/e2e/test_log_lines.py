@@ -1,7 +1,5 @@
 """The lines of the broker's own log name their client and their event."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

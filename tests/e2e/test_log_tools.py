@@ -1,7 +1,5 @@
 """The log tools as a user runs them, over a broker with known traffic."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

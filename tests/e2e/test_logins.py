@@ -1,7 +1,5 @@
 """Logins: hashes of two kinds, tokens, an auth callout over NATS, and the login back-off."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

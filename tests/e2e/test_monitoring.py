@@ -1,7 +1,5 @@
 """/metrics, /healthz and /readyz of real brokers under real traffic and real trouble."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """Mosquitto brokers as bridges: what one side publishes arrives once on the other."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """An embedded NATS that is open to NATS clients: admitted users, and inaccessible subjects."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

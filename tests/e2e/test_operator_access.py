@@ -1,7 +1,5 @@
 """Access to a broker's inner state: only with the NATS credentials."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The commands that change a running broker: confirmation, the recorded operator, the effect."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

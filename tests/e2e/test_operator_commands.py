@@ -1,7 +1,5 @@
 """The commands that inspect a running broker, as a user runs them, with real clients."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time

@@ -1,7 +1,5 @@
 """The prediction of ``foldmq subscriptions``, proved by the next message."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A cluster with several logs: each has a leader of its own, and any node takes all clients."""
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import json

@@ -1,7 +1,5 @@
 """Permissions: every kind of denial, on a real broker."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

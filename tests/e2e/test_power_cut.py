@@ -4,8 +4,6 @@ Two control tests prove that the drill is effective: unsynced data is lost on su
 broker that syncs once a minute loses acknowledged messages.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import signal

@@ -1,7 +1,5 @@
 """``foldmq serve --processes N``: one port, a log for each process, kills under load."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

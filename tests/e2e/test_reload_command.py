@@ -1,7 +1,5 @@
 """``foldmq reload`` prints the broker's outcome, and a failure is known until it is mended."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Each test runs twice: the broker ended by SIGTERM, and by SIGKILL.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

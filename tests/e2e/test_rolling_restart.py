@@ -4,8 +4,6 @@ With FOLDMQ_DRILL_FROM, the path of another version's ``foldmq``, the nodes begi
 are upgraded, and then return to it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`foldmq serve` as a service: start, end, refusals, reload."""
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess

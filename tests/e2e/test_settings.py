@@ -1,7 +1,5 @@
 """Limits and options in the configuration, seen from a client."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator

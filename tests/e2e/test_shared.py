@@ -1,7 +1,5 @@
 """A subscription shared by five processes; they and the broker are killed, no message is lost."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

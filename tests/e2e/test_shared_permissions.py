@@ -1,7 +1,5 @@
 """Permissions of shared subscriptions: joining a group, and receiving its messages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

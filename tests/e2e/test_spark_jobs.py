@@ -1,7 +1,5 @@
 """``foldmq spark`` as a user runs it: real brokers, a real Spark, exit codes, remaining files."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 The same as ``test_crash_drills``, without Spark.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

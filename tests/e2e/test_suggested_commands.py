@@ -1,7 +1,5 @@
 """Commands that ``doctor`` and the page suggest in an incident run as they are pasted."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

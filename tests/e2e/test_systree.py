@@ -1,7 +1,5 @@
 """The topics $SYS/broker/... of a real broker, for a real client, beside a real Mosquitto."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import socket

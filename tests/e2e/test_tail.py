@@ -1,7 +1,5 @@
 """``foldmq actors tail`` at a real broker with real clients."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

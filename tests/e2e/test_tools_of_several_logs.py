@@ -1,7 +1,5 @@
 """The log tools about a broker with two processes: without --node they read both logs."""
 
-from __future__ import annotations
-
 import contextlib
 import select
 import shutil

@@ -1,7 +1,5 @@
 """`foldmq top` on a terminal, watching a real broker with real traffic."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

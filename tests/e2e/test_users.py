@@ -1,7 +1,5 @@
 """Users and passwords: CONNACK 0x04 and 0x05."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`foldmq verify`: real brokers that equal their log, and brokers that were made to differ."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The web page of a real broker: access, content, and lifetime."""
 
-from __future__ import annotations
-
 import contextlib
 import html
 import json

@@ -1,7 +1,5 @@
 """Roles and tokens of the web page of a real broker, and their record in the log."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

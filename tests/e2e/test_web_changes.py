@@ -1,7 +1,5 @@
 """Changes on the web page: opt-in, for operators, confirmed, logged with the token's name."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable, Iterator

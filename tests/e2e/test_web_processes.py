@@ -1,7 +1,5 @@
 """The web page of a broker with two processes: it shows both logs."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

@@ -1,7 +1,5 @@
 """Sessions on the web page: their order, their waiting messages, and huge names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """An HTTP client for the web page of a broker."""
 
-from __future__ import annotations
-
 import contextlib
 import html
 import http.client

@@ -1,7 +1,5 @@
 """Logs of numbered records in the store of a data directory."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal

@@ -1,7 +1,5 @@
 """The records at a time, in logs whose clock jumped."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

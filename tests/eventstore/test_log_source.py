@@ -1,7 +1,5 @@
 """Reading a log as a library: no command line, no settings."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Salvage of the intact part of a log whose store was damaged in every way."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import shutil

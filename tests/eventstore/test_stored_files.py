@@ -1,7 +1,5 @@
 """Files of a stream that are removed, replaced or cut short while a server writes them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

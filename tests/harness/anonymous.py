@@ -1,7 +1,5 @@
 """An authenticator that admits everybody."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from actors.access.credentials import AuthResult, Credentials, Verdict

@@ -1,7 +1,5 @@
 """A connection of the bridge to NATS, without a network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

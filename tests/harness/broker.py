@@ -1,7 +1,5 @@
 """A real `foldmq serve` process for tests, driven from outside only."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The processes of a broker with ``--processes 2``, and clients of each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from eventstore.partitions import partition_of

@@ -1,7 +1,5 @@
 """Certificates for tests: an authority, servers and clients, revocation lists, damaged files."""
 
-from __future__ import annotations
-
 import datetime as dt
 import ipaddress
 import ssl

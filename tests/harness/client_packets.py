@@ -1,7 +1,5 @@
 """Encodes the packets of clients from the values that the decoder returns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1

@@ -5,8 +5,6 @@ standard: after every reconnect unacknowledged PUBLISH packets are sent again wi
 packets are sent again, in their order (4.4, 4.6).
 """
 
-from __future__ import annotations
-
 import os
 import random
 import threading

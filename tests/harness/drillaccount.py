@@ -15,8 +15,6 @@ The end of the stream answers a DISCONNECT only if nothing else closed the conne
 The methods may be called from any thread.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ A long file that begins last keeps one worker busy while the others are idle. A 
 minute of a processor to start and to warm up, and more than one processor while it works.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

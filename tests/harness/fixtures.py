@@ -1,7 +1,5 @@
 """Fixtures shared by the conformance and end-to-end tests."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Nodes of one cluster, behind a balancer that polls `/readyz`."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import itertools

@@ -8,8 +8,6 @@ kind, are started as a user starts them.
 Run as a program this is that process: it listens on the socket that it inherits.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import fcntl

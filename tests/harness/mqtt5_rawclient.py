@@ -1,7 +1,5 @@
 """A blocking MQTT 5.0 client that sends exactly what a test requests, and a factory for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from harness import mqtt5_packets, packets

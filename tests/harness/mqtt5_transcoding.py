@@ -1,7 +1,5 @@
 """Converts packets of MQTT 3.1.1 to MQTT 5 and back, so that the same clients can use either."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from protocol.mqtt.reason_codes import connect_code

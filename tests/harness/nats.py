@@ -1,7 +1,5 @@
 """An external NATS server, for a broker with `--nats-url`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -4,8 +4,6 @@ The servers connect only through proxies, one for each ordered pair. A cut conne
 like an unplugged cable, and the data on its way arrives when it is plugged in again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

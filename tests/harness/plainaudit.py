@@ -1,10 +1,8 @@
 """The audit of a log whose records are in memory, in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 
-from eventstore.format.records import decode_record
+from eventstore.format.records import Record, decode_record
 from eventstore.format.turn_parts import TurnAssembler
 from projections.audit.audit_engine import AuditEngine
 from projections.audit.audit_outcome import Outcome
@@ -20,6 +18,11 @@ def audit_plainly(node: str, records: Iterable[CheckedRecord]) -> list[Violation
     return list(_outcome(node, records).violations)
 
 
+def violations(records: Iterable[Record], node: str = "sim") -> list[Violation]:
+    """Return the violations in the records of a log, of which turns without an end are void."""
+    return audit_plainly(node, _whole(list(records)))
+
+
 def audited_doubts(node: str, records: Iterable[CheckedRecord]) -> list[Doubt]:
     """Return the parts of a log about which an audit says nothing."""
     return [doubt for log in _outcome(node, records).nodes for doubt in log.doubts]
@@ -27,7 +30,10 @@ def audited_doubts(node: str, records: Iterable[CheckedRecord]) -> list[Doubt]:
 
 def checked_records(history: Mapping[int, bytes]) -> Iterator[CheckedRecord]:
     """Yield the records of a simulated log, by sequence; of turns without an end as void."""
-    records = [decode_record(at, data) for at, data in sorted(history.items())]
+    return _whole([decode_record(at, data) for at, data in sorted(history.items())])
+
+
+def _whole(records: list[Record]) -> Iterator[CheckedRecord]:
     turns = TurnAssembler()
     whole = {part.sequence for record in records for part in turns.take(record)[1]}
     for one in records:

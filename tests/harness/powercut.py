@@ -13,8 +13,6 @@ system of that kind, in whose page cache a write stays until the loop device is 
 power is cut there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

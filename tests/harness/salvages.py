@@ -1,7 +1,5 @@
 """What a salvage makes of the records of a damaged store, without a NATS server."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The clients of a drill: what they take for the answer to their DISCONNECT."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator

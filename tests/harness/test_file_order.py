@@ -1,7 +1,5 @@
 """Long test files go first, and few workers start a Spark."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The ports of tests are theirs, beside other programs."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

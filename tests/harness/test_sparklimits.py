@@ -1,7 +1,5 @@
 """A test that ends in the middle of a call to Spark leaves a working Spark to later ones."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

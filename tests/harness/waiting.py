@@ -1,7 +1,5 @@
 """Waits for a condition, in a thread or on an event loop; only hanging tests fail."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

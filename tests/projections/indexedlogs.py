@@ -1,7 +1,5 @@
 """Logs in memory with an index in files."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Logs of random nodes, and a source that reads them from memory."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable
 from typing import cast
 

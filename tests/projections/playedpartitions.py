@@ -1,7 +1,5 @@
 """Logs of two brokers of one node, with clients of both."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

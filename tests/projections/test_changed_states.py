@@ -1,7 +1,5 @@
 """The changes between two records, found with the index, are those of two folds of the log."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Drops of messages that never had a position: found by the topics that their events name."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace

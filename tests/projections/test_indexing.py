@@ -1,7 +1,5 @@
 """Answers with the index of a log equal the answers of the whole log."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections.abc import Iterator

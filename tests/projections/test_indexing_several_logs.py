@@ -1,7 +1,5 @@
 """Answers about several logs with the indexes of some of them equal those without."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections.abc import Mapping

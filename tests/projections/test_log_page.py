@@ -1,7 +1,5 @@
 """Pages of the event log: no event is lost, whatever the filter, the order and the time limit."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The difference of two moments on the Time page, with an index and without."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """``why`` of a client that got nothing: its earlier session, and messages that it did not read."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace

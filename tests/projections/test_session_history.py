@@ -1,7 +1,5 @@
 """The states of the web page's slider equal those of a full fold, at every position."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Answers about several logs are those about each of them, joined."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping

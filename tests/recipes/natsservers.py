@@ -1,7 +1,5 @@
 """NATS servers with the configuration of a recipe, each at an address of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

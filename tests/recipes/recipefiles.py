@@ -1,7 +1,5 @@
 """The files of a recipe as a user has them, at the paths and ports of a test."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The add-on for Home Assistant: its program, with a stand-in for the Supervisor."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

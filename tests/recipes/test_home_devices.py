@@ -4,8 +4,6 @@ Logins, names and topics are those in the files of the recipes; wills, births, s
 commands are those that each program documents.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator

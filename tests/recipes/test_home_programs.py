@@ -4,8 +4,6 @@ None of them is installed in CI: they are hundreds of megabytes. test_home_devic
 that behave like them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The recipe beside a NATS cluster: an account for the log, the bridge in that of the programs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Coroutine, Iterator

@@ -1,7 +1,5 @@
 """The recipe for HAProxy and nginx: each passes on the address of the client, in all ways."""
 
-from __future__ import annotations
-
 import queue
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """The recipe for Sparkplug: host applications and edge nodes as the specification has them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The recipe for three machines: each of them has an address of its own here."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import urllib.error

@@ -1,7 +1,5 @@
 """The identity of clients: owners of sessions, claimed names, abandoned logins, debts."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

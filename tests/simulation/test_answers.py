@@ -5,8 +5,6 @@ present after it ended. A preview of a message is compared with what then happen
 with what each client did with each message. ``FOLDMQ_SEEDS=300`` takes more runs.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """With ``keep_until_archived`` only records that an archive was reported to have are cut off."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from typing import Any

@@ -1,7 +1,5 @@
 """Work for crowds is done in steps: of receivers, sessions, connections, timers, topics."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """The bridge of a node that leads, and what its predecessor still sends to NATS."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

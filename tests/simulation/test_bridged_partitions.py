@@ -1,7 +1,5 @@
 """The bridges of several logs: every message once on either side, whatever is lost or killed."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter, defaultdict
 from typing import Any

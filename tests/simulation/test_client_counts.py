@@ -1,7 +1,5 @@
 """Counters of clients outlive the broker: drops, connects, takeovers, ends, denials."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Drops of messages that were never recorded: their events name the topics."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Input of new clients, and of clients with a rate, is read in small portions; none is lost."""
 
-from __future__ import annotations
-
 from harness import packets as p
 from harness.packets import Pingresp, Publish, Will
 

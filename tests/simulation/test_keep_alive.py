@@ -4,8 +4,6 @@ Each client speaks over TCP, WebSocket or TLS: stages below a connection see a f
 long before there is anything for it.
 """
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Callable
 from typing import Any

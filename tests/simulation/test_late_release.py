@@ -1,15 +1,13 @@
 """QoS 2 messages with an expiry whose PUBREL comes late: the time until then counts."""
 
-from __future__ import annotations
-
 import pytest
 from harness import mqtt5_packets
 from harness import packets as p
 from harness.packets import Pubcomp, Publish
+from harness.plainaudit import violations
 
 from eventstore.format.events import Expired, Queued
 from simulation.fold import compare
-from simulation.mqtt_guarantees import violations
 from simulation.world import SimClient, World, simulate
 
 
@@ -71,7 +69,7 @@ def test_a_message_that_is_released_late(
             await world.go(0.1)
             assert [one.payload for one in back.take() if isinstance(one, Publish)] == [b"100"]
             compare(world)
-            assert not [*violations(world.disk.decoded())]
+            assert not violations(world.disk.decoded())
 
     simulate(scenario)
 
@@ -98,6 +96,6 @@ def test_an_expired_message_that_is_released_is_not_retained(level: int) -> None
             await world.go(0.1)
             assert not [one for one in reader.take() if isinstance(one, Publish)]
             compare(world)
-            assert not [*violations(world.disk.decoded())]
+            assert not violations(world.disk.decoded())
 
     simulate(scenario)

@@ -1,7 +1,5 @@
 """The log records the limits and permissions that hold, and the denied subscriptions."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

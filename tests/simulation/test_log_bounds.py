@@ -1,7 +1,5 @@
 """Messages too large for the log: only their publisher is disconnected."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

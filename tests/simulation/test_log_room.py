@@ -1,7 +1,5 @@
 """``keep_bytes`` is a bound: input waits for the log's cut, but never for uncuttable records."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from typing import Any

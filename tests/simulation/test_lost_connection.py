@@ -1,7 +1,5 @@
 """The connection to NATS is lost and restored."""
 
-from __future__ import annotations
-
 import pytest
 from harness import packets as p
 

@@ -1,7 +1,5 @@
 """Publishers that wait for each other's receivers wait no longer than the documented bound."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

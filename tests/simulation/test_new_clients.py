@@ -1,7 +1,5 @@
 """Input of new clients: its order is kept, whatever priority each part of it has."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A node that reads the log while another one writes and cuts it, and clients of a dead node."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

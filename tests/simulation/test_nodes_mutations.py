@@ -1,7 +1,5 @@
 """The checks of several nodes can fail: a cluster that breaks a rule is caught."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

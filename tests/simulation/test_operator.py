@@ -1,7 +1,5 @@
 """An operator's queries and commands to a broker."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

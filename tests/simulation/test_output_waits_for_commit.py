@@ -1,7 +1,5 @@
 """The gate: output waits for the disk exactly as long as it depends on it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 

@@ -1,7 +1,5 @@
 """A client that lost its state uses the packet identifiers of QoS 2 messages again."""
 
-from __future__ import annotations
-
 import pytest
 from harness import packets as p
 from harness.mqtt5_packets import MESSAGE_EXPIRY

@@ -4,8 +4,6 @@ A failure names its seed: ``python tests/simulation/cluster_chaos.py --first SEE
 it, or ``cluster_shares.py``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections import Counter

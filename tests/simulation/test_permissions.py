@@ -1,7 +1,5 @@
 """Permissions: the withheld messages, and the record of each in the log."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Awaitable, Callable
 

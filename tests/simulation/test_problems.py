@@ -1,7 +1,5 @@
 """The problems of clients that do not complete deliveries, as ``foldmq doctor`` finds them."""
 
-from __future__ import annotations
-
 from itertools import chain
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The projections are written while the log grows slowly, or when much of it is not in them."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A broker that stops during a round of its projections leaves projections that are whole."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

@@ -1,18 +1,16 @@
 """Messages that expire in the queue of an offline client make room for others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest
 from harness import mqtt5_packets
 from harness import packets as p
 from harness.packets import Puback, Publish
+from harness.plainaudit import violations
 
 from eventstore.format.events import Expired, MessageDropped
 from projections.state.waiting_queue import WaitingQueue
 from simulation.fold import compare
-from simulation.mqtt_guarantees import violations
 from simulation.world import SimClient, World, simulate
 
 
@@ -57,7 +55,7 @@ def test_expired_messages_make_room_in_a_queue(topic_filter: str, cache: int) ->
             back.send(*(p.puback(number) for number in range(1, 10)))
             await world.go(1)
             compare(world)
-            assert not [*violations(world.disk.decoded())]
+            assert not violations(world.disk.decoded())
 
     simulate(scenario)
 
@@ -111,7 +109,7 @@ def test_thousands_of_queues_are_searched_some_in_each_turn(
             # 16 of 40 have left, then the queues were less than half full.
             assert world.broker.node.state.sessions["r"].queued == 29
             compare(world)
-            assert not [*violations(world.disk.decoded())]
+            assert not violations(world.disk.decoded())
 
     simulate(scenario)
 

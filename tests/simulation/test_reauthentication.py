@@ -1,7 +1,5 @@
 """Clients that authenticate again: permissions, expiry, identity, and errors."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Defects that the random runs found, each in its smallest form."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Defects that a hostile review found, each with a test against its return."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

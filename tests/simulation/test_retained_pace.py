@@ -1,7 +1,5 @@
 """Pictures that replace each other at QoS 0: all are delivered, and few are recorded."""
 
-from __future__ import annotations
-
 from harness import packets as p
 from harness.packets import Publish
 

@@ -1,7 +1,5 @@
 """The log is bounded, and no removed record is still needed."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

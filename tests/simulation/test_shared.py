@@ -1,7 +1,5 @@
 """Shared subscriptions: each message to one member, none lost when members or the broker end."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """Shared subscriptions with many members: bounds, permissions, and members that leave."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import chain
 

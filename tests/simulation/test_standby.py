@@ -1,7 +1,5 @@
 """A standby that is disturbed while it follows the log."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The topics $SYS/broker/...: their receivers, times and content."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,7 +1,5 @@
 """Two clients that compete for an identifier are slowed down; a client that flaps is not."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The log of a broker, changed by hand so that it breaks a promise: the audit says which."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace

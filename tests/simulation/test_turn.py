@@ -1,7 +1,5 @@
 """The packets of many clients in one turn of the event loop are decided as columns, in one pass."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Long work for one client is done in parts, between which other clients are served."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Archives written without Spark, file by file, for tests of their readers and writers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The expected rows of a log, built one by one from eventstore's own events."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import Field, fields
 from itertools import takewhile

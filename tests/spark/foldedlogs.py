@@ -1,7 +1,5 @@
 """Logs with the states of the broker's own fold, which rebuilt tables must equal."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

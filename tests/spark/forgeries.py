@@ -5,8 +5,6 @@ such an event, it may be put there, in a turn of its own or as part of that turn
 the last of these places, and one or the other at places that a fixed seed chooses.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace

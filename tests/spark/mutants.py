@@ -4,8 +4,6 @@ python tests/spark/mutants.py          prints the table of docs/contribute/audit
 python tests/spark/mutants.py --write  writes it there
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter, defaultdict
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """An archive is read as the log was, and damage in it is reported."""
 
-from __future__ import annotations
-
 import asyncio
 import bisect
 import contextlib

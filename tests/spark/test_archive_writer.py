@@ -1,7 +1,5 @@
 """Whatever happens to a writer, an archive contains each record once, and can be continued."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

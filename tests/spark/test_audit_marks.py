@@ -1,7 +1,5 @@
 """Checkpoints and cuts of a log."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any

@@ -15,7 +15,7 @@ import pytest
 from foldedlogs import simulated
 from harness.logs import LogBuilder
 from harness.nats import Nats, access
-from simulation.mqtt_guarantees import violations
+from harness.plainaudit import violations
 
 from eventstore.format.positions import Position, format_position
 from eventstore.format.records import decode_record

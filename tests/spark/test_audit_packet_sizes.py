@@ -1,7 +1,5 @@
 """Messages that the broker drops as too large for a client are too large for the audit as well."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

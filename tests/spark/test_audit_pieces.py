@@ -1,7 +1,5 @@
 """The parts of an audit that need no Spark."""
 
-from __future__ import annotations
-
 import random
 import sys
 from itertools import pairwise

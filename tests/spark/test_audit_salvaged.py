@@ -3,8 +3,6 @@
 What the lost records explain is no violation; what a broker did wrong elsewhere still is.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from functools import cache

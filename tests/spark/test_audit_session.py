@@ -1,7 +1,5 @@
 """The audit of one session as Spark's tasks run it, without Spark."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

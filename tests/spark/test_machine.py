@@ -1,7 +1,5 @@
 """What a machine or a container has left, from files as Linux has them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

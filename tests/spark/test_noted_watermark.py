@@ -1,7 +1,5 @@
 """The data directory's note of the last record of its log, before Spark reads the log."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Reading ahead: bounded, in order, with errors passed on, and ended however the source behaves."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator

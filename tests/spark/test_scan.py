@@ -1,7 +1,5 @@
 """The scanner finds events in their JSON, and reads numbers in it, as a JSON parser does."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

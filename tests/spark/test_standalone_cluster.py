@@ -1,7 +1,5 @@
 """Jobs on a standalone cluster: a master and two workers, processes of this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

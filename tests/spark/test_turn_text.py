@@ -1,7 +1,5 @@
 """Events of several sessions, written as the JSON of the events that they stand for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

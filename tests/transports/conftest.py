@@ -1,7 +1,5 @@
 """Runs all asynchronous tests here on both event loops of foldmq."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 

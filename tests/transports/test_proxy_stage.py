@@ -1,7 +1,5 @@
 """The PROXY protocol: headers of both versions, whole and in pieces, good and bad."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress

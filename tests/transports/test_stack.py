@@ -1,7 +1,5 @@
 """Stages on top of each other, in every combination that a listener may have."""
 
-from __future__ import annotations
-
 import ipaddress
 import itertools
 import ssl

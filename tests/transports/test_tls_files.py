@@ -1,7 +1,5 @@
 """Certificates, keys and revocation lists for TLS: valid ones, invalid ones, and the named user."""
 
-from __future__ import annotations
-
 import shutil
 import ssl
 from dataclasses import replace

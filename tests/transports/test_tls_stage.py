@@ -1,7 +1,5 @@
 """TLS: real handshakes and traffic over real sockets, on both event loops."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """WebSocket: handshakes, frames of all kinds, closing, and required refusals."""
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import os

@@ -1,7 +1,5 @@
 """The bytes of WebSocket clients, and the answers of the server."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 

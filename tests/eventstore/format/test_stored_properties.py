@@ -1,7 +1,5 @@
 """Blocks of properties in records: stored once if equal, and assigned to each message."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import orjson

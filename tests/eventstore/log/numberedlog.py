@@ -1,7 +1,5 @@
 """A journal that writes numbered events to a real stream, and the helpers of its tests."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """Conditional append behind a known end of the log: of several nodes that try, one leads."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

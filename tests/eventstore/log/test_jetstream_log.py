@@ -1,7 +1,5 @@
 """The log over a real NATS server that is killed, paused, cut off and tampered with."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

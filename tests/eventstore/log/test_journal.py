@@ -1,7 +1,5 @@
 """The journal over a store that acts only on command."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 import orjson

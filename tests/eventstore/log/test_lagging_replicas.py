@@ -1,7 +1,5 @@
 """Answers of a lagging replica, and of a replaced leader, do not count as damage."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

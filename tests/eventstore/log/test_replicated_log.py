@@ -1,7 +1,5 @@
 """The log over a NATS cluster of three servers, with a replica on each."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

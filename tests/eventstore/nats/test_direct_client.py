@@ -1,7 +1,5 @@
 """The short path past nats-py's tasks, over a real NATS server."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import signal

@@ -1,7 +1,5 @@
 """Streams with replicas in a cluster of real servers, and refused configurations."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator

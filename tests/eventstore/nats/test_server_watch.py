@@ -1,7 +1,5 @@
 """When a connection without answers changes its NATS server."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The messages between the nodes of a cluster, over a real NATS server."""
 
-from __future__ import annotations
-
 import pytest
 from harness.waiting import happens
 

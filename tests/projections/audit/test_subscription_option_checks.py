@@ -1,7 +1,5 @@
 """Each promise of MQTT 5 about one session: a log that keeps it, and one that breaks it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeGuard
 

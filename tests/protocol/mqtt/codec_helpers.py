@@ -1,7 +1,5 @@
 """Helpers of the codec tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from harness.client_packets import (

@@ -1,7 +1,5 @@
 """The catalogue, decoded whole, byte by byte, cut everywhere and two at once; and encoded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Topics and subjects with a real NATS Server: the mapping of its MQTT, and accepted subjects."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
