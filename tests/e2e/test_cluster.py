@@ -243,24 +243,6 @@ def test_a_node_with_another_key_is_refused(tmp_path: Path, nats: Nats) -> None:
             node.clean_up()
 
 
-def test_nodes_with_other_users_are_named(tmp_path: Path, nats: Nats) -> None:
-    users = tmp_path / "users"
-    asked = ["passwd", str(users), "ann"]
-    code, _, err = forkserver.run(asked, environment(), 60, b"secret\nsecret\n")
-    assert code == 0, err
-    made = Nodes(tmp_path, [nats.port] * 2, CLUSTER, forked=True)
-    try:
-        second = made.members[1]
-        second.configure(f"{second.config_file.read_text()}password_file = '{users}'\n")
-        made.start()
-        until(lambda: second.told("has different users from this one"), "a warning")
-        until(lambda: made.members[0].told("has different users from this one"), "a warning")
-        (line,) = second.told("has different users from this one")
-        assert f"node {made.members[0].name}" in line["event"]
-    finally:
-        made.clean_up()
-
-
 def test_a_follower_reports_its_certificates_and_its_reloads(
     tmp_path: Path, nats: Nats, monkeypatch: pytest.MonkeyPatch
 ) -> None:

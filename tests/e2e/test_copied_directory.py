@@ -167,18 +167,6 @@ def test_a_mark_ahead_of_the_log_in_the_original_is_damage(broker: Broker) -> No
     assert f"the log had reached record {noted[0] + 5}" in broker.refused(65)
 
 
-def test_what_is_no_copy(broker: Broker, tmp_path: Path) -> None:
-    """A kill, a restart, and a directory that was moved."""
-    broker.kill_all()
-    broker.start()
-    assert statements(broker) == []
-    broker.stop()
-    broker.data_dir = broker.data_dir.rename(tmp_path / "moved")
-    broker.start()
-    assert statements(broker) == []
-    broker.stop()
-
-
 def node(broker: Broker) -> str:
     return (broker.data_dir / "node").read_text().strip()
 
