@@ -1,8 +1,5 @@
 """The benchmark without its loads: rows, ratios, failure conditions, tables, the generated page."""
 
-from __future__ import annotations
-
-import json
 import subprocess
 import sysconfig
 import zipfile
@@ -14,7 +11,6 @@ import pytest
 
 from bench import run
 from bench.brokers.broker_processes import (
-    BROKERS,
     BenchError,
     Foldmq,
     Mosquitto,
@@ -29,13 +25,6 @@ from cli.common import interpreter
 ROOT = Path(__file__).resolve().parent.parent
 PAIRS = next(load for load in LOADS if load.name == "pairs")
 FAN_IN = next(load for load in LOADS if load.name == "fanin10k")
-ISSUED = [
-    *("pairs", "pairs2000", "pairs2", "pairs-retain", "pairs0"),
-    *("fanin", "fanin10k", "rate50", "rate200", "rate200-sd", "rate1000", "rate3000"),
-    *("pub", "cmd", "varied"),
-    "window10",
-    *("conn", "retain", "offline", "16k", "1m", "one"),
-]
 
 
 def delivered(*rates: float) -> list[dict[str, Any]]:
@@ -68,18 +57,6 @@ def release_of_its_own() -> Iterator[None]:
 # ----------------------------------------------------------------- which rows
 
 
-def test_devices_come_first_and_every_load_is_there_once() -> None:
-    assert run.NAMES["devices"] == ISSUED
-    assert run.NAMES["bulk"][:3] == ["many0", "many1", "many2"]
-    assert run.parse_arguments([]).rows == [name for each in run.NAMES.values() for name in each]
-
-
-def test_rows_and_rounds_are_chosen() -> None:
-    options = run.parse_arguments(["--rows", "cmd,pairs,cmd", "--rounds", "5"])
-    assert (options.rows, options.rounds) == (["cmd", "pairs"], 5)
-    assert run.parse_arguments(["--rows", "one,bulk"]).rows == ["one", *run.NAMES["bulk"]]
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -98,25 +75,6 @@ def test_invalid_arguments_are_refused_in_a_line(
         run.parse_arguments(arguments)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [([], BROKERS), (["--beside", "nothing"], [Foldmq])],
-    ids=["all", "nothing"],
-)
-def test_foldmq_always_runs(
-    words: list[str], expected: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for broker in BROKERS:
-        monkeypatch.setattr(broker, "installed", lambda: True)
-    assert run.chosen_brokers(run.parse_arguments(words)) == expected
-
-
-def test_a_broker_that_would_take_minutes_gets_fewer_messages() -> None:
-    assert PAIRS.command("foldmq", quick=False)[-2:] == ["-n", "60000"]
-    assert PAIRS.command("nats", quick=False)[-2:] == ["-n", "3000"]
-    assert PAIRS.command("foldmq", quick=True)[-2:] == ["-n", "6000"]
 
 
 # ----------------------------------------------------------------- ratios and verdicts
@@ -154,13 +112,6 @@ def test_a_99th_percentile_is_not_judged() -> None:
     assert rounds.worse(rows(own, waited(2.0))) == []
 
 
-def test_the_line_names_the_row_and_the_difference() -> None:
-    (line,) = rounds.worse(rows(delivered(70), delivered(100)))
-    assert line == (
-        "pairs: delivered /s is 70, foldmq 0.1.0 100: 30 % worse in the median of the pairs"
-    )
-
-
 def test_a_run_in_which_foldmq_loses_messages_fails(capsys: pytest.CaptureFixture[str]) -> None:
     found = rows([{**delivered(100)[0], "problem": "lost 3"}], delivered(100))
     assert run.verdict(found, judged=True) == 1
@@ -177,16 +128,6 @@ def test_a_broker_that_loses_messages_has_no_figure_and_fails_nothing() -> None:
     assert run.verdict(found, judged=True) == 0
 
 
-def test_a_missed_goal_is_named_and_does_not_fail_the_run(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = rows(delivered(100), delivered(100), mosquitto=delivered(1000))
-    assert run.verdict(found, judged=True) == 0
-    assert "goal not met yet: pairs: delivered /s is 100, not >= 0.65 x mosquitto" in (
-        capsys.readouterr().err
-    )
-
-
 def test_a_target_that_is_not_met_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     conn = next(load for load in LOADS if load.name == "conn")
     result = {"connected": 9_999, "conn_per_s": 1.0, "kib_per_conn": 1.0}
@@ -197,18 +138,6 @@ def test_a_target_that_is_not_met_fails_the_run(capsys: pytest.CaptureFixture[st
 
 
 # ----------------------------------------------------------------- level 5 beside 3.1.1
-
-
-def test_every_load_is_measured_at_level_5() -> None:
-    names = run.NAMES["mqtt5"]
-    assert names[: len(LOADS)] == [f"5-{load.name}" for load in LOADS]
-    assert names[len(LOADS) :] == [
-        *("5-props-pairs", "5-props-qos0", "5-props-qos1", "5-props-qos2"),
-        *("5-mixed0", "5-mixed1", "5-shared"),
-    ]
-    for one in mqtt5_loads.COMPARISONS:
-        assert "-V 5" in one.arguments, one
-        assert one.name == "5-shared" or "-V 5" not in one.other, one
 
 
 def at_level_5(
@@ -247,16 +176,6 @@ def test_level_5_is_judged_by_the_median_ratio_of_its_pairs(
     """Where the median of three pairs misses the target, that of six counts."""
     found = at_level_5(name, monkeypatch, 3, own=own, other=[100.0] * len(own))
     assert run.verdict(found, judged=True) == expected
-
-
-def test_the_rows_of_level_5_have_a_table_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = at_level_5("5-qos1", monkeypatch, own=[190.0], other=[200.0])
-    text = tables.tables("mqtt5", found, BROKERS)
-    assert cells(text, "5-qos1: delivered ratio")[1:] == ["0.95", ">= 0.95", "yes"]
-    assert cells(text, "5-qos1: delivered /s")[1] == "190"
-    assert cells(text, "5-qos1: delivered compared with /s")[1] == "200"
-    assert cells(text, "5-qos1: delivered processor time ratio")[1] == "1.05"
-    assert tables.tables("own", found, BROKERS) == ""
 
 
 def test_a_comparison_in_which_messages_are_lost_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,33 +232,6 @@ def test_a_broker_that_failed_is_not_run_again(monkeypatch: pytest.MonkeyPatch) 
 # ----------------------------------------------------------------- tables
 
 
-def cells(text: str, load: str) -> list[str]:
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    return next(line for line in lines if line[0] == load)
-
-
-def test_the_table_has_rates_ratios_processor_time_and_the_load() -> None:
-    found = rows(delivered(900), delivered(1000), mosquitto=delivered(1000), nats=delivered(3))
-    text = tables.tables("devices", found, BROKERS)
-    assert cells(text, "load")[:8] == [
-        "load",
-        "foldmq, on disk",
-        "Mosquitto, in memory",
-        "foldmq is",
-        "NATS Server, on disk",
-        "foldmq is",
-        "foldmq 0.1.0, on disk",
-        "foldmq is",
-    ]
-    assert cells(text, "pairs: delivered /s")[1:] == [
-        *("900", "1,000", "0.90 x", "3", "300.00 x", "1,000", "0.90 x"),
-        *(">= 0.65 x mosquitto", "yes"),
-    ]
-    assert cells(text, "pairs: delivered")[1] == "400 + 100"
-    assert cells(text, "pairs")[1] == f"`{PAIRS.arguments}`"
-    assert tables.tables("bulk", found, BROKERS) == ""
-
-
 def test_a_page_gets_other_tables_between_its_marks() -> None:
     page = "a\n<!-- make bench: bulk -->\nold\n<!-- end of bulk -->\nb\n"
     assert tables.replaced(page, "bulk", "new") == (
@@ -355,20 +247,6 @@ def test_the_page_of_benchmarks_has_all_marks_devices_first() -> None:
         text = tables.replaced(text, group, "new")
     places = [text.index(f"<!-- make bench: {group} -->") for group in tables.GROUPS]
     assert places == sorted(places)
-
-
-def test_a_run_is_a_line_of_the_history() -> None:
-    found = rows(delivered(900), delivered(1000))
-    line = tables.history_line(found, [Released], 3)
-    assert line.endswith("\n")
-    told = json.loads(line)
-    assert told["rows"]["pairs: delivered /s"] == {
-        "values": {"foldmq": 900, "released": 1000},
-        "ratios": {"released": 0.9},
-        "cpu_us": {"foldmq": [400, 100], "released": [400, 100]},
-    }
-    assert told["brokers"] == {"released": "foldmq 0.1.0 (abc1234)"}
-    assert (told["rounds"], told["python"]) == (3, interpreter.described())
 
 
 # ----------------------------------------------------------------- release and interpreter
@@ -395,12 +273,6 @@ def test_nothing_is_compared_on_a_build_that_is_not_optimised(
     found = optimised_python.refusal(compared=compared, told_to=told_to)
     assert (found is not None) is refused
     assert found is None or "--any-python" in found
-
-
-def test_an_optimised_build_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(interpreter, "own", lambda: True)
-    optimised_python.use(tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_last_release_is_a_tag_or_recorded(
@@ -431,14 +303,6 @@ def test_compiled_modules_of_a_release_take_the_place_of_its_sources(
     assert compiled == [f"{tmp_path}/actors/kernel"]
 
 
-@pytest.mark.system
-def test_a_directory_is_run_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "cli").mkdir()
-    (tmp_path / "cli" / "main.py").write_text("")
-    with released_version.checked_out(str(tmp_path), tmp_path):
-        assert Released.root == tmp_path
-
-
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A clone of one commit, tagged v0.1.0, in the place of this one."""
@@ -459,13 +323,3 @@ def test_a_commit_is_checked_out_separately(clone: Path, tmp_path: Path) -> None
         assert (Released.root / "cli" / "main.py").read_text() == "released\n"
         assert Released.root != clone
     assert not Released.root.exists()
-
-
-@pytest.mark.system
-@pytest.mark.usefixtures("clone")
-def test_a_missing_commit_is_named(tmp_path: Path) -> None:
-    with (
-        pytest.raises(BenchError, match=r"v9 is neither a directory .* --beside mosquitto,nats"),
-        released_version.checked_out("v9", tmp_path),
-    ):
-        pass

@@ -1,15 +1,11 @@
-from __future__ import annotations
-
 import functools
 import importlib.util
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 
 @pytest.fixture(scope="module")

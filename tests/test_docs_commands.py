@@ -1,7 +1,5 @@
 """The commands and settings in the pages exist, with the options and values that they name."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import tomllib
@@ -118,20 +116,6 @@ def test_commands_of_a_page_are_accepted(page: Path) -> None:
         command: reason for command in block_commands(text) if (reason := problem(command))
     } | {span: reason for span in _INLINE.findall(text) if (reason := inline_problem(span))}
     assert wrong == {}
-
-
-def test_wrong_commands_are_noticed() -> None:
-    text = (
-        "a\n\n    $ foldmq sesions ls\n\n"
-        "```sh\nfoldmq log --sessoin x | cat\nfoldmq serve \\\n  --lisen x &\n```\n"
-    )
-    commands = block_commands(text)
-    assert commands == ["sesions ls", "log --sessoin x", "serve    --lisen x"]
-    assert all(problem(command) for command in commands)
-    assert problem("sessions ls --match 'a*'") is None
-    assert inline_problem("sessions ls --matsch x") == "no option --matsch"
-    assert inline_problem("sessions list") == "no command list"
-    assert inline_problem("sessions ls --match") is None
 
 
 _TOML = re.compile(r"(?ms)^```toml\n(.*?)^```")

@@ -1,7 +1,5 @@
 """The documentation as a site: it builds without a warning, and users' pages stay short."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

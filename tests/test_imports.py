@@ -127,51 +127,6 @@ def test_spark_is_loaded_for_its_jobs_alone() -> None:
     assert not found
 
 
-@pytest.mark.parametrize(
-    ("package", "source"),
-    [
-        ("protocol", "import asyncio"),
-        ("protocol", "from nats.aio.client import Client"),
-        ("protocol", "def f():\n    import eventstore.format.records"),
-        ("projections", "from time import monotonic"),
-        ("projections", "if True:\n    from actors import auth"),
-        ("eventstore", "import projections"),
-        ("actors", "from cli.settings.settings import Settings"),
-        ("actors", "from . import auth"),
-        ("actors", "import spark.tables.log"),
-        ("spark", "from actors.maintenance.state_digests import digest"),
-        ("projections", "from spark.tables.log import Log"),
-    ],
-)
-def test_a_wrong_import_is_found(package: str, source: str) -> None:
-    assert violations(package, source)
-
-
-@pytest.mark.parametrize(
-    ("package", "source"),
-    [
-        ("cli", "from actors import auth\nimport asyncio"),
-        ("actors", "import asyncio\nimport pykka\nfrom projections.state.session import evolve"),
-        ("projections", "from eventstore.format.events import Event"),
-        ("spark", "import asyncio\nimport pyspark\nfrom projections.state.session import evolve"),
-        ("cli", "from spark.runtime.session import spark_session"),
-        ("protocol", "import struct\nfrom protocol.errors import FoldmqError"),
-    ],
-)
-def test_a_right_import_passes(package: str, source: str) -> None:
-    assert not violations(package, source)
-
-
-def test_no_test_module_imports_another() -> None:
-    found = [
-        f"{module.relative_to(ROOT)}: {line.strip()}"
-        for module in TESTS
-        for line in re.findall(r"(?m)^ *(?:from|import) .*", module.read_text("utf-8"))
-        if re.search(r"\btest_(?!utils\b)\w", line)
-    ]
-    assert not found
-
-
 def test_shared_test_code_exists_once() -> None:
     """A helper module has a name of its own, and so has what waits or finds a port."""
     helpers = [module for module in TESTS if not module.name.startswith(("test_", "__init__"))]
@@ -221,8 +176,6 @@ def test_no_cancellation_is_lost_in_wait_for(package: str) -> None:
 
 MAX_PACKAGES = 50
 """Packages inside the top-level ones."""
-MAX_BENCH_MODULES = 12
-"""Modules of a package of the benchmark, besides its ``__init__``."""
 GROWTH = 1.05
 """How far a package may exceed its budget before that is a decision: a change of the budget."""
 BUDGETS: dict[str, int] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"][
@@ -392,59 +345,7 @@ def test_the_broker_is_imported_where_it_is_put_together() -> None:
     }
 
 
-# ----------------------------------------------------------------- the benchmark
-
 BENCH = sorted((ROOT / "bench").rglob("*.py"))
-
-
-@functools.cache
-def _bench_order() -> list[str]:
-    """Return the packages of the benchmark in the order that its docstring gives."""
-    said = ast.get_docstring(ast.parse((ROOT / "bench" / "__init__.py").read_text("utf-8"))) or ""
-    return re.findall(r"(?m)^([a-z]+)  ", said)
-
-
-def wrong_in_bench(package: str, source: str) -> list[str]:
-    """Return the imports of programs, and of packages of the benchmark that come later."""
-    order = _bench_order()
-    allowed = order[: order.index(package) + 1] if package else order
-    modules = (module.split(".") for _, module in imported(source))
-    return [
-        ".".join(parts)
-        for parts in modules
-        if parts[0] == "bench" and (len(parts) == 1 or parts[1] not in allowed)
-    ]
-
-
-def test_the_packages_of_the_benchmark_import_one_way() -> None:
-    folders = {file.parent for file in BENCH}
-    assert {folder.name for folder in folders} == {"bench", *_bench_order()}
-    found = {
-        str(file.relative_to(ROOT)): wrong
-        for file in BENCH
-        for package in ["" if file.parent.name == "bench" else file.parent.name]
-        if (wrong := wrong_in_bench(package, file.read_text("utf-8")))
-    }
-    assert found == {}
-
-
-def test_the_packages_of_the_benchmark_are_small() -> None:
-    modules = Counter(file.parent.name for file in BENCH if file.name != "__init__.py")
-    assert {name: count for name, count in modules.items() if count > MAX_BENCH_MODULES} == {}
-
-
-@pytest.mark.parametrize(
-    ("package", "source", "wrong"),
-    [
-        ("brokers", "from bench.measuring.rows import Row", True),
-        ("measuring", "from bench.brokers.broker_processes import ROOT", False),
-        ("loads", "from bench import run", True),
-        ("loads", "import bench.run", True),
-        ("", "from bench.attacks.attacks import ATTACKS", False),
-    ],
-)
-def test_a_wrong_import_in_the_benchmark_is_found(package: str, source: str, wrong: bool) -> None:
-    assert bool(wrong_in_bench(package, source)) == wrong
 
 
 # --------------------------------------------------------------- where names come from
@@ -490,18 +391,6 @@ def test_a_name_is_imported_from_the_module_that_defines_it() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(
-    ("source", "wrong"),
-    [
-        ("from cli.logs.broker_client import LiveBroker", False),
-        ("from cli.web.pages.server import Path", False),
-        ("from actors.session.session import SessionState", True),
-    ],
-)
-def test_an_import_from_elsewhere_is_found(source: str, wrong: bool) -> None:
-    assert bool(from_elsewhere(source)) == wrong
-
-
 @pytest.mark.system
 def test_packages_of_spark_are_lazy() -> None:
     """Spark imports the data source for each plan: numbers and Parquet take long to import."""
@@ -516,36 +405,3 @@ def test_packages_of_spark_are_lazy() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == "[]"
-
-
-@pytest.mark.system
-def test_help_loads_neither_nats_nor_numbers() -> None:
-    heavy = ("aiohttp", "nats", "numpy", "pyarrow", "pykka", "pyspark", "textual")
-    code = f"import sys, cli.main\nprint([name for name in {heavy!r} if name in sys.modules])"
-    found = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == "[]"
-
-
-def test_a_cycle_is_found() -> None:
-    edges = [
-        ("cli.main", "cli.serve.service"),
-        ("cli.serve.banner", "cli.common.text"),
-        ("cli.common.text", "cli.settings.settings"),
-    ]
-    assert in_cycles(edges) == []
-    back = ("cli.common.units", "cli.serve.banner")
-    assert in_cycles([*edges, back]) == [back, edges[1]]
-
-
-def test_a_cycle_of_modules_is_found() -> None:
-    sources = {
-        "a.one": "from a.two import x",
-        "a.two": "if TYPE_CHECKING:\n    from a.three import y",
-        "a.three": "",
-        "b.four": "from a.one import z",
-    }
-    assert in_module_cycles("a", sources) == []
-    sources["a.three"] = "from a.two import Z"
-    assert in_module_cycles("a", sources) == [("a.three", "a.two"), ("a.two", "a.three")]

@@ -1,7 +1,5 @@
 """The auth callout: requests, answers, and logins without an answer."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Methods of enhanced authentication: decisions, the login backoff, the auth callout."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

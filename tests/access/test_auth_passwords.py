@@ -1,7 +1,5 @@
 """Password files: admitted users, the cost of a check, and refused lines."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """SCRAM-SHA-256: keys, messages, and unknown users."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 

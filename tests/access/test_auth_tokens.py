@@ -1,7 +1,5 @@
 """Tokens as passwords: their users, and the errors that invalidate them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import subprocess

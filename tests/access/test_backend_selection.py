@@ -1,7 +1,5 @@
 """Selection of the backend that decides on a login, and the effect on the login backoff."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter

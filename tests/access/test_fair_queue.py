@@ -1,7 +1,5 @@
 """The fair queue: turns, shared work, and the worker threads."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

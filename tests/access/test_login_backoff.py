@@ -1,7 +1,5 @@
 """The login backoff: the locked-out users and addresses, and the duration."""
 
-from __future__ import annotations
-
 import pytest
 from harness.anonymous import Anonymous
 from harness.manual_clock import ManualClock

@@ -1,13 +1,12 @@
 """Permissions, compared with a reading of them that is too simple to be wrong."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import re
 import weakref
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection
+from typing import NamedTuple
 
 import pytest
 from harness.examples import examples
@@ -18,9 +17,6 @@ from actors.access import rules as rules_module
 from actors.access.filter_index import TOO_MANY, FilterError, Filters, NameValues, parse_filter
 from actors.access.name_patterns import NameSet, matches_pattern
 from actors.access.rules import Permissions, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 
 def matches(topic_filter: str, topic: str) -> bool:

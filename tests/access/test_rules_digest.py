@@ -1,7 +1,5 @@
 """The digest of permissions depends on the rules, not on their text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The permission file: its meaning, and a line for each of its errors."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from textwrap import dedent

@@ -1,7 +1,5 @@
 """Passive sessions are activated in steps."""
 
-from __future__ import annotations
-
 from itertools import count
 
 import pytest

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pytest
 
@@ -17,9 +18,6 @@ from eventstore.errors import BadNatsOptions, NatsUnavailable
 from eventstore.log.message_store import StoredMessages
 from eventstore.nats.connection import ConnectionOptions
 from protocol.nats.mapping import Mapping
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ACCESS = ConnectionOptions(urls=("nats://h",))
 TROUBLE = RuntimeError("made up")

@@ -4,10 +4,8 @@ The model of a server processes its input one command at a time, and messages ar
 point in between.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import pytest
 from harness.examples import examples
@@ -19,11 +17,7 @@ from actors.bridge.interest import Interest
 from actors.limits.bridge_options import BridgeOptions
 from eventstore.nats.batch_transport import NatsMessage
 from protocol.nats.mapping import Mapping
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from protocol.nats.mapping import Mapping as SubjectMapping
+from protocol.nats.mapping import Mapping as SubjectMapping
 
 
 class Server:

@@ -1,8 +1,6 @@
 """Properties at the bridge: headers for NATS, remaining expiry, response topics."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from harness.bridgewire import Wire
@@ -30,9 +28,6 @@ from protocol.mqtt.message_properties import (
 from protocol.nats.headers import constant_part, parse_headers
 from protocol.nats.mapping import Mapping
 from protocol.nats.property_headers import property_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 INBOX = b"_INBOX.us."
 NOW = 1_700_000_000

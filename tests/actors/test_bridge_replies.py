@@ -1,7 +1,5 @@
 """Requests from NATS that MQTT clients may answer: time limit of a minute, and reply tokens."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,8 +1,6 @@
 """The bridge from MQTT to NATS: batches of many topics, and release by the gate."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import pytest
 from harness.bridgewire import Wire
@@ -15,9 +13,6 @@ from actors.bridge.topic_flow import OutgoingMessages, TopicFlow
 from actors.limits.bridge_options import BridgeOptions
 from eventstore.log.message_store import StoredMessages
 from protocol.nats.mapping import Mapping
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 MANY = 3000
 MAX = 1024 * 1024

@@ -1,7 +1,5 @@
 """Timers, driven by a manual clock."""
 
-from __future__ import annotations
-
 import heapq
 
 import pytest

@@ -1,9 +1,7 @@
 """Deliveries to clients at level 5: identifiers, RETAIN, and their bounds."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,9 +12,6 @@ from projections.state.session import SessionState, evolve
 from protocol.mqtt.packets import ConnectProperties
 from protocol.mqtt.publish_encoder_v5 import AliasNumbers, PacketVariant, prepare_publishes
 from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def subscribe(

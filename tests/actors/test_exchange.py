@@ -1,7 +1,5 @@
 """QoS 0 batches between brokers, and the order of retained messages of several logs."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

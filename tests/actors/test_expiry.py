@@ -1,7 +1,5 @@
 """The expiry buckets: each name is due at its time, and not before."""
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Callable

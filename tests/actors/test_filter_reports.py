@@ -1,9 +1,8 @@
 """Reports of filters between the bridges of several logs: how NATS is asked to confirm them."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import pytest
@@ -12,9 +11,6 @@ from harness.manual_clock import ManualClock
 from actors.bridge.filter_reports import FilterReports
 from actors.bridge.interest import TopicHomes
 from actors.kernel.clock import Timers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CHANGES, ALL = 1, 2
 """Kinds of reports."""

@@ -1,7 +1,5 @@
 """Which reads wait for each other."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The kernel: pykka's actors on an event loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from types import TracebackType

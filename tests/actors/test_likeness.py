@@ -1,7 +1,5 @@
 """Names that nearly match one that does not exist."""
 
-from __future__ import annotations
-
 import pytest
 
 from actors.inspection.requests import NameSimilarity

@@ -1,10 +1,9 @@
 """Reports about the members of shared subscriptions are made and applied in steps."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Coroutine
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -15,9 +14,6 @@ from actors.exchange import member_reports, shared_parts
 from actors.exchange.member_reports import MemberReports
 from actors.exchange.shared_parts import SharedParts
 from actors.routing.shared_groups import SharedGroups
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
 
 LOGS = ["a", "b"]
 GROUPS = [f"$share/g{number}/t" for number in range(6)]

@@ -1,16 +1,12 @@
 """The outbox of the bridge: one task at a time reads the log."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.bridge.outbox import Outbox
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 LAST = 4
 """The last record of the log."""

@@ -1,7 +1,5 @@
 """Wildcard patterns: the bounds on the cost of a match."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

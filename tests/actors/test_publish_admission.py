@@ -1,13 +1,13 @@
 """Admission: what happens to each message of a packet, and in which order the rules apply."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.access.rules import TopicAcl
 from actors.session.decisions.publish_admission import (
     PublishRules,
     admit,
@@ -16,11 +16,6 @@ from actors.session.decisions.publish_admission import (
     refused_topic,
 )
 from protocol.mqtt.packets import Publishes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from actors.access.rules import TopicAcl
 
 IS_TEXT = b"\x01\x01"
 DENIED, BROKEN, INVALID_TOPIC = 0x87, 0x99, 0x90

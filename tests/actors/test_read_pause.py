@@ -1,7 +1,5 @@
 """Reasons to pause reading."""
 
-from __future__ import annotations
-
 from actors.node.read_pause import ReadPause
 
 

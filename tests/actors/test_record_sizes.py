@@ -4,8 +4,6 @@ All bounds of an event at once: names of 65 535 characters that JSON writes as s
 columns as long as they get, integers as large as they get and in no order.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The router: from a topic to its receivers."""
 
-from __future__ import annotations
-
 import pytest
 
 from actors.routing import routes

@@ -1,7 +1,5 @@
 """The choice of the member of a shared subscription for each message: pure decisions."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Sockets of clients that leave at the same moment are closed some at a time."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import cast
 

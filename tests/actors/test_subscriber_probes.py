@@ -4,11 +4,9 @@ The model of a server processes its input one command at a time, and its answers
 time, so that subscriptions begin and end at every point in between.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import pytest
 from harness.examples import examples
@@ -20,9 +18,6 @@ from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.topic_flow import OutgoingMessages, TopicFlow
 from eventstore.log.message_store import StoredMessages
 from protocol.nats.headers import parse_headers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 INBOX = b"_INBOX.us."
 NODE = "n1"

@@ -1,7 +1,5 @@
 """How many subscriptions each owner has, and may have."""
 
-from __future__ import annotations
-
 from actors.routing.router import SubscriptionQuota
 
 

@@ -1,7 +1,5 @@
 """The home of a topic, and the messages that brokers of several logs send each other."""
 
-from __future__ import annotations
-
 import pytest
 
 from actors.bridge.interest import TopicHomes, topic_header

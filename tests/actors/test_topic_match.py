@@ -1,9 +1,6 @@
 """Matching a topic in steps, between which subscriptions change."""
 
-from __future__ import annotations
-
 from itertools import count
-from typing import TYPE_CHECKING
 
 import pytest
 from harness.examples import examples
@@ -13,11 +10,9 @@ from hypothesis import strategies as st
 from actors.routing import router as router_module
 from actors.routing import routes
 from actors.routing.router import Router
+from actors.routing.subscriber import Subscriber
+from actors.routing.topic_match import Receivers
 from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED
-
-if TYPE_CHECKING:
-    from actors.routing.subscriber import Subscriber
-    from actors.routing.topic_match import Receivers
 
 FILTERS = ["a/b", "a/+", "+/b", "a/#", "#", "x"]
 OPTIONS = [0, NO_LOCAL, RETAIN_AS_PUBLISHED]

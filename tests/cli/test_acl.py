@@ -1,16 +1,11 @@
 """``foldmq acl check``: its output and its exit codes."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from harness import forkserver
 from harness.broker import environment
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.system
 

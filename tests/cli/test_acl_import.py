@@ -1,7 +1,5 @@
 """``foldmq acl import``: the rules of Mosquitto's acl_file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

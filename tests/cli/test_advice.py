@@ -1,7 +1,5 @@
 """The sentences about problems in ``foldmq doctor`` and on the page of problems."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``foldmq spark archive``: its messages and exit codes."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Secrets that are removed from the arguments, and the place where they are kept."""
 
-from __future__ import annotations
-
 import pytest
 
 from cli.program.argv_secrets import without_secrets

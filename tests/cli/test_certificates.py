@@ -1,11 +1,10 @@
 """Certificates and credentials with an end: what is read of them, and what is said about it."""
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -14,14 +13,10 @@ from harness.broker import environment
 from harness.certs import Authority
 
 from actors.inspection.status_metrics import METRICS
+from cli.commands.advice import Advice
 from cli.commands.certificate_advice import advise_on_certificates
 from cli.serve.certificates import read_certificates, with_files
 from cli.settings.settings import Settings, load_settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cli.commands.advice import Advice
 
 DAY_MS = 86_400_000
 

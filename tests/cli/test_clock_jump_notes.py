@@ -1,10 +1,9 @@
 """Commands about a log whose clock jumped correct the times of states, or name the jumps."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from harness.logs import BEGIN_MS, LogBuilder
@@ -12,6 +11,7 @@ from harness.logs import BEGIN_MS, LogBuilder
 from cli.commands.verify_log import _verify
 from cli.logs.point_resolution import jump_notes
 from eventstore.display import clock
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     MessagePublished,
     Queued,
@@ -20,22 +20,15 @@ from eventstore.format.events import (
     Subscribed,
 )
 from eventstore.format.node_events import BrokerStopped, MessagesCarried
-from eventstore.format.positions import position
-from eventstore.format.records import decode_record
+from eventstore.format.positions import Run, position
+from eventstore.format.records import Record, decode_record
 from eventstore.format.stored_properties import expiry_ms
+from eventstore.reading.log_source import LogSource
 from projections.audit.log_verifier import LogVerifier
 from projections.past.comparison import SESSION, Difference
 from projections.past.divergence import Divergence, find_divergences
 from projections.past.event_text import event_object, words
 from projections.state.node_state import NodeState
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Run
-    from eventstore.format.records import Record
-    from eventstore.reading.log_source import LogSource
 
 DAY_MS = 86_400_000
 ENDS = 1_800_000_000

@@ -1,8 +1,6 @@
 """The certificates of nodes: checked at the start, and compared with those of other nodes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from harness.certs import Authority, Pair
@@ -10,9 +8,6 @@ from harness.certs import Authority, Pair
 from cli.serve.edge_factory import cluster_authorities
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def settings(pair: Pair, authority: Authority) -> Settings:

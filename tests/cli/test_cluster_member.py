@@ -1,21 +1,17 @@
 """What a leader does about requests to hand over."""
 
-from __future__ import annotations
-
 import signal
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import orjson
 
 from actors.kernel.clock import SystemClock
 from cli.serve.cluster_member import ClusterMember
+from cli.serve.log_store import Store
 from cli.serve.service import Service
 from cli.settings.settings import Settings
 from cluster.status import NodeStatus, Role
-
-if TYPE_CHECKING:
-    from cli.serve.log_store import Store
 
 
 def _member() -> ClusterMember:

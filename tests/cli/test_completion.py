@@ -1,7 +1,5 @@
 """Shell completion: the candidates for the last word."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

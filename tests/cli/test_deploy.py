@@ -1,7 +1,5 @@
 """The unit, the image, the dashboard and the alerts match the broker."""
 
-from __future__ import annotations
-
 import fnmatch
 import importlib.util
 import itertools

@@ -3,8 +3,6 @@
 Docker and Kubernetes are not needed: Helm renders the chart, and schemas check what it renders.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """The words of ``foldmq diff`` and of the page for the changes of a session."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

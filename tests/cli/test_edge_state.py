@@ -1,18 +1,14 @@
 """What the main process of a node with several logs says of them, and how it hears of leaders."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Coroutine
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simulation.world import simulate
 
 from cli.serve.partitioned_node import EdgeState
 from cluster.status import NodeStatus, Role
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
 
 
 class Edge:

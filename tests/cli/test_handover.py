@@ -1,7 +1,5 @@
 """The main process of several passes each connection to the process of its client, in order."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,18 +1,19 @@
 """``foldmq replay`` and ``foldmq diff`` with MQTT 5."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import SessionOpened, Subscribed, WillArmed
 from eventstore.format.positions import position
 from projections.past.replay import Origins
 from projections.state.node_state import NodeState
-from projections.views.differences import diff_object, session_diff, session_facts, state_facts
-
-if TYPE_CHECKING:
-    from projections.views.differences import StateFacts
+from projections.views.differences import (
+    StateFacts,
+    diff_object,
+    session_diff,
+    session_facts,
+    state_facts,
+)
 
 
 def opened(expiry: int) -> SessionOpened:

@@ -1,11 +1,10 @@
 """``foldmq import``: the settings, sessions and retained messages of other brokers."""
 
-from __future__ import annotations
-
 import contextlib
 import struct
 import tomllib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from harness import forkserver
@@ -20,10 +19,6 @@ from cli.migration.mosquitto_settings import import_mosquitto_settings
 from cli.migration.nats_settings import import_nats_settings
 from eventstore.format.positions import position
 from projections.state.waiting_queue import WaitingQueue, waiting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NEVER = 0xFFFFFFFF
 NOW = 1_800_000_000

@@ -1,19 +1,15 @@
 """Commands about several logs go on with the others when one of them fails."""
 
-from __future__ import annotations
-
 import contextlib
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cli.commands import verify_log, verify_state
 from cli.logs.logs import IncompleteLogs, Logs
 from eventstore.errors import CutMeanwhile, NatsUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 FLAGS: Any = None
 

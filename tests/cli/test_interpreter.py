@@ -1,7 +1,5 @@
 """The message about how Python was built, and the choice of Python by ``make``."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,10 +1,9 @@
 """The addresses of listeners are checked before anything is started."""
 
-from __future__ import annotations
-
 import os
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,10 +11,6 @@ from structlog.testing import capture_logs
 from cli.serve.listener_factory import Listeners
 from cli.settings.settings import Settings, load_settings
 from cli.settings.socket_binding import ListenError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.system
 

@@ -1,17 +1,12 @@
 """The default of ``keep_bytes``: bounded by the disk, without loss of what a log already has."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cli.serve.log_bound import log_bound
 from cli.settings.settings import Settings
 from eventstore.datadir import DataDir
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB

@@ -1,14 +1,15 @@
 """The brokers of several logs, queried together: answers are combined, missing ones are
 reported."""
 
-from __future__ import annotations
-
 import contextlib
 import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
+from nats.aio.client import Client
 
 from cli.commands import actor_list, bulk_change, remove
 from cli.commands.actor_list import LOG_COLUMN, fetch, gather, gather_top
@@ -23,12 +24,6 @@ from cli.logs.source_flags import SourceFlags
 from eventstore.errors import UsageError
 from eventstore.format.positions import position
 from eventstore.partitions import partition_names, partition_of
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
-    from nats.aio.client import Client
 
 LOGS = partition_names("n", 3)
 Answers = dict[str, Any]

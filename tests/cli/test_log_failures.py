@@ -1,7 +1,5 @@
 """The errors of some of several logs: each names its log, and the worst one decides."""
 
-from __future__ import annotations
-
 import pytest
 
 from cli.logs.logs import IncompleteLogs, Logs

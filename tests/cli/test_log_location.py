@@ -1,21 +1,16 @@
 """The logs that a command reads, by its settings."""
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from nats.aio.client import Client
 
 from cli.commands.node_list import cluster_access
 from cli.logs.source import find_location
 from cli.logs.source_flags import SourceFlags
 from cli.settings.log_settings import load_log_settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nats.aio.client import Client
 
 
 async def streams(settings: dict[str, Any], flags: SourceFlags) -> list[str]:

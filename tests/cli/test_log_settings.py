@@ -1,7 +1,5 @@
 """The settings for the location of the log: the reader without pydantic equals the one with it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

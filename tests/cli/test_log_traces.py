@@ -1,10 +1,9 @@
 """The trace of a topic in several logs: one order, and logs whose broker goes away and is back."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import pytest
 
@@ -14,9 +13,6 @@ from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.source_flags import SourceFlags
 from cli.logs.trace_client import LogTraces, Portion, open_traces
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 LOGS = ["n-p0", "n-p1"]
 TOPIC = {"topic": "a/+"}

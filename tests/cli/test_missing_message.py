@@ -1,9 +1,8 @@
 """The answer of ``foldmq why`` where the log has no message."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import pytest
 from harness.logs import LogBuilder
@@ -18,15 +17,10 @@ from eventstore.format.events import (
     WillArmed,
 )
 from eventstore.format.positions import MAX_INDEX, position
-from eventstore.format.records import decode_record
+from eventstore.format.records import Record, decode_record
 from eventstore.reading.log_index import LogIndex
+from eventstore.reading.log_source import LogSource
 from projections.past.missing_message import explain_no_message
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from eventstore.format.records import Record
-    from eventstore.reading.log_source import LogSource
 
 
 class HeldSource:

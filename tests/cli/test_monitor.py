@@ -1,7 +1,5 @@
 """The HTTP server for operators, in the process of the test: access, requests, time limits."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

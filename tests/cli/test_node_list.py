@@ -1,7 +1,5 @@
 """What ``foldmq nodes`` and ``foldmq nodes move`` want to know of the cluster."""
 
-from __future__ import annotations
-
 import pytest
 
 from cli.commands.node_list import cluster_access, rows

@@ -1,7 +1,5 @@
 """Notifications to systemd: a socket of the test plays the service manager."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

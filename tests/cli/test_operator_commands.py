@@ -1,7 +1,5 @@
 """The parts of the operator's commands that need no broker: tables, tree, requests, portions."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

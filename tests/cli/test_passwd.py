@@ -1,7 +1,5 @@
 """``foldmq passwd``: users are created, changed, deleted, listed and imported."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import fcntl

@@ -1,11 +1,9 @@
 """The main process passes the bytes of each client to the process of its session."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 from harness import packets as p
@@ -16,9 +14,6 @@ from actors.limits.limit_options import LimitOptions
 from cli.serve.process_edges import ProcessEdges
 from cluster.client_header import MAGIC, NONCE_SIZE, PeerAnswer, decode_client
 from eventstore.partitions import partition_of
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.system
 

@@ -1,7 +1,5 @@
 """The end of a command's process: nothing that is to happen at exit is left out."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

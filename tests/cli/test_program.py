@@ -1,7 +1,5 @@
 """The program around the commands: plain values, colours, sections of help pages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

@@ -1,20 +1,16 @@
 """``foldmq pseudonym``: for a data directory, and for the key of a cluster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from actors.connection.pseudonyms import pseudonym
 from cli.serve.auth_factory import pseudonym_key, pseudonym_of
 from cli.settings.setting_sources import ConfigError
+from cli.settings.settings import Settings
 from eventstore.datadir import DataDir
-
-if TYPE_CHECKING:
-    from cli.settings.settings import Settings
 
 
 def settings(**given: Any) -> Settings:

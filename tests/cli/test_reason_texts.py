@@ -1,14 +1,13 @@
 """Screens give reasons in sentences, and colours on a terminal only."""
 
-from __future__ import annotations
-
 import asyncio
 import html
 import io
 import re
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness.logs import LogBuilder
@@ -23,6 +22,7 @@ from cli.logs.log_brokers import LogBrokers
 from cli.top.columns import ACTORS
 from cli.web.pages.render import environment
 from eventstore.display import clock
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Delivered,
@@ -43,11 +43,6 @@ from projections.past.log_stories import LogStory
 from projections.past.story_builder import StoryBuilder
 from projections.past.topic_lookup import MessageTopics
 from projections.views.session_text import connection_lines, history_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from eventstore.format.event_parsing import Event
 
 ESCAPE = re.compile(r"\x1b\[(\d+)m(.*?)\x1b\[0m")
 

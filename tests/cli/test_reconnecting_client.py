@@ -1,23 +1,17 @@
 """The lasting connection to a broker that `top` and the web page share."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import pytest
 
 from cli.logs import reconnecting_client
-from cli.logs.broker_client import NoAnswer, NoLiveBroker, Refused
+from cli.logs.broker_client import LiveBroker, NoAnswer, NoLiveBroker, Refused
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.reconnecting_client import ReconnectingClient
 from eventstore.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from cli.logs.broker_client import LiveBroker
 
 
 class Broker:

@@ -1,11 +1,10 @@
 """SIGHUP: after any error in a reload, the next SIGHUP is still handled."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,9 +12,6 @@ from structlog.testing import capture_logs
 from cli.serve.service import Service
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings, load_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class FakeServiceManager:

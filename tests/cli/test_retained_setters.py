@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, cast
 
 from harness.logs import LogBuilder
 
@@ -13,12 +14,7 @@ from cli.web.pages.session_at import describe_setters
 from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import RetainedSnapshot
 from eventstore.format.positions import position
-from eventstore.format.records import decode_record
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
-    from eventstore.format.records import Record
+from eventstore.format.records import Record, decode_record
 
 
 class _Held:

@@ -1,15 +1,13 @@
 """``foldmq spark`` before Spark starts: flags, Java, PySpark, and the meaning of Spark's errors."""
 
-from __future__ import annotations
-
 import errno
 import importlib.util
 import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from harness import forkserver
@@ -28,9 +26,6 @@ from spark.runtime.errors import NoJava, NoSpark, OutOfDisk, SparkError, install
 from spark.runtime.java import find_java
 from spark.runtime.marked_errors import MarkedError, SparkFailure
 from spark.runtime.session import is_local, require_pyspark
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 pytestmark = pytest.mark.system
 

@@ -1,7 +1,5 @@
 """The tables of `foldmq spark rebuild`, for rows in Spark's form."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -19,8 +20,6 @@ from cli.top.top_app import TEXT, Top
 from cli.top.watched_broker import ACTORS_ASKED, TopQueries
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
     from textual.pilot import Pilot
 
 pytestmark = pytest.mark.slow

@@ -1,7 +1,5 @@
 """The rates of ``foldmq top``, and their format: pure functions."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from typing import Any

@@ -1,7 +1,5 @@
 """Lines of a live trace as text: readable, and safe whatever names clients choose."""
 
-from __future__ import annotations
-
 import base64
 import re
 from typing import Any

@@ -1,15 +1,14 @@
 """The broker's log when its reader stops reading, goes away, or never was there."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import pytest
 from harness import forkserver
@@ -17,9 +16,6 @@ from harness.broker import environment, foldmq, free_port
 from harness.waiting import until
 
 from cli.common.logging_setup import UnblockedStream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.system
 

@@ -1,14 +1,9 @@
 """The digest of users in the log changes with their files, and reveals nothing of them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cli.serve.auth_factory import users_digest
 from cli.settings.settings import Settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRET = b"s" * 32
 

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import re
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
@@ -18,16 +19,12 @@ from cli.web.svg_charts import WIDTH, day_charts
 from cli.web.time_axis import TimeWindow, mark_row, ticks, window_within
 from cli.web.timeline_marks import MARK_LABELS, Mark, Marks, mark_kind
 from cli.web.topic_activity import MAX_TOPICS, TopicActivity
+from cli.web.web_log_client import WebLogClient
 from eventstore.errors import CorruptLog, NoLog, UsageError
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import MessageDropped, MessagePublished, SessionClosed, SessionOpened
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import encode_record
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from cli.web.web_log_client import WebLogClient
-    from eventstore.format.event_parsing import Event
 
 NOW_MS = 1_800_000_000_000
 HOUR = 60 * MINUTE_MS

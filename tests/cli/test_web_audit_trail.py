@@ -1,7 +1,5 @@
 """The audit trail of the web page: the recorded facts, and the bound on its growth."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
@@ -21,16 +22,11 @@ from cli.web.state_diffs import StateDiff
 from eventstore.display import iso
 from eventstore.format.events import SessionClosed, SessionOpened
 from eventstore.format.node_events import BrokerStopped
-from eventstore.format.records import decode_record
+from eventstore.format.records import Record, decode_record
 from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import LogSource
 from projections.state.node_state import NodeState
 from projections.views.session_view import session_view
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from eventstore.format.records import Record
-    from eventstore.reading.log_source import LogSource
 
 DAY_MS = 86_400_000
 

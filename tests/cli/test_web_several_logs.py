@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
+from nats.aio.client import Client
 
 from cli.logs import reconnecting_client
 from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
@@ -15,7 +17,7 @@ from cli.logs.log_brokers import LogBrokers
 from cli.logs.source_flags import SourceFlags
 from cli.web import web_log_client
 from cli.web.activity import Activity
-from cli.web.activity_reader import ActivityOfLogs, ReadersOfLogs
+from cli.web.activity_reader import ActivityOfLogs, ActivityReader, ReadersOfLogs
 from cli.web.paged_lists import PAGE_ROWS, Listings, Order
 from cli.web.pages.responses import Site
 from cli.web.planned_change import plan_change
@@ -29,12 +31,7 @@ from eventstore.format.records import encode_record as encoded
 from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
     from aiohttp import web
-    from nats.aio.client import Client
-
-    from cli.web.activity_reader import ActivityReader
 
 LOGS = ["n-p0", "n-p1"]
 NOW_MS = 1_800_000_000_000

@@ -1,18 +1,14 @@
 """The audit trail of the web page's tokens: additions to their file, and removals."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.logs.broker_client import NoLiveBroker
 from cli.web import audit_trail
 from cli.web.audit_trail import TokenAudit
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ANN = f"ann view never {'a' * 64}"
 BOB = f"bob operate 2030-01-01T00:00:00Z {'b' * 64}"

@@ -1,7 +1,5 @@
 """Tokens of the web page: their file, roles and expiry, and the commands that create them."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """foldmq without the packages of the extra ``spark``: only ``foldmq spark`` needs them."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

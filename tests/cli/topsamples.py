@@ -1,7 +1,5 @@
 """Sample answers of a broker to ``foldmq top``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 BOUNDS = [0.001, 0.002, 0.004, 0.008, 0.5]

@@ -1,7 +1,5 @@
 """The header with which a node passes a client on: read as written, by the right leader."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 

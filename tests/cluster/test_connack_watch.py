@@ -1,7 +1,5 @@
 """The CONNACK is found wherever the bytes of the leader are cut."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

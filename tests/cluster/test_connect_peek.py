@@ -1,7 +1,5 @@
 """The client identifier in the first bytes of a connection."""
 
-from __future__ import annotations
-
 import pytest
 from harness import packets as p
 from harness.mqtt5_packets import connect as connect_v5

@@ -1,7 +1,5 @@
 """The failure detector: takeover decisions as tables of signs of life and times."""
 
-from __future__ import annotations
-
 import pytest
 
 from cluster.standby import (

@@ -1,11 +1,9 @@
 """The connections of an edge to the leader of a log."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import time
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
@@ -13,11 +11,9 @@ from actors.connection.listener import ListenerOptions
 from cluster import leader_link
 from cluster.client_header import MAGIC, NONCE_SIZE, PeerAnswer
 from cluster.edge_client import ClientStage, EdgeClient, Upstream
+from cluster.edge_listeners import Edges
 from cluster.leader_link import LeaderLink, LeaderPlace
 from cluster.status import NodeStatus, Role
-
-if TYPE_CHECKING:
-    from cluster.edge_listeners import Edges
 
 
 class SilentTransport(asyncio.Transport):

@@ -1,7 +1,5 @@
 """Whether a leader is steady: then it may hand over an idle log."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The leadership check: confidence as tables of known facts and times."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pytest

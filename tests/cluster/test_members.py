@@ -1,7 +1,5 @@
 """The members of a cluster: their roles, their order in a takeover, and their differences."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """The leader's listener for other nodes."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,10 +1,8 @@
 """A following node stops when it is asked to, and says when it cannot follow."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from simulation.loop import SimClock
 from simulation.world import simulate
@@ -13,10 +11,8 @@ from cluster.members import Members
 from cluster.standby import Standby
 from cluster.status import NodeStatus, Role
 from eventstore.errors import LogUnavailable
+from eventstore.log.record_reader import LogTail
 from eventstore.nats.cluster_messages import LeaderAnswer
-
-if TYPE_CHECKING:
-    from eventstore.log.record_reader import LogTail
 
 
 class StubbornFollower:

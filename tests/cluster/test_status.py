@@ -1,7 +1,5 @@
 """Status messages of nodes: decoded as encoded; fields of later versions are ignored."""
 
-from __future__ import annotations
-
 import orjson
 import pytest
 

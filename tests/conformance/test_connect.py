@@ -1,7 +1,5 @@
 """Sections 3.1 and 3.2: CONNECT and CONNACK."""
 
-from __future__ import annotations
-
 import string
 
 import pytest

@@ -1,15 +1,9 @@
 """Section 1.5.3: UTF-8 encoded strings."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from harness import packets as p
+from harness.fixtures import Clients
 from harness.packets import Will
-
-if TYPE_CHECKING:
-    from harness.fixtures import Clients
 
 ILL_FORMED = {
     "surrogate-first": b"\xed\xa0\x80",

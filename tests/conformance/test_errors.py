@@ -1,7 +1,5 @@
 """Section 4.8: a violation ends its own connection, and nothing else."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Chapter 2: the fixed header, remaining length and packet identifiers."""
 
-from __future__ import annotations
-
 import pytest
 from harness import packets as p
 from harness.fixtures import Clients, unique

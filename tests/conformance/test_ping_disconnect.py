@@ -1,15 +1,9 @@
 """Sections 3.12 to 3.14: PINGREQ, PINGRESP and DISCONNECT."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from harness import packets as p
+from harness.fixtures import Clients
 from harness.packets import Pingresp, Will
-
-if TYPE_CHECKING:
-    from harness.fixtures import Clients
 
 
 @pytest.mark.mqtt("MQTT-3.12.4-1")

@@ -1,15 +1,9 @@
 """Section 3.3: PUBLISH, its flags, its topic name and the QoS of deliveries."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from harness import packets as p
+from harness.fixtures import Clients
 from harness.packets import Puback, Pubcomp, Publish, Pubrec
-
-if TYPE_CHECKING:
-    from harness.fixtures import Clients
 
 QOS = [0, 1, 2]
 

@@ -1,15 +1,9 @@
 """Section 4.3.2: at least once."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from harness import packets as p
+from harness.fixtures import Clients
 from harness.packets import Puback, Publish
-
-if TYPE_CHECKING:
-    from harness.fixtures import Clients
 
 # -------------------------------------------------------- broker as receiver
 

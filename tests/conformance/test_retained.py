@@ -1,18 +1,12 @@
 """Section 3.3.1.3: retained messages."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from harness import packets as p
+from harness.fixtures import Clients
 from harness.packets import Puback, Pubcomp, Publish, Pubrec, Suback
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from harness.fixtures import Clients
-    from harness.rawclient import RawClient
+from harness.rawclient import RawClient
 
 QOS = [0, 1, 2]
 

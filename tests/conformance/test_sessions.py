@@ -1,16 +1,10 @@
 """Session state (3.1.2.4, 4.1), storing (4.5), re-delivery (4.4) and order (4.6)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from harness import packets as p
+from harness.fixtures import Clients
 from harness.packets import Publish, Pubrel
-
-if TYPE_CHECKING:
-    from harness.fixtures import Clients
-    from harness.rawclient import RawClient
+from harness.rawclient import RawClient
 
 
 def offline_session(clients: Clients, client_id: str, *filters: tuple[str, int]) -> None:

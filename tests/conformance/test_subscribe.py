@@ -1,15 +1,9 @@
 """Sections 3.8 and 3.9: SUBSCRIBE and SUBACK."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from harness import packets as p
+from harness.fixtures import Clients
 from harness.packets import Publish, Suback
-
-if TYPE_CHECKING:
-    from harness.fixtures import Clients
 
 INVALID_FILTERS = [
     "a/#/b",

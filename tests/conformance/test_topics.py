@@ -1,15 +1,9 @@
 """Section 4.7: topic names and topic filters."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from harness import packets as p
+from harness.fixtures import Clients
 from harness.packets import Puback, Publish, Suback
-
-if TYPE_CHECKING:
-    from harness.fixtures import Clients
 
 # Filter and topic name, both below a level of the test's own.
 MATCHES = [

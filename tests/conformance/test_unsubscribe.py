@@ -1,15 +1,9 @@
 """Section 3.10: UNSUBSCRIBE and UNSUBACK."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from harness import packets as p
+from harness.fixtures import Clients
 from harness.packets import Publish, Pubrel, Unsuback
-
-if TYPE_CHECKING:
-    from harness.fixtures import Clients
 
 
 @pytest.mark.mqtt("MQTT-3.10.3-2", "MQTT-4.8.0-1")

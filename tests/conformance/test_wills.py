@@ -1,7 +1,5 @@
 """Section 3.1.2.5: will messages."""
 
-from __future__ import annotations
-
 import pytest
 from harness import packets as p
 from harness.fixtures import Clients, unique

@@ -1,15 +1,9 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
+from harness.broker import Broker
 from harness.fixtures import Address, broker, foldmq_only, make_broker, topic
 from harness.mqtt5_rawclient import Clients5
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from harness.broker import Broker
 
 __all__ = ["broker", "clients", "foldmq_only", "make_broker", "own", "topic"]
 

@@ -1,16 +1,10 @@
 """Sections 3.4 to 3.7 and 4.3: acknowledgements, their reason codes, both ways."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from harness import mqtt5_packets as p
 from harness import packets
+from harness.mqtt5_rawclient import Clients5, RawClient5
 from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
-
-if TYPE_CHECKING:
-    from harness.mqtt5_rawclient import Clients5, RawClient5
 
 KEEP = ((p.SESSION_EXPIRY, 100),)
 REASONS = (

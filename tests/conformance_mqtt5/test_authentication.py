@@ -1,27 +1,20 @@
 """Enhanced authentication: AUTH at CONNECT and again (sections 3.15 and 4.12)."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from harness import mqtt5_packets as p
 from harness import packets
+from harness.broker import Broker
 from harness.fixtures import unique
-from harness.mqtt5_packets import AUTH, Answer
+from harness.mqtt5_packets import AUTH, Answer, Properties
+from harness.mqtt5_rawclient import Clients5, RawClient5
 from harness.packets import CONNACK, PUBACK, SUBACK
 from harness.scram import ScramClient
 
 from actors.access.scram import SCRAM_SHA_256, derive_keys, render_keys
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from harness.broker import Broker
-    from harness.mqtt5_packets import Properties
-    from harness.mqtt5_rawclient import Clients5, RawClient5
 
 HASH = "$argon2id$v=19$m=64,t=1,p=1$MTIzNDU2Nzg$MTIzNDU2Nzg5MDEyMzQ1Ng"
 CONTINUE, AGAIN = 0x18, 0x19

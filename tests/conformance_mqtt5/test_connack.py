@@ -1,24 +1,17 @@
 """Section 3.2: CONNACK and its promises."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import argon2
 import pytest
 from harness import mqtt5_packets as p
 from harness import packets
+from harness.broker import Broker
 from harness.fixtures import unique
-from harness.mqtt5_packets import Answer, Will
+from harness.mqtt5_packets import Answer, Properties, Will
+from harness.mqtt5_rawclient import Clients5, RawClient5
 from harness.packets import CONNACK, DISCONNECT, PUBACK, SUBACK
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from harness.broker import Broker
-    from harness.mqtt5_packets import Properties
-    from harness.mqtt5_rawclient import Clients5, RawClient5
 
 KEEP = ((p.SESSION_EXPIRY, 100),)
 

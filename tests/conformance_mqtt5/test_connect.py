@@ -1,7 +1,5 @@
 """Section 3.1: CONNECT."""
 
-from __future__ import annotations
-
 import pytest
 from harness import mqtt5_packets as p
 from harness import packets

@@ -1,15 +1,9 @@
 """Section 1.5: strings and numbers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from harness import mqtt5_packets as p
 from harness.mqtt5_packets import Will
-
-if TYPE_CHECKING:
-    from harness.mqtt5_rawclient import Clients5
+from harness.mqtt5_rawclient import Clients5
 
 ILL_FORMED = {
     "surrogate-first": b"\xed\xa0\x80",

@@ -1,20 +1,14 @@
 """Message Expiry Interval (3.3.2.3.3): live, in queues and retained, for every level."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from harness import mqtt5_packets as p
+from harness.broker import Broker
+from harness.mqtt5_packets import Properties, Publish
+from harness.mqtt5_rawclient import Clients5
 from harness.packets import PUBCOMP, PUBREC, PUBREL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
-    from harness.mqtt5_packets import Properties, Publish
-    from harness.mqtt5_rawclient import Clients5
 
 KEEP = ((p.SESSION_EXPIRY, 1000),)
 OVER = 2.2

@@ -1,21 +1,14 @@
 """Flow control (4.9), Maximum Packet Size (3.1.2.11.4) and order (4.6)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from harness import mqtt5_packets as p
 from harness import packets
-from harness.mqtt5_packets import Publish
+from harness.broker import Broker
+from harness.mqtt5_packets import Properties, Publish
+from harness.mqtt5_rawclient import Clients5, RawClient5
 from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
-    from harness.mqtt5_packets import Properties
-    from harness.mqtt5_rawclient import Clients5, RawClient5
 
 KEEP = ((p.SESSION_EXPIRY, 100),)
 

@@ -6,18 +6,16 @@ import contextlib
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pytest
 from harness import mqtt5_packets as p
 from harness import packets
+from harness.mqtt5_packets import Properties
+from harness.mqtt5_rawclient import Clients5
 from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
+from harness.rawclient import RawClient
 from harness.waiting import until
-
-if TYPE_CHECKING:
-    from harness.mqtt5_packets import Properties
-    from harness.mqtt5_rawclient import Clients5
-    from harness.rawclient import RawClient
 
 NO_LOCAL, AS_PUBLISHED = 0x04, 0x08
 NAMES = ("a", "a/b", "a/c", "d")

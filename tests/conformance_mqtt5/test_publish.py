@@ -1,20 +1,14 @@
 """Section 3.3: PUBLISH, its properties, topic aliases and retained messages."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from harness import mqtt5_packets as p
 from harness import packets
+from harness.broker import Broker
+from harness.mqtt5_packets import Properties
+from harness.mqtt5_rawclient import Clients5
 from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
-    from harness.mqtt5_packets import Properties
-    from harness.mqtt5_rawclient import Clients5
 
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
 KEEP = ((p.SESSION_EXPIRY, 100),)

@@ -1,22 +1,15 @@
 """Session state (3.1.2.4, 3.1.2.11.2, 4.1), DISCONNECT (3.14) and levels side by side."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from harness import mqtt5_packets as p
 from harness import packets
-from harness.mqtt5_packets import Publish, Will
+from harness.broker import Broker
+from harness.mqtt5_packets import Properties, Publish, Will
+from harness.mqtt5_rawclient import Clients5
 from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
-    from harness.mqtt5_packets import Properties
-    from harness.mqtt5_rawclient import Clients5
 
 FOREVER = 0xFFFFFFFF
 

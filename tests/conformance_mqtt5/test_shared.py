@@ -1,7 +1,5 @@
 """Section 4.8.2: shared subscriptions."""
 
-from __future__ import annotations
-
 import pytest
 from harness import mqtt5_packets as p
 from harness.mqtt5_packets import Publish

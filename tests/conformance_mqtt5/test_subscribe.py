@@ -1,21 +1,15 @@
 """Sections 3.8 to 3.11: SUBSCRIBE and UNSUBSCRIBE, their options and their answers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from harness import mqtt5_packets as p
 from harness import packets
+from harness.broker import Broker
 from harness.fixtures import unique
 from harness.mqtt5_packets import Answer, Publish
 from harness.mqtt5_rawclient import Clients5, RawClient5
 from harness.packets import PUBCOMP, PUBREC, PUBREL, SUBACK, UNSUBACK
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
 
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
 NO_LOCAL, AS_PUBLISHED, IF_NEW, NEVER = 0x04, 0x08, 0x10, 0x20

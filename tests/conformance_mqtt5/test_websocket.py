@@ -1,22 +1,15 @@
 """Chapter 6: MQTT over WebSocket."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 from harness import mqtt5_packets as p
 from harness import packets
-from harness.broker import free_port
+from harness.broker import Broker, free_port
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as dial
 from websockets.typing import Subprotocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from harness.broker import Broker
 
 
 @pytest.fixture

@@ -1,20 +1,13 @@
 """Wills: their properties, their delay, and the end of the delay (3.1.2.5, 3.1.3.2)."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from harness import mqtt5_packets as p
-from harness.mqtt5_packets import Will
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
-    from harness.mqtt5_packets import Properties
-    from harness.mqtt5_rawclient import Clients5
+from harness.broker import Broker
+from harness.mqtt5_packets import Properties, Will
+from harness.mqtt5_rawclient import Clients5
 
 PROPERTIES: Properties = (
     (p.PAYLOAD_FORMAT, 1),

@@ -1,13 +1,13 @@
 """NATS clients for the tests of the bridge: nats-py without its event loop, and a bare socket."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
 
 import nats
@@ -15,15 +15,9 @@ from harness import packets
 from harness.broker import Broker, free_port
 from harness.fixtures import Clients, unique
 from harness.packets import Publish, Suback
-from harness.rawclient import TIMEOUT
+from harness.rawclient import TIMEOUT, RawClient
 from harness.waiting import until
 from nats.errors import NoRespondersError
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
-    from pathlib import Path
-
-    from harness.rawclient import RawClient
 
 
 class Heard(NamedTuple):

@@ -1,11 +1,9 @@
 """Fixtures of real processes: brokers, NATS servers, disks and clients."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from harness.fixtures import (
@@ -20,9 +18,6 @@ from harness.fixtures import (
     topic,
 )
 from harness.nats import Nats
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = [
     "broker",

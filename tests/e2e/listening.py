@@ -1,17 +1,13 @@
 """A broker with every kind of listener, and clients for each of them."""
 
-from __future__ import annotations
-
 import queue
-from typing import TYPE_CHECKING, Any, Literal, Self
+import ssl
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import paho.mqtt.client as paho
 from harness.broker import Broker, free_port
 from harness.certs import Authority
-
-if TYPE_CHECKING:
-    import ssl
-    from pathlib import Path
 
 Transport = Literal["tcp", "tls", "ws", "wss", "unix"]
 TRANSPORTS: tuple[Transport, ...] = ("tcp", "tls", "ws", "wss", "unix")

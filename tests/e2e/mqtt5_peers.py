@@ -1,22 +1,18 @@
 """Real clients of MQTT 5 with one interface: paho in a thread, MQTT.js in a process of node."""
 
-from __future__ import annotations
-
 import json
 import queue
 import subprocess
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import paho.mqtt.client as paho
 from harness.fixtures import unique
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Transport = Literal["tcp", "ws"]
 TIMEOUT = 30.0

@@ -1,14 +1,9 @@
 """Password files in the form in which an operator writes them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from harness import forkserver
 from harness.broker import environment
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def add_user(file: Path, user: str, password: str) -> None:

@@ -1,15 +1,10 @@
 """Runs suggested commands as an operator does: pasted into a shell in another directory."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 from harness.broker import environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 
 def run_as_pasted(commands: Iterable[str], cwd: Path, **variables: str) -> None:

@@ -1,7 +1,5 @@
 """Runs foldmq on a terminal of its own, as a person does."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """Clients that misbehave in ten ways beside regular clients, which must not notice."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from harness import packets as p
+from harness.broker import Broker
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Puback
+from harness.rawclient import RawClient
 from harness.waiting import until
 
 from e2e.tools import run, run_beside_cuts, run_here
@@ -17,11 +21,6 @@ from eventstore.format.records import ChainChecker, decode_record
 from spark.tables.archive_log import archived_logs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from harness.broker import Broker
-    from harness.rawclient import RawClient
     from pyspark.sql import SparkSession
 
 pytestmark = [

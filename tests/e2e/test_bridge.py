@@ -1,12 +1,10 @@
 """The bridge between MQTT and NATS, as clients of both sides see it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import nats.errors
 import pytest
@@ -18,10 +16,6 @@ from harness.waiting import until
 from nats.errors import NoRespondersError
 
 from e2e.bridging import Place, Visitor, Wire, mqtt_subscribed, received
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 NATS_ROWS = [  # the table of NATS Server's documentation
     ("foo/bar", "foo.bar"),

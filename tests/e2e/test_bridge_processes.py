@@ -1,7 +1,5 @@
 """The bridge of a broker with several processes, whose clients belong to different logs."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -11,7 +9,8 @@ import signal
 import subprocess
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from harness import mqtt5_packets as p5
@@ -24,14 +23,10 @@ from harness.mqtt5_rawclient import Clients5
 from harness.packets import Connack, Puback, Publish
 from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
-from nats.errors import Error, NoRespondersError
+from nats.errors import Error
 
 from e2e.bridging import Place, Visitor, received
 from eventstore.partitions import partition_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +60,6 @@ def topic_of(home: int, name: str) -> str:
     return next(
         found for found in (f"{name}x{at}" for at in range(100)) if partition_of(found, 2) == home
     )
-
-
-def test_the_banner_has_the_address_for_nats_clients(place: Place) -> None:
-    log = place.broker.log
-    assert f"  NATS       127.0.0.1:{place.nats_port}, for any client, without a password" in log
-    assert f"exchanges messages with NATS at nats://127.0.0.1:{place.nats_port}" in log
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -113,55 +102,6 @@ def test_messages_pass_between_nats_and_the_clients_of_all_processes(
             if (one.topic, one.headers["Foldmq-Client"]) == (f"{name}/b", writer.client_id)
         ]
         assert [one.data for one in mine] == [b"%d" % number for number in range(5)]
-
-
-def test_retained_messages_come_behind_the_suback_in_all_processes(
-    clients: Clients5, visitor: Visitor
-) -> None:
-    for home in (0, 1):
-        name = topic_of(home, unique("kept"))
-        first = clients.connect(client_of(1 - home, unique("c")))
-        assert first.subscribe((name, 1)) == (1,)
-        visitor.recorded(name, b"kept", Foldmq_Retain="1")
-        assert received(first, 1) == [(name, b"kept", 1)]
-        for number in (0, 1):
-            late = clients.connect(client_of(number, unique("c")))
-
-            def is_there(late: RawClient = late, name: str = name) -> bool:
-                late.send(p.subscribe(late.next_id(), (name, 1)))
-                return any(isinstance(one, Publish) and one.retain for one in late.receive_all())
-
-            until(is_there, "the retained message")
-
-
-def test_clients_of_both_processes_answer_requests(clients: Clients5, visitor: Visitor) -> None:
-    for number, home in itertools.product((0, 1), (0, 1)):
-        name = topic_of(home, unique("svc"))
-        service = clients.connect(client_of(number, unique("s")))
-        assert service.subscribe((f"$nats/request/+/{name}/#", 0)) == (0,)
-
-        def answer(service: RawClient = service) -> None:
-            request = service.expect_a(Publish)
-            token = request.topic.split("/")[2]
-            service.publish(f"$nats/reply/{token}", b"re " + request.payload)
-
-        def is_known(name: str = name) -> bool:
-            try:
-                visitor.ask(f"{name}.x", timeout=0.2)
-            except NoRespondersError:
-                return False
-            except Error:
-                return True
-            return True
-
-        until(is_known, "NATS knows of the subscription")
-        service.expect_a(Publish)
-        answering = threading.Thread(target=answer)
-        answering.start()
-        assert visitor.ask(f"{name}.add", b"1") == b"re 1"
-        answering.join()
-        service.disconnect()
-        until(lambda: not is_known(), "no broker answers")
 
 
 def test_a_nats_service_answers_clients_of_both_processes(

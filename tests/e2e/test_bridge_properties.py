@@ -1,11 +1,10 @@
 """Properties of MQTT 5 across the bridge, as clients of both sides see them."""
 
-from __future__ import annotations
-
-import random
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from harness import mqtt5_packets, packets
@@ -25,11 +24,7 @@ from harness.mqtt5_rawclient import Clients5, RawClient5
 from harness.nats import ACCESS, PASSWORD, USER, Nats
 from harness.waiting import until
 
-from e2e.bridging import Place, Visitor, Wire, mqtt_subscribed, received
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
+from e2e.bridging import Place, Visitor, mqtt_subscribed, received
 
 ELSEWHERE = ACCESS.replace("nats_", "bridge_")
 """What lets the bridge in at a NATS of its own."""
@@ -363,24 +358,6 @@ def test_answers_may_have_properties_and_be_several(clients: Clients5, visitor: 
         assert found.get(USER_PROPERTY) == ("number", str(number))
 
 
-def test_reply_subjects_cannot_be_forged(place: Place, clients: Clients5, visitor: Visitor) -> None:
-    name = unique("forged")
-    service = Service(visitor, name)
-    asking = subscribed5(clients, visitor, f"{name}/#")
-    asking.publish(name, b"1", properties=((RESPONSE_TOPIC, f"{name}/reply"),))
-    assert [message(asking).payload, message(asking).payload] == [b"1", b"re: 1"]
-    reply = service.asked[0].reply
-    before, _, mine = reply.rpartition(".")
-    with Wire(place.nats_port) as wire:
-        for forged in (f"{before}.other", f"{before}.x.{mine}", reply.replace("-", "cYQ")):
-            wire.send(b"PUB %b 6\r\nforged\r\n" % forged.encode())
-        wire.send(b"HPUB %b 16 16\r\nNATS/1.0 503\r\n\r\n\r\n" % reply.encode())
-        assert wire.pong() == []
-    visitor.publish(reply, b"again")
-    assert message(asking).payload == b"again"
-    asking.expect_alive()
-
-
 def test_a_stream_that_stores_requests_does_not_answer_them(
     clients: Clients5, visitor: Visitor
 ) -> None:
@@ -433,15 +410,6 @@ def test_an_mqtt_client_answers_nats_clients(
     service.expect_alive()
 
 
-def test_recorded_messages_request_no_answer(clients: Clients5, visitor: Visitor) -> None:
-    name = unique("acked")
-    five = subscribed5(clients, visitor, name)
-    assert visitor.recorded(name, b"1")["seq"] > 0
-    assert message(five).get(RESPONSE_TOPIC) is None
-    visitor.publish(name, b"2", Foldmq_QoS="1", Foldmq_Response_Topic="some/where")
-    assert message(five).get(RESPONSE_TOPIC) == "some/where"
-
-
 # ------------------------------------------------------------------ lies
 
 
@@ -475,111 +443,6 @@ def test_a_client_cannot_set_headers_of_jetstream(clients: Clients5, visitor: Vi
     assert theirs <= {"nats-msg-id"}
     assert stored.headers["Foldmq-Topic"] == name
     visitor.do(jetstream.delete_stream(name))
-
-
-def test_hostile_headers_reach_level_5_as_legal_properties(
-    place: Place, clients: Clients5, visitor: Visitor
-) -> None:
-    name = unique("hostile")
-    chance = random.Random(5)
-    keys = [
-        b"Foldmq-User-1",
-        b"Foldmq-Message-Expiry",
-        b"Foldmq-Response-Topic",
-        b"Foldmq-Correlation-Data",
-        b"Foldmq-Content-Type",
-        b"Foldmq-Payload-Format",
-        b"Content-Type",
-        b"Nats-TTL",
-        b"Nats-Service-Error",
-        b"x",
-        b"\xff",
-        b"",
-    ]
-    said = [
-        b"a=b",
-        b"a=%00",
-        b"%ff",
-        b"1",
-        b"-1",
-        b"0",
-        b"9" * 30,
-        b"a/#",
-        b"\xff",
-        b"",
-        b"%",
-        b"$x",
-    ]
-    five = subscribed5(clients, visitor, name)
-    with Wire(place.nats_port) as wire:
-        for number in range(1000):
-            lines = [
-                b"%b: %b\r\n" % (chance.choice(keys), chance.choice(said))
-                for _ in range(chance.randint(0, 8))
-            ]
-            reply = chance.choice([b"", b"_INBOX.x", b"$JS.API.INFO", b"a." * 600 + b"a"])
-            block = b"NATS/1.0\r\n" + b"".join(lines) + b"\r\n"
-            wire.hpub(name.encode(), block, b"%d" % number, reply)
-        assert wire.pong() == []
-    visitor.publish(name, b"end")
-    numbers = []
-    while (found := message(five)).payload != b"end":  # its properties are checked as it is read
-        numbers.append(int(found.payload))
-    assert numbers == sorted(set(numbers))
-    assert len(numbers) > 500
-
-
-def test_headers_that_the_operator_allows(tmp_path: Path) -> None:
-    if EXTERNAL:
-        pytest.skip("needs to start its own foldmq")
-    config = 'bridge_ttl = true\nbridge_client_headers = ["Nats-Rollup", "Nats-Msg-Id"]\n'
-    place = Place(tmp_path / "place", config)
-    place.broker.start()
-    clients = Clients5("127.0.0.1", place.broker.port)
-    try:
-        name = unique("allowed")
-        with Visitor(place.nats_port) as visitor:
-            ear = visitor.hear(name)
-            user = (
-                (USER_PROPERTY, ("nats-rollup", "sub")),
-                (USER_PROPERTY, ("Nats-Msg-Id", "own")),
-                (USER_PROPERTY, ("Nats-Expected-Stream", "X")),
-            )
-            publisher = clients.five()
-            publisher.publish(name, b"1", 1, properties=((MESSAGE_EXPIRY, 100), *user))
-            publisher.publish(name, b"2", 1)
-            first, second = ear.after(2)
-            assert first.headers["Nats-Rollup"] == "sub"
-            assert first.headers["Nats-Msg-Id"] == "own"
-            assert first.headers["Nats-TTL"] in {f"{left}s" for left in range(90, 101)}
-            assert "Nats-Expected-Stream" not in first.headers
-            assert second.headers["Nats-Msg-Id"] not in ("own", "")
-        assert place.troubles == []
-    finally:
-        clients.close()
-        place.broker.clean_up()
-
-
-def test_dropped_properties_are_counted_and_logged_once(
-    place: Place, clients: Clients5, visitor: Visitor
-) -> None:
-    name = unique("much")
-    ear = visitor.hear(name)
-    user = tuple((USER_PROPERTY, (f"k{number}", "v")) for number in range(200))
-    publisher = clients.five()
-    for qos in (0, 1, 2):
-        publisher.publish(name, b"1", qos, properties=user)
-    for heard in ear.after(3):
-        assert sum(key.startswith("k") for key in heard.headers) == 80
-    five = subscribed5(clients, visitor, name)
-    with Wire(place.nats_port) as wire:
-        lines = b"".join(b"k%d: v\r\n" % number for number in range(200))
-        wire.hpub(name.encode(), b"NATS/1.0\r\nbad: \xff\r\n" + lines + b"\r\n", b"2")
-        assert wire.pong() == []
-    assert len(message(five).properties) == 80
-    log = place.broker.log
-    assert log.count("properties of messages to NATS are left out") == 1
-    assert log.count("properties of messages from NATS are left out") == 1
 
 
 def test_two_brokers_carry_them(tmp_path: Path) -> None:

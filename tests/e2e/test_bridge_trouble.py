@@ -1,38 +1,26 @@
 """The bridge with brokers and NATS servers that end, stand still, refuse or get false data."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
 import random
 import signal
 import threading
-import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from harness import packets
-from harness.broker import stand_still
+from harness.broker import Broker, stand_still
 from harness.fixtures import EXTERNAL, Clients, unique
 from harness.nats import ACCESS, PASSWORD, USER, Nats
-from harness.packets import Puback, Pubcomp, Publish, Pubrec, Will
-from harness.rawclient import ConnectionClosedError
+from harness.packets import Puback, Pubcomp, Publish, Pubrec
+from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from e2e.bridging import Place, Visitor, Wire, mqtt_subscribed, received
-from e2e.passwordfiles import add_user
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from harness.broker import Broker
-    from harness.rawclient import RawClient
-
-    from e2e.bridging import Heard
+from e2e.bridging import Heard, Place, Visitor, Wire, mqtt_subscribed, received
 
 ELSEWHERE = ACCESS.replace("nats_", "bridge_")
 """What lets the bridge in at a NATS of its own."""
@@ -305,37 +293,6 @@ def test_a_foreign_nats_is_restarted_under_load(
     assert place.troubles == []
 
 
-def test_messages_that_are_too_large_are_left_out(
-    tmp_path: Path, make_place: Callable[..., Place]
-) -> None:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    small = Nats(folder, max_payload=16_384)
-    small.start()
-    try:
-        place = make_place(ELSEWHERE, "--bridge-url", small.url, nats_listen=False)
-        name = unique("large")
-        with Visitor(small.port, user=USER, password=PASSWORD) as visitor:
-            ear = visitor.hear(f"{name}.>")
-            publisher = place.clients.connect()
-            topics = [f"{name}/a", f"{name}/{'%' * 3000}"]
-            fits = [b"small", bytes(16_384 - 9_600 - 600)]
-            for qos in (0, 1, 2):
-                for topic in topics:
-                    for payload in (*fits, bytes(16_384), bytes(100_000)):
-                        publisher.publish(topic, payload, qos)
-            publisher.publish(f"{name}/end", b"", 2)
-            until(lambda: any(m.subject.endswith(".end") for m in ear.heard), "the last one")
-            for topic in topics:
-                found = [(m.qos, m.data) for m in ear.heard if m.topic == topic]
-                assert found == [(qos, payload) for qos in (0, 1, 2) for payload in fits]
-        assert "reason=bridge_too_large" in place.broker.log
-        assert place.troubles == []
-        assert "Maximum Payload" not in place.broker.log
-    finally:
-        small.kill()
-
-
 def test_nats_sends_more_than_a_client_may(make_place: Callable[..., Place]) -> None:
     most = 100_000
     place = make_place(f"max_packet_size = {most}\n")
@@ -479,50 +436,6 @@ def hostile_headers(chance: random.Random) -> bytes:
 # ------------------------------------------------------------------ settings
 
 
-def test_settings_determine_the_bridged_topics(
-    make_place: Callable[..., Place], tmp_path: Path
-) -> None:
-    users = tmp_path / "users"
-    for user in ("ann", "bob"):
-        add_user(users, user, "secret")
-    config = f"""
-    password_file = '{users}'
-    nats_anonymous = true
-    bridge_filters = ['open/#', 'hall/#', '+']
-    """
-    rules = ["--bridge-map", "hall=plant1.hall", "--bridge-user-map", "ann=tenants.ann"]
-    place = make_place(config + "bridge_qos = 1\n", *rules)
-    access = {"password": b"secret"}
-    ann = place.clients.connect(username="ann", **access)
-    bob = place.clients.connect(username="bob", **access)
-    with Visitor(place.nats_port) as visitor:
-        mqtt_subscribed(place.clients, visitor, ("#", 2), client=ann, subject="tenants.ann.")
-        mqtt_subscribed(place.clients, visitor, ("#", 2), client=bob)
-        ear = visitor.hear(">")
-        for publisher, topics in ((ann, ["hall/a"]), (bob, ["hall/b", "open/c", "shut/d"])):
-            for topic in topics:
-                publisher.send(packets.publish(topic, b"x", 0, None))
-                for client in (ann, bob):
-                    client.expect_publish(topic, b"x")
-        for subject, whose, topic in (
-            ("plant1.hall.e", bob, "hall/e"),
-            ("tenants.ann.plant1.hall.f", ann, "hall/f"),
-            ("tenants.ann.open.g", ann, "open/g"),
-            ("open.h", bob, "open/h"),
-            ("shut.i", None, ""),
-            ("hall.j", None, ""),
-            ("tenants.ann.shut.k", None, ""),
-        ):
-            visitor.publish(subject, b"y")
-            if whose is not None:
-                assert received(whose, 1) == [(topic, b"y", 1)]
-        ann.expect_alive()
-        bob.expect_alive()
-        ours = [m.subject for m in ear.heard if "Foldmq-Topic" in m.headers]
-        assert ours == ["tenants.ann.plant1.hall.a", "plant1.hall.b", "open.c"]
-    assert place.troubles == []
-
-
 def test_without_a_bridge_nothing_crosses(make_place: Callable[..., Place]) -> None:
     place = make_place("", "--no-bridge")
     name = unique("off")
@@ -538,44 +451,3 @@ def test_without_a_bridge_nothing_crosses(make_place: Callable[..., Place]) -> N
 
 
 # ------------------------------------------------------------------ Sparkplug
-
-
-def test_births_are_kept_and_deaths_are_dated(make_place: Callable[..., Place]) -> None:
-    place = make_place()
-    node, device = "spBv1.0/g/NBIRTH/n", "spBv1.0/g/DBIRTH/n/d"
-    death = "spBv1.0/g/NDEATH/n"
-    with Visitor(place.nats_port) as visitor:
-        ear = visitor.hear("spBv1//0.>")
-        watching = mqtt_subscribed(place.clients, visitor, ("spBv1.0/#", 0))
-        dying = place.clients.connect(will=Will(death, b"\x08\x01\x18\x05", 1, False))
-        dying.publish(node, b"born")
-        watching.expect_publish(node, b"born")
-        ear.after(1)
-        visitor.publish("spBv1//0.g.DBIRTH.n.d", b"too")
-        watching.expect_publish(device, b"too")
-        late = place.clients.connect()
-        late.subscribe(("$sparkplug/certificates/#", 0))
-        kept = [late.expect_a(Publish) for _ in range(2)]
-        assert sorted((m.topic, m.payload, m.retain) for m in kept) == [
-            (f"$sparkplug/certificates/{device}", b"too", True),
-            (f"$sparkplug/certificates/{node}", b"born", True),
-        ]
-        before = time.time_ns() // 1_000_000
-        dying.reset()
-        message = watching.expect_a(Publish)
-        stamp = varint(message.payload[1:])
-        assert before <= stamp <= time.time_ns() // 1_000_000
-        assert message.payload[0] == 0x08
-        assert message.payload.endswith(b"\x18\x05")
-        until(lambda: len(ear.heard) >= 3, "the will in NATS")
-        assert ear.payloads == [b"born", b"too", message.payload]
-
-
-def varint(data: bytes) -> int:
-    """The number that begins here."""
-    value = 0
-    for at, byte in enumerate(data):
-        value |= (byte & 0x7F) << 7 * at
-        if byte < 0x80:
-            break
-    return value

@@ -1,8 +1,8 @@
 """The history of clients and of the broker: drops, denials, reconnects, takeovers, ends."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.broker import Broker
@@ -10,10 +10,6 @@ from harness.fixtures import EXTERNAL, Clients
 
 from e2e.tools import run
 from projections.log_proof import REACHED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 

@@ -1,23 +1,17 @@
 """Third-party client libraries and programs, against the shared broker."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import queue
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import aiomqtt
 import paho.mqtt.client as paho
 import pytest
+from harness.broker import Broker
 from harness.fixtures import Address, Clients, unique
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from harness.broker import Broker
 
 TIMEOUT = 10.0
 QOS = [0, 1, 2]

@@ -4,12 +4,12 @@ Whatever happens to the leader, no acknowledged message is lost, and a replaced 
 nothing. Clients connect through a balancer that polls `/readyz`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import urllib.request
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from harness import forkserver, packets
@@ -26,10 +26,6 @@ from e2e import webclient
 from e2e.pasting import run_as_pasted
 from e2e.tools import run
 from e2e.webclient import web
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.drill, pytest.mark.system, pytest.mark.timeout(300 + 60 * ROUNDS)]
 
@@ -245,24 +241,6 @@ def test_a_node_with_another_key_is_refused(tmp_path: Path, nats: Nats) -> None:
     finally:
         for node in made:
             node.clean_up()
-
-
-def test_nodes_with_other_users_are_named(tmp_path: Path, nats: Nats) -> None:
-    users = tmp_path / "users"
-    asked = ["passwd", str(users), "ann"]
-    code, _, err = forkserver.run(asked, environment(), 60, b"secret\nsecret\n")
-    assert code == 0, err
-    made = Nodes(tmp_path, [nats.port] * 2, CLUSTER, forked=True)
-    try:
-        second = made.members[1]
-        second.configure(f"{second.config_file.read_text()}password_file = '{users}'\n")
-        made.start()
-        until(lambda: second.told("has different users from this one"), "a warning")
-        until(lambda: made.members[0].told("has different users from this one"), "a warning")
-        (line,) = second.told("has different users from this one")
-        assert f"node {made.members[0].name}" in line["event"]
-    finally:
-        made.clean_up()
 
 
 def test_a_follower_reports_its_certificates_and_its_reloads(

@@ -1,25 +1,19 @@
 """Copies of a data directory: they start, and say what cannot be known about their log."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import orjson
 import pytest
+from harness.broker import Broker
 from harness.fixtures import EXTERNAL
 from harness.rawclient import ConnectionClosedError, RawClient
 
 from e2e.tools import run
 from eventstore.log.watermark import Watermark
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from harness.broker import Broker
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
@@ -171,18 +165,6 @@ def test_a_mark_ahead_of_the_log_in_the_original_is_damage(broker: Broker) -> No
     assert noted is not None
     mark.write(noted[0] + 5, noted[1])
     assert f"the log had reached record {noted[0] + 5}" in broker.refused(65)
-
-
-def test_what_is_no_copy(broker: Broker, tmp_path: Path) -> None:
-    """A kill, a restart, and a directory that was moved."""
-    broker.kill_all()
-    broker.start()
-    assert statements(broker) == []
-    broker.stop()
-    broker.data_dir = broker.data_dir.rename(tmp_path / "moved")
-    broker.start()
-    assert statements(broker) == []
-    broker.stop()
 
 
 def node(broker: Broker) -> str:

@@ -4,18 +4,12 @@ FOLDMQ_DRILL_ROUNDS (default 1) is the number of strikes per drill, FOLDMQ_DRILL
 the moments and the load. Each drill reports its seed when it fails.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+from harness.broker import Broker
 from harness.drill import ROUNDS, SEED, Drill, strike_at
 from harness.rebuilt import check_recovered
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(400 + 40 * ROUNDS)]
 

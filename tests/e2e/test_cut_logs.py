@@ -1,7 +1,5 @@
 """The log tools on a cut log: the rest is correct, and the removed part is reported as such."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re
@@ -9,14 +7,18 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from harness import packets as p
 from harness.broker import Broker, environment, foldmq
 from harness.fixtures import EXTERNAL, Clients
 from harness.packets import Puback, Pubcomp, Pubrec, Will
+from harness.rawclient import RawClient
+from nats.aio.client import Client
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, flip, refused, run
 from eventstore.datadir import DataDir
@@ -25,13 +27,6 @@ from eventstore.log.record_reader import read_stored
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.jetstream import request_stream
 from eventstore.server.process import EmbeddedServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-    from pathlib import Path
-
-    from harness.rawclient import RawClient
-    from nats.aio.client import Client
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
@@ -187,22 +182,6 @@ def test_log_shows_checkpoints_and_cuts(cut: Cut) -> None:
     assert '"evil\\u001b[2J\\n\\u009b\\u007f id" repeated: session away, 1 subscription' in out
 
 
-def test_log_as_json(cut: Cut) -> None:
-    said = cut.of("LogCut")[-1]
-    assert said["first"] == cut.first
-    assert said["reason"] == "keep_bytes"
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", said["begins"])
-    carried = [one for event in cut.of("MessagesCarried") for one in event["messages"]]
-    assert {one["topic"] for one in carried} == {"hall/door", "hall/window", "hall/will", "late"}
-    assert all(int(one["position"].split(".")[0]) < cut.first for one in carried)
-    assert [one["topic"] for one in carried if one.get("waiting")] == ["late"]
-    repeated = [one for event in cut.of("RetainedSnapshot") for one in event["messages"]]
-    assert {one["topic"] for one in repeated} == {"lamp", HOSTILE_TOPIC, "late"}
-    assert {one["session"] for one in cut.of("SessionSnapshot")} >= {"archive", HOSTILE_ID}
-    completed = cut.of("CheckpointCompleted")[0]
-    assert completed["begun"] in {one["position"] for one in cut.of("CheckpointBegun")}
-
-
 def test_log_of_earlier(cut: Cut) -> None:
     first = cut.events[0]
     said = (
@@ -288,50 +267,6 @@ def test_diff_over_a_checkpoint(cut: Cut) -> None:
 
 
 # ------------------------------------------------------------------------------------- why
-
-
-def test_why_of_a_message_from_before(cut: Cut) -> None:
-    (found,) = run(
-        "why", *cut.data, "--client", "archive", "--topic", "hall/door", "--json"
-    ).objects
-    assert found["before_record"] == cut.first
-    assert found["session"] is None
-    (mine,) = [one for one in found["copies"] if one["session"] == "archive"]
-    assert mine["fate"] == "acknowledged"
-    assert [one["what"] for one in mine["steps"]] == ["held", "delivered", "acked"]
-    out = run("why", *cut.data, "--position", found["position"]).out
-    assert (
-        f"message on hall/door (earliest known position {found['position']}), 4 B\n"
-        f"  published before record {cut.first}, with which the log begins"
-    ) in out
-    assert "found by a checkpoint: queued" in out
-    delivery = mine["steps"][1]["position"]
-    assert run("why", *cut.data, "--position", delivery).out == out
-
-
-def test_why_of_a_retained_message_from_before(cut: Cut) -> None:
-    (found,) = run("why", *cut.data, "--client", "viewer", "--topic", "lamp", "--json").objects
-    assert int(found["position"].split(".")[0]) < cut.first
-    moved = found["steps"][0]
-    assert moved["what"] == "repeated"
-    (copy,) = found["copies"]
-    assert (copy["session"], copy["retain"], copy["fate"]) == ("viewer", True, "acknowledged")
-    out = run("why", *cut.data, "--position", found["position"]).out
-    assert f"retained as {moved['position']} from here on" in out
-    for other in (moved["position"], copy["steps"][0]["position"]):
-        assert run("why", *cut.data, "--position", other).out == out
-    out = run("why", *cut.data, "--client", "archive", "--topic", "lamp").out
-    assert out.startswith("message on lamp (earliest known position ")
-    assert "archive is not known at that time: the log does not go back that far" in out
-    assert f": the log begins with record {cut.first}" in out
-
-
-def test_why_of_a_message_that_is_released_after_the_cut(cut: Cut) -> None:
-    (found,) = run("why", *cut.data, "--client", "viewer", "--topic", "late", "--json").objects
-    assert (found["session"], found["packet_id"], found["qos"]) == ("half", 77, 2)
-    assert "released" in [one["what"] for one in found["steps"]]
-    assert found["standing"]["subscriptions"] == [{"filter": "late", "qos": 1}]
-    assert [one["fate"] for one in found["copies"]] == ["acknowledged"]
 
 
 def test_why_of_a_message_that_was_cut_off(cut: Cut) -> None:

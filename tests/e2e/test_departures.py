@@ -1,10 +1,9 @@
 """Ends of connections as the network sees them: reasons arrive, clients that left do not count."""
 
-from __future__ import annotations
-
 import socket
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from harness import mqtt5_packets as p
@@ -13,10 +12,6 @@ from harness.packets import Connack
 from harness.rawclient import RawClient
 
 from e2e.listening import Place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MOST = 10
 PIECE = b"\x30\x82\x80\x01\0\1t" + bytes(16_384 - 1)

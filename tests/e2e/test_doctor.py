@@ -1,10 +1,10 @@
 """``foldmq status``, ``doctor`` and ``config check`` against brokers that have problems."""
 
-from __future__ import annotations
-
 import json
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import forkserver
@@ -16,20 +16,10 @@ from cli.commands.advice import _KINDS, advise
 from cli.commands.next_commands import SERVER_LOG, NextCommands
 from cli.commands.refusal_advice import _REFUSALS, advise_on_refusals
 from cli.logs.source_flags import SourceFlags
-from e2e.passwordfiles import add_user
 from e2e.pasting import run_as_pasted
 from e2e.tools import refused, run
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
-
-DENIED: dict[str, Any] = {
-    "client": "-v", "code": "denied", "what": {"subscribe #": 1}, "age_ms": 1, "user": None,
-}  # fmt: skip
-"""A denial whose client looks like a flag."""
 
 
 def doctor(broker: Broker, *about: str) -> tuple[int, list[dict[str, Any]]]:
@@ -148,26 +138,6 @@ def test_denials_are_found(make_broker: Callable[..., Broker], tmp_path: Path) -
     assert "was denied" not in run("subscriptions", "--topic", "open/x", *data).out
     told = refused("doctor", "plant/locked", *data, code=1)
     assert told.endswith("; spy was denied plant/+ 1 time")
-    clients.close()
-
-
-def test_the_check_of_a_denial_has_the_user(
-    make_broker: Callable[..., Broker], tmp_path: Path
-) -> None:
-    rules, users = tmp_path / "the rules.toml", tmp_path / "users"
-    rules.write_text('[groups]\nops = ["ann"]\n[[allow]]\ngroups = ["ops"]\nboth = ["open/#"]\n')
-    add_user(users, "ann", "secret")
-    broker = make_broker(f'permissions = "{rules}"\npassword_file = "{users}"\n')
-    broker.start()
-    clients = Clients("127.0.0.1", broker.port)
-    client = clients.connect("x y", username="ann", password=b"secret")
-    client.publish("plant/my lock", b"1", 1)
-    until(lambda: doctor(broker, "x y")[1] != [], "the denial")
-    (one,) = doctor(broker, "x y")[1]
-    said = run(*shlex.split(one["next"])[1:], code=1)
-    assert 'user ann (groups ops), client "x y": publish "plant/my lock"' in said.out
-    words = shlex.split(advise({**DENIED, "permissions": str(rules)}).next)
-    assert "no user, client -v: subscribe to #" in run(*words[1:], code=1).out
     clients.close()
 
 

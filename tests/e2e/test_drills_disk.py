@@ -4,24 +4,17 @@ A damaged store must be refused with one clear line, or be repaired without loss
 whether there was a loss. Files are damaged while broker and NATS server are down, after kill -9.
 """
 
-from __future__ import annotations
-
+import random
 import shutil
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from harness.broker import BrokerFailedError
+from harness.broker import Broker, BrokerFailedError
 from harness.drill import FEW, ROUNDS, SEED, Drill
 from harness.fixtures import fill
 from harness.waiting import until
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from harness.broker import Broker
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(180 + 40 * ROUNDS)]
 

@@ -1,19 +1,13 @@
 """The connection to an external NATS server breaks under load, in the middle of a record."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
+from harness.broker import Broker
 from harness.drill import FEW, ROUNDS, SEED, Drill
+from harness.nats import Nats
 from harness.proxy import Proxy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from harness.broker import Broker
-    from harness.nats import Nats
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(180 + 40 * ROUNDS)]
 

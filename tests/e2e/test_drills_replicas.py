@@ -5,24 +5,17 @@ equal, each read completely from its own store. `make test` kills the leading se
 applies every fault to leaders and others, with more strikes.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from harness.broker import Broker
 from harness.drill import FEW, ROUNDS, SEED, Drill
 from harness.nats import ACCESS
-from harness.natscluster import NatsCluster
+from harness.natscluster import Member, NatsCluster
 from harness.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from harness.broker import Broker
-    from harness.natscluster import Member
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(300 + 60 * ROUNDS)]
 

@@ -1,14 +1,14 @@
 """Clients of any node: a node that follows passes them on, and lets them wait for a leader."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
 
 import paho.mqtt.client as paho
 import pytest
@@ -23,10 +23,6 @@ from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import TIMEOUT, until
 
 from cluster.client_header import MAGIC, NONCE_SIZE, ForwardedClient, encode_client
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.drill, pytest.mark.system, pytest.mark.timeout(300 + 60 * ROUNDS)]
 

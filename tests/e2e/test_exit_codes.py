@@ -1,12 +1,10 @@
 """Exit codes: the same for the same error in every command, as ``cli/DESIGN.md`` lists them."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import typer
@@ -20,9 +18,6 @@ import spark
 from cli.main import app
 from e2e.tools import refused
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 

@@ -1,7 +1,5 @@
 """Passwords in flags do not appear in process lists."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

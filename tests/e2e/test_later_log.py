@@ -1,8 +1,7 @@
 """The log of a later foldmq: refused with one line, and not changed."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.fixtures import EXTERNAL
@@ -12,9 +11,6 @@ from harness.nats import ACCESS, Nats
 from e2e.tools import refused, run
 from eventstore.format.events import MessagePublished, SessionOpened
 from eventstore.format.node_events import BrokerStarted
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs a log of its own"),

@@ -1,12 +1,10 @@
 """Clients over every transport; certificates, proxies, reloads, and refused connections."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from cryptography import x509
@@ -19,9 +17,6 @@ from websockets.exceptions import ConnectionClosedError, InvalidStatus, Negotiat
 from websockets.sync.client import connect as dial_websocket
 
 from e2e.listening import TRANSPORTS, Client, Place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 

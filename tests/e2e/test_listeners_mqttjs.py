@@ -8,10 +8,12 @@ import json
 import shutil
 import subprocess
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.broker import Broker
 from harness.chromium import chromium, needs_chromium
 from harness.fixtures import EXTERNAL
 
@@ -19,9 +21,6 @@ from e2e.listening import Place
 from e2e.passwordfiles import add_user
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from harness.broker import Broker
     from playwright.sync_api import Page
 
 WEB = Path(__file__).resolve().parent / "web"

@@ -1,26 +1,21 @@
 """Sizes beyond the log's bounds: refused at the start, or to the publisher, never later."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from harness import packets as p
 from harness.broker import Broker
 from harness.fixtures import EXTERNAL
+from harness.nats import Nats
 from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
 from eventstore.format.record_size import STORED_MAX, largest_packet, largest_record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.nats import Nats
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

@@ -1,7 +1,5 @@
 """Faults of the log's store, seen from outside: nothing acknowledged is lost."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -10,7 +8,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -26,10 +26,6 @@ from harness.waiting import until
 from e2e.tools import run
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import GENESIS, decode_record, encode_record, link_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

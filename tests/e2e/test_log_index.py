@@ -1,10 +1,9 @@
 """The index of a log in the hands of a user: the same answers with it and without."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from harness.broker import Broker
@@ -12,10 +11,6 @@ from harness.fixtures import EXTERNAL, Clients
 
 from e2e.log_scenarios import play
 from e2e.tools import refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

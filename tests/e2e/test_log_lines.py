@@ -1,18 +1,13 @@
 """The lines of the broker's own log name their client and their event."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+from harness.broker import Broker
 from harness.fixtures import Clients
 from harness.waiting import until
 
 from e2e.tools import HOSTILE_ID, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
 
 JSON = "log_format = 'json'\n"
 

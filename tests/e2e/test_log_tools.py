@@ -1,7 +1,5 @@
 """The log tools as a user runs them, over a broker with known traffic."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -10,7 +8,8 @@ import signal
 import socket
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from harness.broker import Broker, environment, foldmq, free_port, nats_server
@@ -19,10 +18,6 @@ from harness.fixtures import EXTERNAL, Clients
 from e2e.log_scenarios import events, play
 from e2e.mqtt5_peers import PahoPeer
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, flip, refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

@@ -1,7 +1,5 @@
 """Logins: hashes of two kinds, tokens, an auth callout over NATS, and the login back-off."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -11,9 +9,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import argon2
 import jwt
@@ -21,18 +20,14 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from harness import mqtt5_packets as p5
+from harness.broker import Broker
 from harness.fixtures import EXTERNAL, Clients, unique
 from harness.mqtt5_rawclient import RawClient5
 from harness.packets import CONNACK, PUBACK, Connack
+from harness.rawclient import RawClient
 from harness.waiting import until
 
 from e2e.bridging import Place, Visitor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from harness.broker import Broker
-    from harness.rawclient import RawClient
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 SUBJECT = "foldmq.auth"
@@ -196,14 +191,6 @@ def test_tokens(place: Place) -> None:
     assert "eyJ" not in place.broker.log
 
 
-def test_groups_of_a_token_determine_its_permissions(place: Place) -> None:
-    client, answer = tried(place, "tom", token(groups=["staff"]))
-    assert answer == ACCEPTED
-    assert client.subscribe(("staff/tom/#", 1), ("staff/ada/#", 1), ("#", 0)) == (1, 128, 128)
-    client, _ = tried(place, "tom", token())
-    assert client.subscribe(("staff/tom/#", 1)) == (128,)
-
-
 def test_the_connection_ends_with_the_token(place: Place) -> None:
     ends_by_itself(place, lambda seconds: ("tom", token(seconds=seconds)))
 
@@ -248,12 +235,6 @@ def test_the_question_and_a_plain_answer(place: Place, keeper: CalloutService) -
     assert answered(place, "ada", "right for ada") == ACCEPTED
     assert answered(place, "ada", "wrong again") == WRONG
     assert len(keeper.questions) == 1
-
-
-def test_a_password_that_is_no_text(place: Place, keeper: CalloutService) -> None:
-    keeper.answers["eve"] = {"allow": True}
-    assert answered(place, "eve", b"\xff\0") == ACCEPTED
-    assert base64.b64decode(keeper.questions[0]["password_base64"]) == b"\xff\0"
 
 
 def test_permissions_and_user_from_the_answer(place: Place, keeper: CalloutService) -> None:
@@ -336,25 +317,6 @@ def test_a_method_that_the_check_decides_about(place: Place, keeper: CalloutServ
         client.expect_refused(0x88)
 
 
-def test_a_no_and_answers_that_are_remembered(place: Place, keeper: CalloutService) -> None:
-    keeper.answers["leo"] = {"allow": False, "reason": "locked \x1b[31m", "cache": 0}
-    assert answered(place, "leo", "x") == WRONG
-    until(lambda: "locked \\\\u001b[31m" in place.broker.log, "the reason in the log")
-    keeper.answers["leo"] = {"allow": True}
-    name = unique("c")
-    for _ in range(3):
-        assert tried(place, "leo", "x", name)[1] == ACCEPTED
-    assert keeper.asked_about("leo") == 2
-
-
-@pytest.mark.parametrize("answer", [b"yes", {"allow": 1}, {"allow": True, "alow": []}])
-def test_an_answer_that_is_not_understood(
-    place: Place, keeper: CalloutService, answer: dict[str, Any] | bytes
-) -> None:
-    keeper.answers["mia"] = answer
-    assert answered(place, "mia", "x") == UNAVAILABLE
-
-
 def test_no_service_answers(place: Place) -> None:
     assert answered(place, "nobody", "x") == UNAVAILABLE
     until(lambda: place.broker.told("auth callout failed"), "a line about it")
@@ -426,19 +388,6 @@ def test_a_right_password_gets_in_after_wrong_ones(place: Place) -> None:
     for number in range(5):
         assert answered(place, "locked", f"guess {number}") == WRONG
     assert answered(place, "locked", "right for locked") == ACCEPTED
-
-
-def test_bad_tokens_without_a_user_name_keep_no_other_token_out(place: Place) -> None:
-    forged = jwt.encode({"sub": "mallory"}, ec.generate_private_key(ec.SECP256R1()), "ES256")
-    for _ in range(5):
-        assert answered(place, "", forged) == WRONG
-    until(
-        lambda: (
-            "mallory" in {line["user"] for line in place.broker.told("logins slowed for a while")}
-        ),
-        "a line about it",
-    )
-    assert answered(place, "", token("nora")) == ACCEPTED
 
 
 def test_many_logins_do_not_block_others(place: Place) -> None:

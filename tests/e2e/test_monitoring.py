@@ -1,7 +1,5 @@
 """/metrics, /healthz and /readyz of real brokers under real traffic and real trouble."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os
@@ -11,22 +9,18 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from harness import packets as p
 from harness.broker import Broker, free_port, stand_still
 from harness.fixtures import Clients
+from harness.nats import Nats
 from harness.waiting import until
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from actors.inspection.status_metrics import METRICS
-from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, run
-
-if TYPE_CHECKING:
-    from harness.nats import Nats
-    from prometheus_client import Metric
+from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC
 
 PROMTOOL = shutil.which("promtool")
 LATENCY = "foldmq_commit_seconds"
@@ -79,10 +73,6 @@ def own(make_broker: Callable[..., Broker], foldmq_only: None) -> Monitored:
     made = Monitored(make_broker)
     made.broker.start()
     return made
-
-
-def test_the_banner_has_the_addresses(own: Monitored) -> None:
-    assert f"http://127.0.0.1:{own.port}/metrics" in own.broker.log
 
 
 def test_every_metric_is_there_and_well_formed(
@@ -283,16 +273,3 @@ def test_it_answers_before_the_log_can_be_read(
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def test_an_address_that_is_taken_is_refused(make_broker: Callable[..., Broker]) -> None:
-    own = Monitored(make_broker)
-    with socket.create_server(("127.0.0.1", own.port)):
-        line = own.broker.refused(69)
-    assert f"127.0.0.1:{own.port} (--metrics)" in line
-    assert not own.broker.data_dir.exists()
-
-
-def test_a_bad_address_is_refused(tmp_path: Path) -> None:
-    ran = run("serve", "--data-dir", str(tmp_path / "data"), "--metrics", "x", code=78)
-    assert ran.err.startswith('foldmq: --metrics = "x": must be host:port')

@@ -1,22 +1,17 @@
 """Mosquitto brokers as bridges: what one side publishes arrives once on the other."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from harness.broker import Broker, free_port
 from harness.packets import Publish, Will
 from harness.rawclient import RawClient
 from harness.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
 

@@ -1,31 +1,25 @@
 """An embedded NATS that is open to NATS clients: admitted users, and inaccessible subjects."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import signal
 import socket
 import ssl
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import nats
 import nats.errors
 import pytest
-from harness.broker import free_port
+from harness.broker import Broker, free_port
 from harness.certs import Authority
 from harness.fixtures import Clients
 from harness.packets import Publish
 from harness.waiting import until
 
 from e2e.bridging import Visitor, mqtt_subscribed, received
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from harness.broker import Broker
 
 USER, PASSWORD = "visitor", "rose:bud"
 RESERVED = ("foldmq", "$", "_")

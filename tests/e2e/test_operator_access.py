@@ -1,26 +1,19 @@
 """Access to a broker's inner state: only with the NATS credentials."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import socket
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from harness.broker import Broker, environment, foldmq
 from harness.fixtures import EXTERNAL, Clients
-from harness.nats import PASSWORD, USER
+from harness.nats import PASSWORD, USER, Nats
 
 from e2e.tools import refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from harness.nats import Nats
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
@@ -130,26 +123,6 @@ def test_another_user_of_the_machine_is_refused(running: Broker) -> None:
     )
 
 
-def test_no_broker_is_one_line(tmp_path: Path) -> None:
-    for command in COMMANDS:
-        said = refused(*command, "--data-dir", str(tmp_path / "none"), code=66)
-        assert said.startswith(f"data directory {tmp_path / 'none'} does not exist: start the")
-        said = refused(*command, "--data-dir", str(tmp_path), code=69)
-        assert said.startswith(f"no broker is running on {tmp_path}: start it")
-    broker = Broker(tmp_path, args=QUIET, forked=True)
-    broker.start()
-    where = ("--data-dir", str(broker.data_dir))
-    try:
-        run("actors", "ls", *where)
-        broker.stop()
-        assert "no broker is running on" in refused("actors", "ls", *where, code=69)
-        broker.start()
-        broker.kill_all()
-        assert "no broker is running on" in refused("sessions", "ls", *where, code=69)
-    finally:
-        broker.clean_up()
-
-
 def test_another_listener_on_the_port_gets_no_password(tmp_path: Path) -> None:
     """Another process may use the port of an embedded NATS server when the broker is gone."""
     broker = Broker(tmp_path, args=QUIET, forked=True)
@@ -218,22 +191,3 @@ def test_answers_fit_into_a_nats_message(
             *("--sort", "handled", "--limit", "200"),
         ).objects
         assert row["name"] in filters
-
-
-def test_a_session_with_many_long_filters_is_shown_in_full(
-    external: Nats, on_external: Callable[..., Broker]
-) -> None:
-    access = ("--nats-url", external.url, "--nats-user", USER, "--nats-password", PASSWORD)
-    broker = on_external("metrics = 'off'\nweb = 'off'\n")
-    broker.start()
-    with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
-        wide = clients.connect("wide")
-        for first in range(0, 1000, 25):
-            numbers = range(first, first + 25)
-            wide.subscribe(*[(f"{number}/" + "f" * 60_000, 1) for number in numbers])
-        # Without --node the broker has two seconds to say that it is there: it may be busy.
-        lines = run("sessions", "show", "wide", *access, "--node", "n1", "--full").lines
-    shown = [line.split("/")[0].strip() for line in lines if "/ffff" in line and "QoS" in line]
-    assert shown == [str(number) for number in range(1000)]
-    assert sum(line.startswith("    subscription:") for line in lines) == 1000
-    assert not any("more (" in line and "--full" in line for line in lines)

@@ -1,12 +1,11 @@
 """The commands that inspect a running broker, as a user runs them, with real clients."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness import forkserver
@@ -19,9 +18,6 @@ from harness.waiting import until
 from cli.common import text
 from e2e.terminal import Terminal
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
@@ -143,36 +139,6 @@ def test_actors_are_filtered(data: tuple[str, str]) -> None:
     assert run("actors", "ls", *data, "--match", "none").out == ""
 
 
-def test_actors_are_sorted(data: tuple[str, str]) -> None:
-    by_handled = [row["handled"] for row in rows(data, "actors", "ls", "--sort", "handled")]
-    assert by_handled == sorted(by_handled, reverse=True)
-    three = rows(data, "actors", "ls", "--type", "session", "--sort", "handled", "--limit", "3")
-    whole = rows(data, "actors", "ls", "--type", "session", "--sort", "handled")
-    assert [row["handled"] for row in three] == [row["handled"] for row in whole[:3]]
-    names = [row["name"] for row in rows(data, "actors", "ls", "--sort", "name")]
-    assert names == sorted(names)
-    assert len(rows(data, "actors", "ls", "--limit", "2")) == 2
-    said = refused("actors", "ls", *data, "--sort", "size\x1b", code=2)
-    assert said.startswith('cannot sort by "size\\u001b": must be one of busy, recent, handled, ')
-
-
-def test_a_list_on_a_terminal_fits_into_it(data: tuple[str, str]) -> None:
-    for width, client in ((80, False), (120, True)):
-        for command in ("actors", "sessions", "retained"):
-            shown = Terminal(command, "ls", *data, width=width).ended()
-            assert max(map(len, shown.lines)) <= width
-            assert any(line.endswith("…") for line in shown.lines)  # the long name
-        assert ("CLIENT" in Terminal("actors", "ls", *data, width=width).ended().text) is client
-    shown = Terminal("actors", "ls", *data, "--limit", "2", forked=False).ended()
-    assert re.fullmatch(r"2 of \d+ actors", shown.lines[-1])
-
-
-def test_names_are_complete_without_a_terminal(data: tuple[str, str]) -> None:
-    names = [line.split()[-1] for line in run("sessions", "ls", *data).lines]
-    assert LONG_ID in names
-    assert run("retained", "ls", *data).lines[-1].endswith(f" {LONG_TOPIC}/1")
-
-
 # ----------------------------------------------------------------------------- actors tree
 
 
@@ -190,13 +156,6 @@ def test_the_tree_shows_supervision(data: tuple[str, str]) -> None:
     assert below[0].startswith("│  ├─ ")
     assert below[2].startswith("│  └─ ")
     assert any(re.search(r"connection:\d+  screen  127\.0\.0\.1:\d+  open", one) for one in tree)
-
-
-def test_the_tree_is_collapsed(data: tuple[str, str]) -> None:
-    tree = run("actors", "tree", *data, "--children", "5").lines
-    assert sum(line[0] in "├└" for line in tree) == 6
-    assert re.fullmatch(r"└─ \.\.\. and \d+ more: \d+ connections, \d+ sessions", tree[-1])
-    assert any("session:" in line for line in tree)  # some of each type are shown
 
 
 def test_the_tree_as_json(data: tuple[str, str]) -> None:
@@ -280,23 +239,6 @@ def test_a_session_as_json(data: tuple[str, str]) -> None:
     assert archive["oldest"]["published_at"] <= sent["published_at"]
 
 
-def test_rates_are_those_of_the_connection(running: Broker, data: tuple[str, str]) -> None:
-    with contextlib.closing(Clients("127.0.0.1", running.port)) as clients:
-        busy = clients.connect("busy")
-        shown: list[dict[str, Any]] = []
-        terminal = Terminal("sessions", "show", "busy", *data, width=200)
-        while "messages/s" not in terminal.seen():
-            busy.publish("busy", b"x", 1)
-        found = terminal.ended().text
-        shown = rows(data, "actors", "ls", "--client", "busy", "--type", "connection")
-        rate = re.search(r"^  in  ([\d.,]+) messages/s", found, re.MULTILINE)
-        assert rate is not None
-        assert float(rate[1].replace(",", "")) > 0
-        (still,) = rows(data, "actors", "show", shown[0]["id"])
-        assert still["rates"]["messages_in_per_s"] == 0
-        assert still["detail"]["messages_in"] > 0
-
-
 def test_other_actors_are_shown(data: tuple[str, str]) -> None:
     of_screen = {row["name"]: row["id"] for row in rows(data, "actors", "ls", "--client", "screen")}
     out = run("actors", "show", of_screen["hall/+"], *data).out
@@ -339,25 +281,6 @@ def test_topics_come_from_the_log_when_the_broker_has_them_no_more(
         broker.clean_up()
 
 
-def test_long_lists_are_shown_in_part_or_in_full(running: Broker, data: tuple[str, str]) -> None:
-    with contextlib.closing(Clients("127.0.0.1", running.port)) as clients:
-        client = clients.connect("collector")
-        for first in range(0, 1200, 300):
-            client.subscribe(*[(f"many/{number}", 1) for number in range(first, first + 300)])
-        out = run("sessions", "show", "collector", *data).out
-        assert "  subscriptions: 1,200\n" in out
-        assert out.count("\n    many/") == 20
-        assert out.count("    and 1,180 more (--full shows all)\n") == 2  # with their actors
-        whole = run("sessions", "show", "collector", *data, "--full").out
-        assert whole.count("\n    many/") == 1200
-        assert "more (" not in whole
-        (found,) = rows(data, "sessions", "show", "collector", "--full")
-        filters = [one["filter"] for one in found["subscriptions"]["rows"]]
-        assert filters == [f"many/{number}" for number in range(1200)]
-        (found,) = rows(data, "sessions", "show", "collector")
-        assert len(found["subscriptions"]["rows"]) == 100
-
-
 # ----------------------------------------------------------------------------- sessions ls
 
 
@@ -384,22 +307,6 @@ def test_sessions_are_listed(data: tuple[str, str]) -> None:
     assert by_name == sorted(by_name)
     first = rows(data, "sessions", "ls", "--sort", "offline")[:2]
     assert [row["session"] for row in first] == ["archive", "away0"]
-
-
-def test_invalid_arguments_are_refused(data: tuple[str, str]) -> None:
-    assert "must be a time" in refused("sessions", "ls", *data, "--older-than", "soon", code=2)
-    said = refused("sessions", "ls", *data, "--connected", "--older-than", "1h", code=2)
-    assert "cannot be combined" in said
-    assert "cannot sort by" in refused("sessions", "ls", *data, "--sort", "age", code=2)
-    assert "wildcard" in refused("subscriptions", *data, "--topic", "a/#", code=2)
-    assert "filter" in refused("retained", "ls", "a/#/b", *data, code=2)
-    assert "filter" in refused("actors", "tail", "--topic", "a/#/b", *data, code=2)
-    said = refused("actors", "ls", *data, "--type", "sesion", code=2)
-    assert said == (
-        'unknown type "sesion": must be one of broker, inspector, session, sharedsession, '
-        "connection, subscription, bridge, logexchange, fanout, turnwork"
-    )
-    assert 'unknown state "opened"' in refused("actors", "ls", *data, "--state", "opened", code=2)
 
 
 def test_a_missing_object_is_one_line(data: tuple[str, str]) -> None:

@@ -1,7 +1,5 @@
 """A cluster with several logs: each has a leader of its own, and any node takes all clients."""
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import json
@@ -10,8 +8,10 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from harness import drill as drills
@@ -37,10 +37,6 @@ from actors.connection.pseudonyms import KEY_SIZE, pseudonym
 from e2e.bridging import Visitor, received
 from e2e.webclient import Page
 from eventstore.partitions import partition_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.drill, pytest.mark.system, pytest.mark.timeout(900 + 120 * ROUNDS)]
 

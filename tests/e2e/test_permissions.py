@@ -1,25 +1,19 @@
 """Permissions: every kind of denial, on a real broker."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import argon2
 import pytest
 from harness import forkserver, packets
 from harness.broker import Broker, environment, free_port
 from harness.fixtures import EXTERNAL, Clients, unique
-from harness.packets import Connack, Puback, Publish, Pubrec, Will
+from harness.packets import Puback, Publish, Pubrec, Will
+from harness.rawclient import RawClient
 from harness.waiting import until
 
 from e2e.bridging import Visitor, mqtt_subscribed
 from e2e.tools import refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from harness.rawclient import RawClient
 
 PASSWORD = b"secret"
 RULES = """
@@ -163,33 +157,6 @@ def test_denied_publications_are_dropped_and_acknowledged(
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_batch_with_denied_publications(place: Place, qos: int) -> None:
-    """In one write, so that they come as one batch: order and acknowledgements stay."""
-    topic = unique("t")
-    reader, writer = place.client("olga"), place.client("ann")
-    reader.subscribe((f"open/{topic}/#", 0))
-    names = ["a", "hidden", "b", "hidden", "c"]
-    ids = [writer.next_id() if qos else None for _ in names]
-    writer.send(
-        *(
-            packets.publish(f"open/{topic}/{name}", b"x", qos, pid)
-            for name, pid in zip(names, ids, strict=True)
-        )
-    )
-    answers = {1: Puback, 2: Pubrec}
-    for pid in ids if qos else ():
-        assert pid is not None
-        writer.expect(answers[qos](pid))
-    if qos == 2:
-        for pid in ids:
-            assert pid is not None
-            writer.send(packets.pubrel(pid))
-            writer.expect(packets.Pubcomp(pid))
-    assert [topic.rpartition("/")[2] for topic, _ in got(reader, 3)] == ["a", "b", "c"]
-    writer.expect_alive()
-
-
-@pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.mqtt("MQTT-3.3.5-2")
 def test_a_denied_publication_closes_where_that_is_set(closing: Place, qos: int) -> None:
     topic = unique("t")
@@ -213,23 +180,6 @@ def test_a_denied_publication_closes_where_that_is_set(closing: Place, qos: int)
     assert [name for name, _ in got(reader, 1 if qos < 2 else 0)] == (
         [f"open/{topic}/a"] if qos < 2 else []
     )
-
-
-def test_names_and_groups(place: Place) -> None:
-    topic = unique("t")
-    ann, olga = place.client("ann", "pump-1"), place.client("olga", "pump-2")
-    filters = (("ops/+", 0), ("by/+", 0), ("own/olga/#", 0))
-    assert olga.subscribe(*filters) == (0, 0, 0)
-    ann.publish("by/pump-1", b"by itself")
-    ann.publish("by/pump-2", b"forged")
-    ann.publish("own/olga/x", b"forged")
-    ann.publish(f"ops/{topic}", b"forged")
-    olga.publish(f"ops/{topic}", b"by the group")
-    ann.expect_alive()
-    messages = sorted(_all(olga))
-    assert ("by/pump-1", b"by itself") in messages
-    assert (f"ops/{topic}", b"by the group") in messages
-    assert b"forged" not in [payload for _, payload in messages]
 
 
 def test_no_client_identifier_extends_permissions(place: Place) -> None:
@@ -276,87 +226,7 @@ def test_denied_subscriptions_fail_one_by_one(place: Place) -> None:
     assert client.subscribe(*asked) == codes
 
 
-@pytest.mark.parametrize("qos", [0, 1])
-def test_topics_denied_below_a_granted_subscription(place: Place, qos: int) -> None:
-    place.reload(RULES.replace("[[deny]]\nboth", '[[deny]]\nusers = ["ann"]\nboth'))
-    topic = unique("t")
-    reader = place.client("ann")
-    assert reader.subscribe((f"open/{topic}/#", qos), (f"open/{topic}/+", qos)) == (qos, qos)
-    writer = place.client("bob")
-    names = (f"{topic}/hidden", f"{topic}/seen")
-    for sent_at in (0, 1, 2):
-        for retain in (False, True):
-            for name in names:
-                writer.publish(f"open/{name}", b"x", sent_at, retain=retain)
-    assert got(reader, 6) == [(f"open/{topic}/seen", b"x")] * 6
-    # Retained messages, at a new subscription and at one that is made again
-    late = place.client("ann")
-    late.subscribe((f"open/{topic}/#", qos))
-    assert _all(late) == [(f"open/{topic}/seen", b"x")]
-    if qos:  # Unsent deliveries are recorded as dropped.
-        about = ("--client", late.client_id, "--topic", f"open/{topic}/hidden")
-        code, out, err = forkserver.run(
-            ("why", *about, "--data-dir", str(place.broker.data_dir)), environment(), 60
-        )
-        assert code == 0, err
-        assert b"the permissions do not let the client read this topic" in out
-    late.subscribe((f"open/{topic}/#", 0))
-    assert _all(late) == [(f"open/{topic}/seen", b"x")]
-    other = place.client("bob")
-    other.subscribe((f"open/{topic}/#", qos))
-    assert len(_all(other)) == 2
-
-
-def _all(client: RawClient) -> list[tuple[str, bytes]]:
-    """What comes before the answer to a ping, acknowledged."""
-    messages = []
-    client.send(packets.pingreq())
-    while isinstance(message := client.receive(), Publish):
-        messages.append((message.topic, message.payload))
-        client.acknowledge(message)
-    return messages
-
-
 # ------------------------------------------------------------------ wills
-
-
-@pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_denied_will_is_never_armed(place: Place, qos: int) -> None:
-    topic = unique("t")
-    reader = place.client("olga")
-    reader.subscribe((f"ops/{topic}", 0), (f"open/{topic}", 0))
-    doomed = place.client("ann", will=Will(f"ops/{topic}", b"forged", qos))
-    allowed = place.client("ann", will=Will(f"open/{topic}", b"will", qos))
-    doomed.close()
-    allowed.close()
-    assert reader.expect_a(Publish).topic == f"open/{topic}"
-    reader.expect_alive()
-
-
-def test_a_denied_will_refuses_the_connection_where_that_is_set(closing: Place) -> None:
-    assert closing.clients is not None
-    client = closing.clients.raw()
-    will = Will("ops/x", b"forged", 1)
-    assert client.connect(unique("c"), username="ann", password=PASSWORD, will=will) == Connack(5)
-    client.expect_closed()
-
-
-@pytest.mark.parametrize("retain", [False, True])
-def test_a_will_is_checked_again_when_it_is_published(place: Place, retain: bool) -> None:
-    topic = unique("t")
-    reader = place.client("olga")
-    reader.subscribe((f"open/{topic}/#", 0))
-    first = place.client("ann", will=Will(f"open/{topic}/will", b"w", 1, retain=retain))
-    second = place.client("ann", will=Will(f"open/{topic}/other", b"w", 1, retain=retain))
-    place.reload(RULES.replace('"open/secret/#"', '"open/secret/#", "open/+/will"'))
-    first.close()
-    second.close()
-    assert reader.expect_a(Publish).topic == f"open/{topic}/other"
-    reader.expect_alive()
-    place.reload(RULES)
-    late = place.client("olga")
-    late.subscribe((f"open/{topic}/#", 0))
-    assert [name for name, _ in _all(late)] == ([f"open/{topic}/other"] if retain else [])
 
 
 def test_wills_of_a_broker_that_was_killed(place: Place) -> None:
@@ -391,36 +261,6 @@ def test_a_reload_applies_to_live_sessions(place: Place) -> None:
     place.reload(RULES)
     writer.publish(f"open/{topic}", b"3", 1)
     assert got(reader, 1) == [(f"open/{topic}", b"3")]
-
-
-@pytest.mark.parametrize("restarted", [False, True])
-def test_queued_messages_are_checked_when_they_are_sent(place: Place, restarted: bool) -> None:
-    topic = unique("t")
-    name = unique("away")
-    away = place.client("ann", name, clean=False)
-    assert away.subscribe((f"open/{topic}/#", 1)) == (1,)
-    away.disconnect()
-    writer = place.client("bob")
-    for number in range(30):
-        part = "kept" if number % 3 else "lost"
-        writer.publish(f"open/{topic}/{part}", b"%d" % number, 1 + number % 2)
-    place.reload(RULES.replace('"open/secret/#"', '"open/secret/#", "open/+/lost"'))
-    if restarted:
-        place.broker.restart(kill=True)
-    back = place.client("ann", name, clean=False, session_present=True)
-    expected = [(f"open/{topic}/kept", b"%d" % n) for n in range(30) if n % 3]
-    assert got(back, 20) == expected
-    # The subscription was made when it covered nothing that is denied: live it is guarded as well.
-    writer = place.client("bob")
-    for part in ("lost", "kept"):
-        writer.publish(f"open/{topic}/{part}", b"live", 1)
-    assert got(back, 1) == [(f"open/{topic}/kept", b"live")]
-    # Dropped messages are not delivered later.
-    place.reload(RULES)
-    back.disconnect()
-    again = place.client("ann", name, clean=False, session_present=True)
-    again.expect_alive()
-    again.expect_nothing()
 
 
 def test_a_bad_file_changes_nothing(place: Place) -> None:
@@ -485,30 +325,6 @@ def test_the_bridge_is_bound_as_well(place: Place) -> None:
 # ------------------------------------------------------------------ log lines
 
 
-def test_denials_are_logged_at_a_limited_rate(shared: Place, tmp_path: Path) -> None:
-    own = Place(tmp_path)
-    own.broker.start()
-    own.clients = Clients("127.0.0.1", own.broker.port)
-    try:
-        client = own.client("ann", "pump-1")
-        topic = "no/\x1b[31m\u202e"
-        for _ in range(50):
-            client.publish(topic, b"the payload", 1)
-        assert client.subscribe(("no/#", 0)) == (0x80,)
-        client.expect_alive()
-        lines = own.broker.told("not permitted")
-        assert [line["reason"] for line in lines] == ["publish", "subscribe"]
-        assert lines[0]["client"] == "pump-1"
-        assert lines[0]["user"] == "ann"
-        assert lines[0]["topic"].isprintable()
-        assert "the payload" not in own.broker.log
-        assert PASSWORD.decode() not in own.broker.log
-        own.broker.stop()
-    finally:
-        own.clients.close()
-        own.broker.clean_up()
-
-
 def test_drops_are_in_the_log(place: Place) -> None:
     """After all that these tests did: what the broker knows is what its log says."""
     name, topic = unique("away"), unique("t")
@@ -558,16 +374,3 @@ def test_retained_messages_without_permission_are_listed_and_removed(place: Plac
     why = refused("retained", "rm", f"+/+/{topic}", "--not-permitted", "--yes", *data, code=1)
     assert why == f"no retained message without permission on +/+/{topic}"
     assert "--not-permitted" in refused("retained", "rm", "--yes", *data, code=2)
-
-
-def test_the_setting_removes_them_when_the_permissions_are_reloaded(place: Place) -> None:
-    topic = f"own/ann/{unique('kept')}"
-    writer = place.client("ann", unique("writer"))
-    writer.publish(topic, b"x", 1, retain=True)
-    place.reload(config=place.config + "clear_denied_retained = true\n")
-    data = ("--data-dir", str(place.broker.data_dir))
-    assert run("retained", "get", topic, *data).out == "x\n"
-    place.reload(RULES.replace('users = ["ann", "olga"]', 'users = ["olga"]'))
-    until(lambda: not run("retained", "ls", topic, "--json", *data).objects, "the removal", 15)
-    (acted,) = run("log", "--type", "OperatorActed", "--json", "-n", "1", *data).objects
-    assert (acted["by"], acted["action"]) == ("clear_denied_retained", "clear_retained")

@@ -4,28 +4,21 @@ Two control tests prove that the drill is effective: unsynced data is lost on su
 broker that syncs once a minute loses acknowledged messages.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from harness.broker import stand_still
+from harness.broker import Broker, stand_still
 from harness.drill import FEW, ROUNDS, SEED, Drill
+from harness.nats import Nats
 from harness.packets import Connack, Publish
+from harness.powercut import Cache, Disk
 from harness.rawclient import RawClient
 from harness.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from harness.broker import Broker
-    from harness.nats import Nats
-    from harness.powercut import Cache, Disk
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(180 + 40 * ROUNDS)]
 CACHES = pytest.mark.parametrize("cache", ["kept", "lost"])

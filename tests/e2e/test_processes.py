@@ -1,24 +1,21 @@
 """``foldmq serve --processes N``: one port, a log for each process, kills under load."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import re
 import signal
-import subprocess
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
 from harness import drill as drills
 from harness import forkserver
 from harness import packets as p
-from harness.broker import Broker, environment, foldmq, wait_until_gone
+from harness.broker import Broker, environment, wait_until_gone
 from harness.brokerprocesses import TWO, client_of, processes
 from harness.drill import ROUNDS, SEED, Drill, Publisher, Subscriber
 from harness.drillaccount import Account
@@ -29,11 +26,7 @@ from harness.waiting import until
 
 from e2e.listening import Client, Place
 from eventstore.partitions import partition_names, partition_of
-from eventstore.reading.index_files import IndexFiles
 from protocol.mqtt.property_table import SHARED_SUBSCRIPTION_AVAILABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture(scope="module")
@@ -418,53 +411,6 @@ def test_commands_follow_messages_from_log_to_log(make_processes: Callable[..., 
     check_history()
 
 
-def test_answers_are_the_same_with_an_index_of_each_log(
-    make_processes: Callable[..., Broker],
-) -> None:
-    broker = make_processes(*TWO)
-    broker.start()
-    reader, sender = client_of(0, "reader"), client_of(1, "sender")
-    with RawClient(broker.port) as one, RawClient(broker.port) as other:
-        one.connect(reader, clean=False)
-        one.send(p.subscribe(1, ("a/+", 1)))
-        one.receive()
-        other.connect(sender, clean=False)
-        for number in range(1, 6):
-            other.send(p.publish(f"a/{number % 2}", b"%d" % number, 1, number))
-            other.receive()
-            found = one.receive(20)
-            assert isinstance(found, Publish)
-            one.send(p.puback(found.packet_id or 0))
-        one.disconnect()
-        other.disconnect()
-    logs = partition_names(Path(broker.data_dir, "node").read_text().strip(), 2)
-    questions = [
-        ("why", "--client", reader, "--topic", "a/#", "--last", "3"),
-        ("why", "--client", sender, "--topic", "a/1"),
-        ("log", "--session", reader),
-        *(("log", "--topic", "a/0", "--node", log) for log in logs),
-        ("replay", "--session", reader, "--json"),
-    ]
-    broker.stop()
-    before = [run(broker, *question) for question in questions]
-    assert all(code == 0 for code, _ in before), before
-    code, said = run(broker, "log", "index")
-    assert (code, said.count("the index covers records 1 to ")) == (0, 2), said
-    for number, log in enumerate(logs):
-        assert Path(broker.data_dir, f"p{number}", "index", f"FOLDMQ_LOG_{log}").is_dir()
-        assert "are indexed in" in run(broker, "log", "--node", log, "-n", "1", "-v")[1]
-    said = run(broker, "why", "--client", reader, "--topic", "a/1", "-v")[1]
-    assert said.count("are indexed in") == 2
-    assert [run(broker, *question) for question in questions] == before
-    # One whose index is being written does not keep the other.
-    files = IndexFiles(Path(broker.data_dir, "p0", "index", f"FOLDMQ_LOG_{logs[0]}"))
-    assert files.lock()
-    code, said = run(broker, "log", "index")
-    files.unlock()
-    assert (code, said.count("the index covers records 1 to ")) == (75, 1), said
-    assert f"another process writes the index in {files.path}" in said
-
-
 def test_pseudonyms_are_the_same_in_each_log(make_processes: Callable[..., Broker]) -> None:
     broker = make_processes(*TWO, "--pseudonyms")
     broker.start()
@@ -588,105 +534,6 @@ def test_live_commands_are_about_all_processes(steady: Broker) -> None:
         said,
     )
     assert not listed() & {(logs[0], here), (logs[1], there)}
-
-
-def test_top_and_the_trace_of_a_topic_are_about_all_processes(steady: Broker) -> None:
-    broker = steady
-    node = Path(broker.data_dir, "node").read_text().strip()
-    logs = [f"{node}-p{number}" for number in range(2)]
-    reader, sender = client_of(0, "reader"), client_of(1, "sender")
-    command = [foldmq(), "actors", "tail", "--topic", "a/+", "--data-dir", str(broker.data_dir)]
-    with RawClient(broker.port) as one, RawClient(broker.port) as other:
-        one.connect(reader)
-        one.send(p.subscribe(1, ("a/+", 1)))
-        one.receive()
-        other.connect(sender)
-        with subprocess.Popen(
-            [*command, "--json", "-n", "6"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(),
-        ) as tail:
-            assert tail.stdout is not None
-            assert tail.stderr is not None
-            begun = tail.stderr.readline()
-            assert begun == f"foldmq: tracing topic a/+ in logs {logs[0]}, {logs[1]}\n"
-            other.send(p.publish("a/b", b"1", 1, 1))
-            other.receive()
-            found = one.receive(20)
-            assert isinstance(found, Publish)
-            one.send(p.puback(found.packet_id or 0))
-            lines = [json.loads(line) for line in tail.stdout]
-        assert tail.returncode == 0
-        # Published in one log, then taken by the other, sent and acknowledged there.
-        assert [(line["log"], line["kind"], line["what"]) for line in lines] == [
-            (logs[1], "event", "MessagePublished"),
-            (logs[1], "route", "route"),
-            (logs[0], "event", "MessagePublished"),
-            (logs[0], "route", "route"),
-            (logs[0], "event", "Delivered"),
-            (logs[0], "event", "Acked"),
-        ]
-        assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
-
-        code, said = run(broker, "top", "--once", "--json", "--interval", "1")
-        assert code == 0, said
-        frame = json.loads(said)
-        assert (frame["node"], [one["log"] for one in frame["logs"]]) == (node, logs)
-        assert frame["not_answering"] == []
-        assert sum(one["status"]["connections"]["open"] for one in frame["logs"]) == 2
-        clients = {(row["log"], row["client"]) for row in frame["actors"] if row["client"]}
-        assert clients == {(logs[0], reader), (logs[1], sender)}
-        code, said = run(broker, "top", "--once", "--interval", "1")
-        assert code == 0, said
-        assert said.startswith(f"foldmq top  {node}, 2 logs  ready")
-        assert "clients  open 2 " in said
-        code, said = run(broker, "top", "--once", "--interval", "1", "--node", logs[0])
-        assert (code, said.startswith(f"foldmq top  node {logs[0]}  up ")) == (0, True), said
-
-        hung = processes(broker)[1]
-        os.kill(hung, signal.SIGSTOP)
-        try:
-            code, said = run(broker, "top", "--once", "--interval", "1")
-        finally:
-            os.kill(hung, signal.SIGCONT)
-        assert code == 69, said
-        assert said.startswith(f"foldmq top  {node}, 2 logs  NOT READY")
-        assert f"! log {logs[1]} does not answer, and is not included: no reply in time" in said
-        assert reader in said
-        assert sender not in said
-
-
-def test_live_commands_name_a_process_that_does_not_answer(steady: Broker) -> None:
-    broker = steady
-    node = Path(broker.data_dir, "node").read_text().strip()
-    here, there = (client_of(number, "keeper") for number in range(2))
-    for name in (here, there):
-        with RawClient(broker.port) as client:
-            client.connect(name, clean=False)
-            client.disconnect()
-    hung = processes(broker)[1]
-    os.kill(hung, signal.SIGSTOP)
-    try:
-        # Each waits for its time limit: all at once.
-        commands = (("sessions", "ls"), ("status",), ("doctor",))
-        with ThreadPoolExecutor(len(commands)) as pool:
-            listed, status, doctor = pool.map(lambda one: run(broker, *one), commands)
-    finally:
-        os.kill(hung, signal.SIGCONT)
-    code, said = listed
-    assert code == 69, said
-    assert here in said
-    assert there not in said
-    assert "incomplete, without 1 of 2 logs: " in said
-    assert f"node {node}-p1" in said
-    code, said = status
-    assert code == 69, said
-    assert said.startswith(f"not ready: {node}, 2 logs\n  log {node}-p1 does not answer")
-    code, said = doctor
-    assert code == 1, said
-    assert f"the broker of log {node}-p1 does not answer" in said
 
 
 def test_why_follows_a_message_of_a_shared_subscription(

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from harness.broker import Broker
 from harness.fixtures import EXTERNAL, Clients
 
 from e2e.log_scenarios import play
 from e2e.tools import HOSTILE_TOPIC, run, run_here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
     from pyspark.sql import SparkSession
 
 pytestmark = [

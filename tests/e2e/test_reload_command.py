@@ -1,27 +1,20 @@
 """``foldmq reload`` prints the broker's outcome, and a failure is known until it is mended."""
 
-from __future__ import annotations
-
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import orjson
 import pytest
 from harness import forkserver
-from harness.broker import environment, free_port
+from harness.broker import Broker, environment, free_port
 from harness.certs import Authority
 from harness.fixtures import EXTERNAL
 from harness.rawclient import RawClient
 from harness.waiting import until
 
 from e2e.tools import run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from harness.broker import Broker
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

@@ -3,20 +3,14 @@
 Each test runs twice: the broker ended by SIGTERM, and by SIGKILL.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 from harness import packets as p
+from harness.broker import Broker
 from harness.fixtures import Clients
 from harness.packets import Connack, Pubcomp, Publish, Pubrec, Pubrel, Will
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from harness.broker import Broker
-    from harness.rawclient import RawClient
+from harness.rawclient import RawClient
 
 
 @pytest.fixture(params=["sigterm", "sigkill"])

@@ -4,13 +4,12 @@ With FOLDMQ_DRILL_FROM, the path of another version's ``foldmq``, the nodes begi
 are upgraded, and then return to it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from harness import forkserver
@@ -19,9 +18,6 @@ from harness.drill import ROUNDS, SEED, Drill
 from harness.foldcluster import ClusterNode, Nodes, closings
 from harness.nats import ACCESS, PASSWORD, USER, Nats
 from harness.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.drill, pytest.mark.system, pytest.mark.timeout(900)]
 

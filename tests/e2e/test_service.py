@@ -1,38 +1,23 @@
 """`foldmq serve` as a service: start, end, refusals, reload."""
 
-from __future__ import annotations
-
-import re
 import socket
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from harness import forkserver
 from harness import packets as p
 from harness.broker import (
     Broker,
     BrokerFailedError,
     alive,
-    environment,
-    foldmq,
     free_port,
     nats_server,
     wait_until_gone,
 )
 from harness.fixtures import Clients
 from harness.packets import Puback
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-
-def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Runs `foldmq` to its end."""
-    code, out, err = forkserver.run(args, environment(), 30, stdin.encode())
-    return subprocess.CompletedProcess(args, code, out.decode(), err.decode())
 
 
 def refusal(own: Broker) -> str:
@@ -54,92 +39,13 @@ def line_with(text: str, *words: str) -> str:
 # --------------------------------------------------------------- refused at start
 
 
-def test_port_taken(make_broker: Callable[..., Broker]) -> None:
-    own = make_broker()
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        own.port = taken.getsockname()[1]
-        result = run(*own.command()[1:])
-    assert result.returncode not in (0, None)
-    assert "Traceback" not in result.stderr
-    line_with(result.stdout + result.stderr, str(own.port))
-
-
-def test_data_dir_used_by_another_broker(make_broker: Callable[..., Broker]) -> None:
-    first, second = make_broker(), make_broker()
-    first.start()
-    client = Clients("127.0.0.1", first.port).connect()
-    second.data_dir = first.data_dir
-    line_with(refusal(second), str(first.data_dir))
-    client.expect_alive()
-    client.publish("t", b"x", 1)
-    second.data_dir = second.directory / "data"
-    first.stop()
-
-
-def test_data_dir_that_is_a_file(make_broker: Callable[..., Broker]) -> None:
-    own = make_broker()
-    own.data_dir.write_text("not a directory")
-    line_with(refusal(own), str(own.data_dir))
-
-
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ("max_ack_pendin = 5\n", ("max_ack_pendin", "max_ack_pending")),
-        ("conect_timeout = 5\n", ("conect_timeout", "connect_timeout")),
-        ('max_ack_pending = "many"\n', ("max_ack_pending", "many")),
-        ("max_ack_pending = -3\n", ("max_ack_pending", "-3")),
-        ("max_ack_pending = 70000\n", ("max_ack_pending", "70000")),
-        ("max_ack_pending = \n", ("foldmq.toml",)),
-    ],
-    ids=["unknown", "unknown-2", "type", "negative", "above-65535", "not-toml"],
-)
-def test_bad_configuration_is_named(
-    make_broker: Callable[..., Broker], config: str, words: tuple[str, ...]
-) -> None:
-    line_with(refusal(make_broker(config)), *words)
-
-
 def test_configuration_file_missing(make_broker: Callable[..., Broker]) -> None:
     own = make_broker()
     own.config_file.unlink()
     line_with(refusal(own), str(own.config_file))
 
 
-@pytest.mark.parametrize("listen", ["nonsense", "127.0.0.1:99999", "127.0.0.1:"])
-def test_bad_listen_address(tmp_path: Path, foldmq_only: None, listen: str) -> None:
-    result = run("serve", "--listen", listen, "--data-dir", str(tmp_path / "data"))
-    assert result.returncode not in (0, None)
-    assert "Traceback" not in result.stderr
-    line_with(result.stdout + result.stderr, listen)
-
-
-def test_open_address_without_users_is_refused(tmp_path: Path, foldmq_only: None) -> None:
-    listen = f"0.0.0.0:{free_port()}"
-    result = run("serve", "--listen", listen, "--data-dir", str(tmp_path / "data"))
-    assert result.returncode not in (0, None)
-    assert "Traceback" not in result.stderr
-    text = (result.stdout + result.stderr).replace("-", "_")
-    line_with(text, "allow_anonymous")
-
-
-def test_unknown_option(foldmq_only: None) -> None:
-    result = run("serve", "--no-such-option")
-    assert result.returncode == 2
-    line_with(result.stderr, "--no-such-option")
-
-
 # ------------------------------------------------------------------ life and end
-
-
-def test_banner_has_addresses_and_guarantee(make_broker: Callable[..., Broker]) -> None:
-    own = make_broker()
-    own.start()
-    Clients("127.0.0.1", own.port).connect().publish("t", b"x", 1)
-    line_with(own.log, f"127.0.0.1:{own.port}")
-    line_with(own.log, str(own.data_dir))
-    line_with(own.log.lower(), "disk")
-    own.stop()
 
 
 def test_sigterm_ends_all_with_exit_0(make_broker: Callable[..., Broker]) -> None:
@@ -259,77 +165,4 @@ def _wait_for(port: int) -> None:
     pytest.fail("the NATS server did not start")
 
 
-def test_sighup_rereads_limits(make_broker: Callable[..., Broker]) -> None:
-    own = make_broker()
-    own.start()
-    clients = Clients("127.0.0.1", own.port)
-    connected = clients.connect()
-    own.configure("max_packet_size = 2000\n")
-    own.hangup()
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        probe = clients.connect()
-        probe.send(p.publish("t", b"x" * 5000, 1, 1))
-        if probe.receive_all(0.3) == []:
-            break
-    probe.expect_closed()
-    connected.expect_alive()
-    own.stop()
-
-
-def test_sighup_with_a_bad_file_keeps_the_broker_running(
-    make_broker: Callable[..., Broker],
-) -> None:
-    own = make_broker()
-    own.start()
-    client = Clients("127.0.0.1", own.port).connect()
-    own.configure("max_ack_pendin = 5\n")
-    own.hangup()
-    deadline = time.monotonic() + 10
-    while not re.search(r"max_ack_pendin\b", own.log):
-        assert time.monotonic() < deadline, f"the bad setting was not reported:\n{own.log}"
-        time.sleep(0.05)
-    client.publish("t", b"x", 1)
-    assert "Traceback" not in own.log
-    own.stop()
-
-
-def test_store_is_private(make_broker: Callable[..., Broker]) -> None:
-    own = make_broker()
-    own.start()
-    assert own.data_dir.stat().st_mode & 0o077 == 0
-    assert "nats" in _command_line(own.nats_pid)
-    own.stop()
-
-
-def _command_line(pid: int) -> str:
-    return subprocess.run(
-        ["ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=True
-    ).stdout
-
-
 # -------------------------------------------------------------- foldmq pub and sub
-
-
-def test_foldmq_pub_and_sub(make_broker: Callable[..., Broker]) -> None:
-    own = make_broker()
-    own.start()
-    port = ["-p", str(own.port)]
-    assert run("pub", *port, "-t", "kept", "-m", "retained", "-q", "1", "-r").returncode == 0
-    command = [foldmq(), "sub", *port, "-t", "kept", "-t", "live/#", "-q", "2", "-C", "3", "-v"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as sub:
-        assert sub.stdout is not None
-        assert sub.stdout.readline() == "kept retained\n"
-        for qos in ("1", "2"):
-            assert run("pub", *port, "-t", "live/x", "-m", qos, "-q", qos).returncode == 0
-        assert sub.stdout.read() == "live/x 1\nlive/x 2\n"
-        assert sub.wait(10) == 0
-    own.stop()
-
-
-def test_foldmq_pub_reports_a_missing_broker(foldmq_only: None) -> None:
-    port = free_port()
-    result = run("pub", "-p", str(port), "-t", "t", "-m", "x")
-    assert result.returncode not in (0, None)
-    assert "Traceback" not in result.stderr
-    line_with(result.stderr, str(port))

@@ -1,23 +1,25 @@
 """Limits and options in the configuration, seen from a client."""
 
-from __future__ import annotations
-
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 from harness import packets as p
 from harness.broker import Broker
 from harness.fixtures import EXTERNAL, Clients, unique
-from harness.packets import Connack, Pingresp, Puback, Pubcomp, Publish, Pubrec, Pubrel, Will
-from harness.rawclient import ConnectionClosedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from harness.packets import Packet
-    from harness.rawclient import RawClient
+from harness.packets import (
+    Connack,
+    Packet,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Will,
+)
+from harness.rawclient import ConnectionClosedError, RawClient
 
 WINDOW = "max_ack_pending = 10\nack_wait = 0\nmax_packet_size = 4000000\n"
 IMPATIENT = """

@@ -1,24 +1,18 @@
 """A subscription shared by five processes; they and the broker are killed, no message is lost."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import paho.mqtt.client as mqtt
 import pytest
+from harness.broker import Broker
 from harness.waiting import until
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
 
 _MEMBERS, _MESSAGES, _KILLS = 5, 2000, 8
 _MEMBER = """

@@ -1,23 +1,16 @@
 """Permissions of shared subscriptions: joining a group, and receiving its messages."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import argon2
 import pytest
 from harness.broker import Broker
 from harness.fixtures import EXTERNAL, unique
 from harness.mqtt5_packets import Publish
-from harness.mqtt5_rawclient import Clients5
+from harness.mqtt5_rawclient import Clients5, RawClient5
 from harness.packets import Pingresp, pingreq
 from harness.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from harness.mqtt5_rawclient import RawClient5
 
 USERS = ("ann", "bob", "writer")
 RULES = """

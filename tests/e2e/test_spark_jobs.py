@@ -1,7 +1,5 @@
 """``foldmq spark`` as a user runs it: real brokers, a real Spark, exit codes, remaining files."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -9,8 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from harness.broker import Broker, environment, families, foldmq, wait_until_gone
@@ -29,9 +27,6 @@ from eventstore.format.node_events import (
     CheckpointCompleted,
     LogCut,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

@@ -3,21 +3,14 @@
 The same as ``test_crash_drills``, without Spark.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
-from harness.broker import stand_still
+from harness.broker import Broker, stand_still
 from harness.drill import FEW, ROUNDS, SEED, Drill, strike_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(400 + 40 * ROUNDS)]
 

@@ -1,16 +1,15 @@
 """Commands that ``doctor`` and the page suggest in an incident run as they are pasted."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from itertools import count
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from harness import forkserver
-from harness.broker import environment, free_port
+from harness.broker import Broker, environment, free_port
 from harness.certs import Authority
 from harness.fixtures import EXTERNAL, Clients, fill
 from harness.nats import PASSWORD, USER, Nats
@@ -19,12 +18,6 @@ from harness.waiting import until
 
 from e2e.pasting import run_as_pasted
 from e2e.webclient import served
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from harness.broker import Broker
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

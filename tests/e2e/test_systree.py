@@ -1,7 +1,5 @@
 """The topics $SYS/broker/... of a real broker, for a real client, beside a real Mosquitto."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import socket
@@ -98,76 +96,3 @@ def test_a_client_of_mosquitto_sees_it(own: Broker) -> None:
     lines = done.stdout.decode().splitlines()
     assert "$SYS/broker/clients/connected 1" in lines
     assert "$SYS/broker/clients/maximum 1" in lines
-
-
-def test_only_connected_clients_count_for_the_maximum(own: Broker) -> None:
-    clients = Clients("127.0.0.1", own.port)
-    for _ in range(3):
-        clients.raw()  # stays open until the end, without a CONNECT
-    for known in (False, True):
-        first = clients.connect("first", clean=False, session_present=known)
-        second = clients.connect("second")
-        first.disconnect()
-        second.disconnect()
-    assert told(clients.connect())["clients/maximum"] == "2"
-    clients.close()
-
-
-def test_updates_come_by_themselves(own: Broker) -> None:
-    client = Clients("127.0.0.1", own.port).connect()
-    client.subscribe(("$SYS/broker/uptime", 1))
-    first = client.expect_a(p.Publish)
-    second = client.expect_a(p.Publish)
-    assert (first.retain, second.retain) == (True, False)
-    assert first.qos == second.qos == 0
-    assert first.payload != second.payload
-
-
-def test_activity_of_clients_is_counted(own: Broker) -> None:
-    clients = Clients("127.0.0.1", own.port)
-    before = told(clients.connect())
-    reader = clients.connect()
-    reader.subscribe(("t", 1))
-    writer = clients.connect()
-    for number in range(5):
-        writer.publish("t", b"x", 1)
-        received = reader.expect_publish("t", b"x", 1)
-        reader.acknowledge(received)
-        writer.publish("t", str(number).encode(), 0, retain=False)
-        reader.expect_publish("t", str(number).encode(), 0)
-    watcher = clients.connect()
-    watcher.subscribe(("$SYS/broker/publish/messages/received", 0))
-
-    def received_by_now() -> bool:
-        return watcher.expect_a(p.Publish).payload == b"10"
-
-    assert before["publish/messages/received"] == "0"
-    until(received_by_now, "a count of 10 messages")
-
-
-def test_the_interval_is_taken_over_at_a_reload(own: Broker) -> None:
-    client = Clients("127.0.0.1", own.port).connect()
-    client.subscribe(("$SYS/broker/uptime", 0))
-    client.expect_a(p.Publish)
-    own.configure("sys_interval = 0\n")
-    own.hangup()
-    until(lambda: "settings reloaded" in own.log, "a reload")
-    client.receive_all()
-    late = Clients("127.0.0.1", own.port).connect()
-    late.subscribe(("$SYS/#", 0))
-    late.expect_alive()
-    own.configure("sys_interval = '100ms'\n")
-    own.hangup()
-    late.expect_a(p.Publish)
-    assert own.running
-
-
-def test_many_sys_subscribers_at_once(own: Broker) -> None:
-    clients = Clients("127.0.0.1", own.port)
-    asking = [clients.connect() for _ in range(50)]
-    for client in asking:
-        client.send(p.subscribe(1, ("$SYS/#", 0)))
-    for client in asking:
-        client.expect_a(p.Suback)
-        assert client.expect_a(p.Publish).retain
-    own.stop()

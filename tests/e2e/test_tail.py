@@ -1,13 +1,13 @@
 """``foldmq actors tail`` at a real broker with real clients."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
 
 import pytest
 from harness import forkserver
@@ -20,10 +20,6 @@ from harness.waiting import until
 from cli.logs.broker_search import open_broker
 from cli.logs.source_flags import SourceFlags
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 Line = dict[str, Any]
 
@@ -185,44 +181,6 @@ def test_a_topic_is_traced_from_publisher_to_acknowledgement(quiet: Broker, own:
             assert logged[line["position"]] == line["what"]
 
 
-def test_a_refused_publication_is_in_the_trace_of_its_topic(quiet: Broker, own: Clients) -> None:
-    panel = own.connect("panel")
-    deep = "deep" + "/x" * 200  # more than max_topic_levels
-    with Tail(quiet, "--topic", "deep/#", "--json") as tail:
-        panel.publish(deep, b"no", 1)
-        dropped = tail.wait(what="MessageDropped")
-        assert dropped["client"] == "panel"
-        (named,) = dropped["event"]["topics"]
-        assert named.startswith(deep[:200])
-        assert in_log(quiet, "panel")[dropped["position"]] == "MessageDropped"
-
-
-def test_an_actor_is_traced_until_it_ends(quiet: Broker, own: Clients) -> None:
-    own.subscribed("a", 1, "lock")
-    rows = run("actors", "ls", "--json", "--data-dir", str(quiet.data_dir)).objects
-    urn = next(row["id"] for row in rows if row["type"] == "subscription")
-    with Tail(quiet, urn) as tail:
-        own.connect("panel").publish("a", b"hello", 1)
-        until(lambda: tail.out, "a line")
-        own.close()
-        assert tail.ended() == 0
-        assert f"foldmq: the trace has ended: {urn} stopped" in tail.err
-        assert any("<- Batch qos=1 count=1 messages=[" in line for line in tail.out)
-        assert all(line.split()[1] == urn for line in tail.out)
-
-
-def test_skipped_lines_are_reported(quiet: Broker, own: Clients) -> None:
-    panel = own.connect("panel")
-    with Tail(quiet, "--topic", "#", "--rate", "3") as tail:
-        panel.send(*(p.publish("a", b"x", 1, n) for n in range(1, 101)))
-        until(lambda: any("skipped" in line for line in tail.out), "what was skipped")
-        shown = [line for line in tail.out if not line.startswith("...")]
-        skipped = [line.split()[2] for line in tail.out if line.startswith("... skipped ")]
-        assert len(shown) == 3
-        # 100 messages, and a route for each read of the socket that brought some.
-        assert 101 <= len(shown) + sum(map(int, skipped)) <= 200
-
-
 def test_so_many_lines_and_no_more(quiet: Broker, own: Clients) -> None:
     panel = own.connect("panel")
     with Tail(quiet, "--topic", "#", "-n", "5") as tail:
@@ -297,8 +255,3 @@ def test_invalid_targets_are_refused(
 ) -> None:
     said = refused("actors", "tail", *arguments, "--data-dir", str(broker.data_dir), code=code)
     assert said.startswith(why)
-
-
-def test_without_a_broker_the_trace_fails(tmp_path: Path) -> None:
-    said = refused("actors", "tail", "--topic", "#", "--data-dir", str(tmp_path), code=69)
-    assert said.startswith("no broker is running on ")

@@ -1,28 +1,23 @@
 """The log tools about a broker with two processes: without --node they read both logs."""
 
-from __future__ import annotations
-
 import contextlib
 import select
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from harness.broker import Broker, environment, foldmq
 from harness.brokerprocesses import TWO, client_of
 from harness.fixtures import EXTERNAL, Clients
+from harness.rawclient import RawClient
 from harness.waiting import until
 
 from e2e.tools import refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from harness.rawclient import RawClient
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
@@ -134,20 +129,6 @@ def test_replay_shows_the_state_of_both_logs(live: Played) -> None:
     assert "only_in" not in rest[-1]
 
 
-def test_replay_of_a_moment(live: Played) -> None:
-    (line, row) = run("replay", "--topic", "hall/#", "--at", live.moment, *live.data).lines
-    assert line.startswith("1 retained message on hall/# as of ")
-    assert row.split()[0] == "p0"
-    assert row.endswith('QoS 1, 4 B: "open"')
-    (found,) = run("replay", "--topic", "#", "--json", *live.data).objects
-    assert (found["log"], found["payload"]) == (live.logs[0], "closed")
-    head = run("replay", "--at", live.moment, "--json", *live.data).objects[0]
-    assert (head["sessions"], head["connected"], head["queued"]) == (3, 3, 0)
-    lines = run("replay", "--at", "2020-01-01", *live.data).lines
-    assert "  sessions       0: 0 connected, 0 offline" in lines
-    assert f"  log {live.logs[0]}: 0 sessions, before the first record" in lines
-
-
 def test_diff_of_two_moments(live: Played) -> None:
     ran = run("diff", live.moment, "now", *live.data)
     assert [line for line in ran.lines if line.startswith("~")] == [
@@ -235,27 +216,6 @@ def test_checks_of_both_logs(live: Played) -> None:
     assert [(one["log"], one["equal"]) for one in both] == [(log, True) for log in live.logs]
     (one,) = run("verify", "--session", HERE, *live.data).lines[:1]
     assert one.startswith("equal: session ")
-
-
-def test_the_disk_use_of_both_logs(live: Played) -> None:
-    found = run("log", "usage", "--to", live.moment, "--json", *live.data).objects[0]
-    assert [one["log"] for one in found["logs"]] == live.logs
-    assert found["not_read"] == []
-    for key in ("bytes", "records"):
-        assert found[key] == sum(one[key] for one in found["logs"])
-    sizes = {one["topic"]: one["bytes"] for one in found["topics"]}
-    assert sum(sizes.values()) == found["bytes"]
-    own = []
-    for one in found["logs"]:
-        usage = ("log", "usage", "--to", live.moment, "--node", one["log"], "--json")
-        (alone,) = run(*usage, *live.data).objects
-        assert (alone["bytes"], alone["records"]) == (one["bytes"], one["records"])
-        own += [row["bytes"] for row in alone["topics"] if row["topic"] == BOTH]
-    assert (len(own), sum(own)) == (2, sizes[BOTH])
-    lines = run("log", "usage", *live.data).lines
-    for log, line in zip(live.logs, lines[-3:], strict=False):
-        assert line.startswith(f"log {log}: ")
-    assert lines[-1].endswith(" records, 2 logs")
 
 
 def test_what_cannot_be_answered_about_both_logs(live: Played) -> None:

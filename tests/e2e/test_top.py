@@ -1,7 +1,5 @@
 """`foldmq top` on a terminal, watching a real broker with real traffic."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets
@@ -10,20 +8,16 @@ import shutil
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.broker import Broker, environment, foldmq
 from harness.fixtures import EXTERNAL, Clients
-from harness.waiting import until
+from harness.rawclient import RawClient
 
-from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, refused, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from harness.rawclient import RawClient
+from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, run
 
 TMUX = shutil.which("tmux")
 
@@ -146,15 +140,6 @@ def source(broker: Broker) -> tuple[str, ...]:
     return ("--data-dir", str(broker.data_dir))
 
 
-def narrow(top: Terminal, part: str) -> None:
-    """Types a filter, no faster than the terminal shows what is typed."""
-    top.press("/")
-    top.sees("actors with ...")
-    top.press(part)
-    top.until(lambda shown: shown.rstrip().splitlines()[-2].startswith(part), part)
-    top.press("Enter")
-
-
 def rate_in(screen: str) -> float:
     """The first figure of the line `in`; -1 when none is known."""
     found = re.search(r"^in +([\d.,<]+)/s", screen, re.MULTILINE)
@@ -180,42 +165,6 @@ def test_figures_tables_and_sizes(
     top.until(lambda shown: "STATE" in shown and "most" not in shown, "no curves")
     top.press("p")
     top.sees("PAUSED")
-    top.press("q")
-    top.sees("EXIT 0")
-
-
-@needs_tmux
-def test_page_and_live_trace_of_an_actor(
-    watched: Broker, traffic: Traffic, terminal: Callable[..., Terminal]
-) -> None:
-    top = terminal(*source(watched), "--interval", "0.5", width=100)
-    top.sees("ready", "ACTOR")
-    narrow(top, "session:*")
-    top.until(lambda shown: "NAME /session:*" in shown and "connection:" not in shown, "sessions")
-    top.press("Escape")
-    top.until(lambda shown: "NAME /" not in shown, "all of them again")
-    narrow(top, "evil")
-    top.until(lambda shown: "NAME /evil" in shown and SHOWN_ID[:12] in shown, "one name")
-    top.press("Enter")
-    top.sees(SHOWN_ID, "mailbox", "handled")
-    top.press("t")
-    top.sees("trace of", "following", SHOWN_TOPIC)
-    top.press("Escape")
-    top.sees(SHOWN_ID, "mailbox")
-    top.press("Escape")
-    top.sees("ACTOR", "TOPIC")
-    for _ in range(6):
-        # Keys that come while a page closes are lost: a person would press them again, too.
-        top.press("Tab")
-        top.drawn_anew()
-        top.press("Enter")
-        top.drawn_anew()
-        if "OUTCOME" in top.screen:
-            break
-        if "TOPIC" not in top.screen:
-            top.press("Escape")
-            top.drawn_anew()
-    top.sees("sent to 1 client", "OUTCOME")
     top.press("q")
     top.sees("EXIT 0")
 
@@ -261,13 +210,3 @@ def test_one_frame(watched: Broker, traffic: Traffic) -> None:
     assert found["status"]["connections"]["open"] == 2
     assert {row["name"] for row in found["actors"]} >= {HOSTILE_ID, "pump-1"}
     assert {row["topic"] for row in found["topics"]} == {HOSTILE_TOPIC, "calm/sea"}
-
-
-def test_refusals(watched: Broker, tmp_path: Path) -> None:
-    assert "terminal" in refused("top", *source(watched), code=2)
-    assert "--once" in refused("top", "--json", *source(watched), code=2)
-    assert "one of recent" in refused("top", "--once", "--sort", "size", *source(watched), code=2)
-    assert "no broker is running" in refused("top", "--once", "--data-dir", str(tmp_path), code=69)
-    watched.stop()
-    until(lambda: not watched.running, "its end")
-    assert "no broker is running" in refused("top", "--once", *source(watched), code=69)

@@ -1,21 +1,15 @@
 """Users and passwords: CONNACK 0x04 and 0x05."""
 
-from __future__ import annotations
-
-import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from harness import forkserver
-from harness.broker import Broker, BrokerFailedError, environment
+from harness.broker import Broker, environment
 from harness.fixtures import Clients, unique
 from harness.packets import Connack, Will
 
 from e2e.passwordfiles import add_user
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -76,19 +70,6 @@ def test_refused_client_touches_nothing(own: Broker) -> None:
     own.stop()
 
 
-def test_sighup_rereads_users(own: Broker, tmp_path: Path) -> None:
-    own.start()
-    assert answer(own, "bob", b"secret") == Connack(4)
-    add_user(tmp_path / "users", "bob", "secret")
-    own.hangup()
-    for _ in range(50):
-        if answer(own, "bob", b"secret") == Connack(0):
-            break
-    else:
-        pytest.fail(f"bob never got in:\n{own.log}")
-    own.stop()
-
-
 def test_sighup_disconnects_removed_users_and_changed_passwords(
     own: Broker, tmp_path: Path
 ) -> None:
@@ -120,34 +101,3 @@ def test_sighup_disconnects_removed_users_and_changed_passwords(
     clients.close()
     own.stop()
     assert own.log.count("logins revoked") == 2
-
-
-def test_allow_anonymous_beside_users(own: Broker) -> None:
-    own.configure(own.config_file.read_text() + "allow_anonymous = true\n")
-    own.start()
-    assert answer(own, None, None) == Connack(0)
-    assert answer(own, "ada", b"wrong") == Connack(4)
-    own.stop()
-
-
-@pytest.mark.parametrize("bad", ["no-colon", "eve:plain-text", "eve:$argon2id$v=19$broken", ":x"])
-def test_bad_line_of_the_password_file_is_named(own: Broker, tmp_path: Path, bad: str) -> None:
-    with (tmp_path / "users").open("a") as file:
-        file.write(f"{bad}\n")
-    with pytest.raises(BrokerFailedError, match="at start"):
-        own.start()
-    assert "Traceback" not in own.log
-    lines = [line for line in own.log.splitlines() if str(tmp_path / "users") in line]
-    assert lines, f"the file is not named:\n{own.log}"
-    assert any(re.search(r"(line |:)2\b", line) for line in lines), (
-        f"line 2 is not named:\n{own.log}"
-    )
-    assert "plain-text" not in own.log, "a password stands in the log"
-
-
-def test_password_file_missing(make_broker: Callable[..., Broker], tmp_path: Path) -> None:
-    own = make_broker(f'password_file = "{tmp_path}/none"\n')
-    with pytest.raises(BrokerFailedError, match="at start"):
-        own.start()
-    assert "Traceback" not in own.log
-    assert f"{tmp_path}/none" in own.log

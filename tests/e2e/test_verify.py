@@ -1,7 +1,5 @@
 """`foldmq verify`: real brokers that equal their log, and brokers that were made to differ."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,7 +7,9 @@ import signal
 import sys
 import time
 from base64 import b64decode
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import nats.errors
 import pytest
@@ -28,10 +28,6 @@ from projections.state.format import RETAINED, SESSION, decode_entry, key_of
 from projections.state.node_state import NodeState
 from projections.state.session import SessionState, SubscriptionState
 from projections.state.session_table import freeze
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

@@ -1,18 +1,15 @@
 """The web page of a real broker: access, content, and lifetime."""
 
-from __future__ import annotations
-
 import contextlib
 import html
-import json
 import os
 import re
 import signal
 import socket
 import stat
-from datetime import datetime
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness.broker import Broker, children_of, free_port, wait_until_gone
@@ -22,9 +19,6 @@ from harness.waiting import TIMEOUT, until
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, run
 from e2e.webclient import Page, served, web
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
@@ -244,17 +238,6 @@ def test_the_why_page_agrees_with_the_command(played: Broker, page: Page) -> Non
         assert page.get("/why", **wrong).status == 400
 
 
-def test_the_disk_page_shows_the_usage(page: Page) -> None:
-    def rows(**query: str) -> dict[str, tuple[str, ...]]:
-        return {row[0]: row for row in page.good("/disk", **query).columns(0, 1, 2)}
-
-    until(lambda: "hall/door" in rows() and "sensor" in rows(), "what was published")
-    assert re.fullmatch(r"[\d.]+ (B|KiB)", rows()["sensor"][1])
-    assert rows()["hall/door"][2].endswith(" %")
-    assert "hall/#" in rows(levels="1")
-    assert page.get("/disk", levels="many").status == 400
-
-
 def test_the_tree_of_topics_has_figures_and_retained_publishers(page: Page) -> None:
     def rows(**query: str) -> dict[str, tuple[str, ...]]:
         found = page.good("/topics", **query).columns(*range(9))
@@ -325,17 +308,6 @@ def test_every_actor_has_its_page(page: Page) -> None:
     assert page.get("/actor", id="session:999999").status == 404
     (row,) = page.good("/actors", match="screen", type="session").columns(0, 1, 2)
     assert row[1:] == ("screen", "connected")
-
-
-@pytest.mark.parametrize("path", ["/sessions", "/actors"])
-@pytest.mark.parametrize("match", ["x" * 300, "*a" * 17])
-def test_an_expensive_pattern_is_rejected_on_the_page(page: Page, path: str, match: str) -> None:
-    got = page.get(path, match=match)
-    assert got.status == 400
-    assert '<p class="notice bad" role="alert">' in got.text
-    assert "at most 256 characters and 16 stars" in got.shown
-    assert f'value="{match}"' in got.text
-    assert page.get(path, match=match, part="live").status == 400
 
 
 def test_the_actors_of_a_session_are_found_whatever_its_name(page: Page) -> None:
@@ -506,52 +478,6 @@ def test_changes_of_an_event_are_marked(page: Page, events: list[dict[str, Any]]
     assert "late/#" not in before.shown
 
 
-def test_the_time_axis_shows_when_events_were(page: Page, events: list[dict[str, Any]]) -> None:
-    told = json.loads(page.good("/session/timeline", client="away").body)["axis"]
-    mine = of_session(events, "away")
-    times = [round(datetime.fromisoformat(one["time"]).timestamp() * 1000) for one in mine]
-    assert told["from"] == told["first"] < times[0]
-    assert told["to"] == told["last"] >= times[-1]
-    assert told["bars"].startswith("M")
-    connects = [one for one in mine if one["type"] == "SessionOpened"]
-    (lane,) = [one for one in told["lanes"] if one["kind"] == "connect"]
-    assert lane["total"] == len(connects)
-    assert lane["marks"][0][2:] == [place(connects[0])[0], times[mine.index(connects[0])]]
-    fragment = page.good("/session/past", client="away", at="3", part="live")
-    assert "<html" not in fragment.text
-    assert re.search(r"As of [-0-9]+ [.:0-9]+ , record 3", fragment.shown)
-    nobody = json.loads(page.good("/session/timeline", client="nobody").body)
-    assert nobody["axis"] is None
-
-
-def test_a_part_of_the_time_axis_has_its_marks(page: Page) -> None:
-    whole = json.loads(page.good("/session/timeline", client="away").body)["axis"]
-    first = whole["lanes"][0]["marks"][0][3]
-    query = {"client": "away", "from_": first - 1000, "to": first + 1}
-    part = json.loads(page.good("/session/timeline", **query).body)["axis"]
-    assert part["from"] >= first - 1000
-    # The axis ends now, and begins before the first event by a part of its length.
-    assert part["last"] >= whole["last"]
-    assert 0 <= whole["first"] - part["first"] <= part["last"] - whole["last"]
-    assert part["lanes"][0]["marks"][0][3] == first
-    assert page.get("/session/timeline", client="away", from_=5, to=4).status == 400
-    assert page.get("/session/timeline", client="away", from_="soon").status == 400
-
-
-def test_two_moments_of_a_session_are_compared(page: Page, events: list[dict[str, Any]]) -> None:
-    mine = of_session(events, "away")
-    early, late = mine[1]["position"], mine[-1]["position"]
-    for a, b in ((early, late), (late, early)):
-        shown = page.good("/session", client="away", a=a, b=b).shown
-        assert "Difference from A to B" in shown
-        assert "+ subscription late/# QoS 0" in shown
-    part = page.good("/session/diff", client="away", a=early, b=early, part="live")
-    assert "<html" not in part.text
-    assert "The states are equal." in part.shown
-    assert page.get("/session/diff", client="away", a=early).status == 400
-    assert page.get("/session", client="away", a="zz", b="1").status == 400
-
-
 def test_a_moment_that_makes_no_sense_is_refused(page: Page) -> None:
     for at in ("zz", "999999999", "12.3.4"):
         got = page.get("/session", client="away", at=at)
@@ -690,30 +616,6 @@ def test_foldmq_web_prints_its_address_and_not_the_token(
     missing = run("web", "--data-dir", str(broker.directory / "none"), code=66)
     assert "or --token-file" in missing.err
     assert "--listen: must be" in run("web", *flags, "--listen", "nowhere", code=2).err
-
-
-def test_a_long_list_has_pages(make_broker: Callable[..., Broker]) -> None:
-    broker = make_broker("", *ON)
-    broker.start()
-    clients = Clients("127.0.0.1", broker.port)
-    names = [f"client-{number:03}" for number in range(230)]
-    for name in names:
-        clients.connect(name)
-    page = served(broker)
-    got = page.good("/sessions")
-    seen = [one for (one,) in got.columns(0)]
-    assert len(seen) == 100
-    while (following := got.link("next")) is not None:
-        got = page.ask("GET", following)
-        seen += [one for (one,) in got.columns(0)]
-    assert seen == names
-    back = page.ask("GET", got.link("prev") or "")
-    assert [one for (one,) in back.columns(0)] == seen[100:200]
-    assert sorted(page.good("/sessions", match="t-00").columns(0)) == [(one,) for one in names[:10]]
-    pattern = page.good("/sessions", match="client-?00").columns(0)
-    assert sorted(pattern) == [(one,) for one in names[::100]]
-    assert page.good("/sessions", state="offline").columns(0) == []
-    clients.close()
 
 
 def test_problems_are_shown(page: Page) -> None:

@@ -1,9 +1,8 @@
 """Roles and tokens of the web page of a real broker, and their record in the log."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from harness.broker import Broker
@@ -12,9 +11,6 @@ from harness.waiting import until
 
 from e2e.tools import run
 from e2e.webclient import Page, served
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

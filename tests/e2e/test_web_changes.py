@@ -1,10 +1,9 @@
 """Changes on the web page: opt-in, for operators, confirmed, logged with the token's name."""
 
-from __future__ import annotations
-
 import html
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -14,9 +13,6 @@ from harness.waiting import until
 
 from e2e.tools import run
 from e2e.webclient import Page, served
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

@@ -1,27 +1,22 @@
 """The web page of a broker with two processes: it shows both logs."""
 
-from __future__ import annotations
-
 import html
 import json
 import os
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from harness import forkserver
 from harness.broker import Broker, children_of, environment, wait_until_gone
 from harness.brokerprocesses import client_of
-from harness.chromium import CUT, chromium, needs_chromium
 from harness.fixtures import EXTERNAL, Clients
 from harness.waiting import until
 
 from e2e.webclient import Page, served
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
@@ -94,25 +89,6 @@ def test_the_overview_has_a_row_for_each_log(page: Page, logs: list[str]) -> Non
     assert "2 logs" in found.shown
 
 
-def test_lists_name_the_log_of_each_row(page: Page) -> None:
-    rows = page.good("/sessions").columns(0, 1, 2)
-    assert {(log, client, re.split("[ ,]", state)[0]) for log, client, state in rows} == {
-        ("p0", HERE, "offline"),
-        ("p1", THERE, "connected"),
-        ("p1", SENDER, "connected"),
-    }
-    found = page.good("/sessions", sort="queued").columns(0, 1)
-    assert found[0] == ("p0", HERE)
-    assert {row[0] for row in page.good("/actors").columns(0, 1)} == {"p0", "p1"}
-    assert [row[:2] for row in page.good("/subscriptions", topic="hall/door").columns(0, 1)] == [
-        ("p0", HERE),
-        ("p1", THERE),
-    ]
-    ((topic, setter),) = page.good("/retained").columns(0, 5)
-    assert (topic, setter) == ("lamp", SENDER), "it is not the log from which it was taken"
-    assert "on" in page.good("/retained", topic="lamp").shown
-
-
 def test_a_session_is_shown_from_the_log_that_has_it(page: Page, logs: list[str]) -> None:
     for client, log in zip((HERE, THERE), logs, strict=True):
         found = page.good("/session", client=client)
@@ -145,34 +121,6 @@ def test_the_event_log_has_the_events_of_all_logs_in_order(page: Page, logs: lis
         assert (f"p{number} 1.0", "BrokerStarted") in own
     assert "each log has its own" in page.get("/log", from_="1.0").shown
     assert page.get("/log", log="nothing").status == 400
-
-
-def test_why_follows_a_message_from_log_to_log(page: Page, logs: list[str]) -> None:
-    found = page.good("/why", topic="hall/door", client=HERE).shown
-    home, copy = (found.index(f"Log {log}: message") for log in reversed(logs))
-    assert home < copy
-    assert f"published by {SENDER}" in found
-    assert f"for {HERE}, subscription hall/+ at QoS 1: still queued" in found
-    everywhere = page.good("/why", topic="hall/door", last=3).shown
-    assert everywhere.count(f"published by {SENDER}") == 2
-    assert "choose the log" in page.get("/why", position="3.0").shown
-    assert page.get("/why", topic="hall/none", client=HERE).status == 404
-
-
-def test_topics_are_counted_once(page: Page) -> None:
-    def figures() -> dict[str, tuple[str, ...]]:
-        return {row[0]: row[1:] for row in page.good("/topics").columns(0, 2, 6, 8)}
-
-    until(lambda: figures().get("lamp", ("",))[0] == "1", "the logs were read")
-    found = figures()
-    assert {topic: row[:2] for topic, row in found.items()} == {
-        "hall/": ("2", SENDER),
-        "lamp": ("1", SENDER),
-    }
-    assert found["lamp"][2].startswith(SENDER)
-    (door,) = page.good("/topics", under="hall").columns(0, 2, 6)
-    assert door == ("door", "2", SENDER)
-    assert "$log/" in page.good("/disk").shown
 
 
 def test_a_moment_is_one_of_all_logs(page: Page, logs: list[str]) -> None:
@@ -276,57 +224,3 @@ def test_a_process_that_hangs_is_named_and_left_out(tmp_path: Any) -> None:
             os.kill(stopped, signal.SIGCONT)
         broker.clean_up()
         print(broker.log[-4000:])  # shown if the test failed
-
-
-PATHS = [
-    "/",
-    "/problems",
-    "/sessions",
-    f"/session?client={HERE}",
-    f"/session?client={HERE}&at=now",
-    "/developers",
-    "/actors?sort=recent",
-    "/topics",
-    "/disk",
-    "/retained",
-    "/subscriptions?topic=hall/door",
-    f"/why?topic=hall/door&client={HERE}",
-    "/log",
-    "/time?at=now&a=1m ago&b=now",
-]
-
-
-@needs_chromium
-@pytest.mark.parametrize("width", [1400, 390])
-def test_pages_of_several_logs_fit_and_the_time_axis_leads_to_moments(
-    page: Page, logs: list[str], width: int
-) -> None:
-    wrong: list[str] = []
-    with chromium() as browser:
-        context = browser.new_context(viewport={"width": width, "height": 900})
-        context.set_default_timeout(30_000)
-        tab = context.new_page()
-        tab.on("pageerror", lambda error: wrong.append(str(error)))
-        origin = f"http://127.0.0.1:{page.port}"
-        tab.goto(f"{origin}/?token={page.token}")
-        for path in PATHS:
-            tab.goto(origin + path)
-            assert tab.locator("h1").count() == 1, path
-            assert tab.evaluate("document.documentElement.scrollWidth") <= width, path
-            assert tab.evaluate(CUT) == [], path
-        tab.goto(f"{origin}/time")
-        tab.get_by_role("slider", name="Moment").wait_for()
-        tab.get_by_text("Marks as a list").click()
-        mark = tab.locator("#marks-list a").last
-        place = mark.get_attribute("data-at")
-        assert place is not None
-        mark.click()
-        tab.locator(f'.moment[data-at="{place}"]').wait_for()
-        tab.get_by_role("link", name="Next record").click()
-        tab.locator(f'.moment[data-at]:not([data-at="{place}"])').wait_for()
-        tab.get_by_label("Log", exact=True).select_option(logs[1])
-        tab.get_by_role("button", name="Show").first.click()
-        tab.wait_for_url(lambda url: f"log={logs[1]}" in url)
-        tab.get_by_role("slider", name="Moment").wait_for()
-        context.close()
-    assert wrong == []

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness import forkserver
-from harness.broker import environment
+from harness.broker import Broker, environment
 from harness.in_process_spark import run_with
 
 if TYPE_CHECKING:
-    from harness.broker import Broker
     from pyspark.sql import SparkSession
 
 HOSTILE_ID = "evil\x1b[2J\n\x9b\x7f id"

@@ -1,25 +1,19 @@
 """An HTTP client for the web page of a broker."""
 
-from __future__ import annotations
-
 import contextlib
 import html
 import http.client
 import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
-from harness.broker import environment, foldmq, free_port
+from harness.broker import Broker, environment, foldmq, free_port
 from harness.waiting import TIMEOUT, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from harness.broker import Broker
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,16 @@
 """Logs of numbered records in the store of a data directory."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 from harness.waiting import TIMEOUT
+from nats.aio.client import Client
 
 from eventstore.datadir import DataDir
 from eventstore.format.event_parsing import Event
@@ -31,12 +32,6 @@ from eventstore.nats.jetstream import request_stream
 from eventstore.nats.log_stream import ensure_stream
 from eventstore.server.process import EmbeddedServer
 from projections.state.waiting_queue import waiting
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from nats.aio.client import Client
 
 COUNT = 12
 

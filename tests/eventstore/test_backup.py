@@ -1,7 +1,5 @@
 """Backups of a log: complete, checked, continued in place, and restored record by record."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import subprocess

@@ -1,8 +1,7 @@
 """The records at a time, in logs whose clock jumped."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 from harness.logs import LogBuilder
@@ -10,11 +9,7 @@ from harness.logs import LogBuilder
 from eventstore.format.node_events import BrokerStopped
 from eventstore.format.records import Record, decode_record
 from eventstore.reading.log_points import all_until, clock_spans, last_until
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from eventstore.reading.log_source import LogSource
+from eventstore.reading.log_source import LogSource
 
 
 class MemorySource:

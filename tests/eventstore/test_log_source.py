@@ -1,9 +1,7 @@
 """Reading a log as a library: no command line, no settings."""
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +10,6 @@ from eventstore.errors import NoLog
 from eventstore.reading.log_location import open_directory, stream_of
 from eventstore.reading.polling import Polling
 from eventstore.reading.progress import silent
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(("made", "what"), [(False, "does not exist"), (True, "contains no log")])

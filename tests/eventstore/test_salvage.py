@@ -1,14 +1,15 @@
 """Salvage of the intact part of a log whose store was damaged in every way."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
+from hypothesis.strategies import DataObject
 from storedlogs import (
     COUNT,
     FIRST,
@@ -43,12 +44,6 @@ from eventstore.reading import damaged_log, fresh_log
 from eventstore.reading.damaged_log import Hole, SalvageResult, salvage
 from projections.past.salvage_needs import SalvageNeeds
 from projections.state.node_state import NodeState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from hypothesis.strategies import DataObject
 
 pytestmark = pytest.mark.system
 

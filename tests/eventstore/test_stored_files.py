@@ -1,17 +1,12 @@
 """Files of a stream that are removed, replaced or cut short while a server writes them."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from eventstore.stored_files import StoredFiles
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 class Store:

@@ -1,7 +1,5 @@
 """Tasks end although a cancellation is lost, as nats-py on Python 3.11 may lose it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Events of several sessions, and the events of single sessions that they stand for."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from asyncio.events import _set_running_loop
 from collections import deque
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any, Self
 
 
 class Turns:

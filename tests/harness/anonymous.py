@@ -1,14 +1,8 @@
 """An authenticator that admits everybody."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
 
-from actors.access.credentials import AuthResult, Verdict
-
-if TYPE_CHECKING:
-    from actors.access.credentials import Credentials
+from actors.access.credentials import AuthResult, Credentials, Verdict
 
 
 class Anonymous:

@@ -1,15 +1,9 @@
 """A connection of the bridge to NATS, without a network."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from protocol.nats.headers import parse_headers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from protocol.nats.headers import Headers
+from protocol.nats.headers import Headers, parse_headers
 
 
 class Sent(NamedTuple):

@@ -1,7 +1,5 @@
 """A real `foldmq serve` process for tests, driven from outside only."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -13,14 +11,12 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import forkserver
 from harness.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 STARTUP = 90.0
 """Seconds a broker may take until its port accepts."""

@@ -1,15 +1,9 @@
 """The processes of a broker with ``--processes 2``, and clients of each."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from eventstore.partitions import partition_of
-from harness.broker import children_of
-
-if TYPE_CHECKING:
-    from harness.broker import Broker
+from harness.broker import Broker, children_of
 
 TWO = ("--processes", "2")
 

@@ -1,20 +1,15 @@
 """Certificates for tests: an authority, servers and clients, revocation lists, damaged files."""
 
-from __future__ import annotations
-
 import datetime as dt
 import ipaddress
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _DAY = dt.timedelta(days=1)
 _PEM = serialization.Encoding.PEM

@@ -1,7 +1,5 @@
 """An auth callout service that answers as a test determines."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,17 +1,11 @@
 """Encodes the packets of clients from the values that the decoder returns."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1
 from protocol.mqtt.encoder import PID_BYTES
+from protocol.mqtt.packets import Connect, Subscribe, Unsubscribe
 from protocol.mqtt.remaining_length import encode_length
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from protocol.mqtt.packets import Connect, Subscribe, Unsubscribe
 
 
 def encode_publish(

@@ -5,26 +5,20 @@ standard: after every reconnect unacknowledged PUBLISH packets are sent again wi
 packets are sent again, in their order (4.4, 4.6).
 """
 
-from __future__ import annotations
-
 import os
 import random
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from harness import packets as p
+from harness.broker import Broker
 from harness.drillaccount import Account, Closing, Message, clock
 from harness.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Will
 from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from harness.broker import Broker
 
 ROUNDS = int(os.environ.get("FOLDMQ_DRILL_ROUNDS", "1"))
 """Strikes per drill."""

@@ -15,18 +15,14 @@ The end of the stream answers a DISCONNECT only if nothing else closed the conne
 The methods may be called from any thread.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from harness.packets import Connack, Publish
+from harness.packets import Connack, Publish
 
 
 def clock(time_ms: int) -> str:

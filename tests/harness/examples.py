@@ -1,7 +1,5 @@
 """The number of examples of a property test: a multiple of the profile's."""
 
-from __future__ import annotations
-
 from hypothesis import settings
 
 

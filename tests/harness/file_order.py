@@ -4,16 +4,11 @@ A long file that begins last keeps one worker busy while the others are idle. A 
 minute of a processor to start and to warm up, and more than one processor while it works.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from xdist.scheduler import LoadFileScheduling
-
-if TYPE_CHECKING:
-    from xdist.workermanage import WorkerController
+from xdist.workermanage import WorkerController
 
 LONG = {
     "tests/actors/test_record_sizes.py": 20,

@@ -1,28 +1,21 @@
 """Fixtures shared by the conformance and end-to-end tests."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
 import secrets
 import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from harness.broker import Broker
 from harness.nats import ACCESS, Nats
 from harness.packets import Connack, Will
-from harness.powercut import Disk, UnusableError
+from harness.powercut import Cache, Disk, UnusableError
 from harness.rawclient import RawClient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from harness.powercut import Cache
 
 EXTERNAL = os.environ.get("FOLDMQ_TEST_BROKER")
 _run = secrets.token_hex(3)

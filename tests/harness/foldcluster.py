@@ -1,7 +1,5 @@
 """Nodes of one cluster, behind a balancer that polls `/readyz`."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import itertools
@@ -10,18 +8,16 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from harness.broker import Broker, BrokerFailedError, free_port
 from harness.drillaccount import Closing
 from harness.silent_proxy import SilentProxy
 from harness.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
 _LOOK_EVERY = 0.05
 _ANSWER = 0.5

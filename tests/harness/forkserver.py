@@ -8,8 +8,6 @@ kind, are started as a user starts them.
 Run as a program this is that process: it listens on the socket that it inherits.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import fcntl
@@ -26,11 +24,9 @@ import tempfile
 import termios
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

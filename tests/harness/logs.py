@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import orjson
 
+from eventstore.format.event_parsing import Event
 from eventstore.format.node_events import ClockJumped
 from eventstore.format.positions import position
 from eventstore.format.records import GENESIS, NO_JUMPS, ClockJumps, encode_record, link_of
 from eventstore.nats.log_stream import ensure_stream
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from eventstore.format.event_parsing import Event
-    from harness.nats import Nats
+from harness.nats import Nats
 
 BEGIN_MS = 1_700_000_000_000
 """Time of the first record, unless a test says otherwise."""

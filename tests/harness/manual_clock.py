@@ -1,7 +1,5 @@
 """A clock whose time only the test sets."""
 
-from __future__ import annotations
-
 
 class ManualClock:
     """Returns the seconds in ``now``."""

@@ -1,8 +1,6 @@
 """A blocking MQTT 5.0 client that sends exactly what a test requests, and a factory for it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from harness import mqtt5_packets, packets
 from harness.fixtures import Clients, unique
@@ -18,9 +16,6 @@ from harness.mqtt5_packets import (
 )
 from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK, UNSUBACK, ServerViolationError
 from harness.rawclient import TIMEOUT, ConnectionClosedError, RawClient
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class RawClient5(RawClient):

@@ -1,14 +1,9 @@
 """Converts packets of MQTT 3.1.1 to MQTT 5 and back, so that the same clients can use either."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from protocol.mqtt.reason_codes import connect_code
 from protocol.mqtt.remaining_length import encode_length, read_length
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NEVER = b"\x05\x11\xff\xff\xff\xff"
 """Properties: the session does not expire."""

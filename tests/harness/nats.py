@@ -1,23 +1,19 @@
 """An external NATS server, for a broker with `--nats-url`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
 import socket
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import nats
 
 from harness.broker import free_port, nats_server
 from harness.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 USER, PASSWORD = "broker", "secret"
 ACCESS = f"nats_user = '{USER}'\nnats_password = '{PASSWORD}'\n"

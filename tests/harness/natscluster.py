@@ -4,8 +4,6 @@ The servers connect only through proxies, one for each ordered pair. A cut conne
 like an unplugged cable, and the data on its way arrives when it is plugged in again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
@@ -16,8 +14,10 @@ import signal
 import subprocess
 import time
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import nats
 
@@ -25,10 +25,6 @@ from harness.broker import free_port, nats_server, stand_still
 from harness.nats import PASSWORD, USER, Nats
 from harness.silent_proxy import SilentProxy
 from harness.waiting import TIMEOUT, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """Matching of NATS subjects, by the rules of a NATS server."""
 
-from __future__ import annotations
-
 
 def nats_matches(pattern: str, subject: str) -> bool:
     """What a NATS Server does with a subscription."""

@@ -4,8 +4,6 @@ It encodes the packets of a client, legal or not, and parses those of a server s
 that no server may send raise `ServerViolationError`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = range(1, 8)

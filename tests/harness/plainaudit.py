@@ -1,27 +1,26 @@
 """The audit of a log whose records are in memory, in this process."""
 
-from __future__ import annotations
+from collections.abc import Iterable, Iterator, Mapping
 
-from typing import TYPE_CHECKING
-
-from eventstore.format.records import decode_record
+from eventstore.format.records import Record, decode_record
 from eventstore.format.turn_parts import TurnAssembler
 from projections.audit.audit_engine import AuditEngine
+from projections.audit.audit_outcome import Outcome
+from projections.audit.fact_buffer import FactChunk
 from projections.audit.fact_scan import CheckedRecord, FactScan
 from projections.audit.local_facts import LocalFacts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from projections.audit.audit_outcome import Outcome
-    from projections.audit.fact_buffer import FactChunk
-    from projections.audit.rule_table import Violation
-    from projections.log_proof import Doubt
+from projections.audit.rule_table import Violation
+from projections.log_proof import Doubt
 
 
 def audit_plainly(node: str, records: Iterable[CheckedRecord]) -> list[Violation]:
     """Return the violations in a log."""
     return list(_outcome(node, records).violations)
+
+
+def violations(records: Iterable[Record], node: str = "sim") -> list[Violation]:
+    """Return the violations in the records of a log, of which turns without an end are void."""
+    return audit_plainly(node, _whole(list(records)))
 
 
 def audited_doubts(node: str, records: Iterable[CheckedRecord]) -> list[Doubt]:
@@ -31,7 +30,10 @@ def audited_doubts(node: str, records: Iterable[CheckedRecord]) -> list[Doubt]:
 
 def checked_records(history: Mapping[int, bytes]) -> Iterator[CheckedRecord]:
     """Yield the records of a simulated log, by sequence; of turns without an end as void."""
-    records = [decode_record(at, data) for at, data in sorted(history.items())]
+    return _whole([decode_record(at, data) for at, data in sorted(history.items())])
+
+
+def _whole(records: list[Record]) -> Iterator[CheckedRecord]:
     turns = TurnAssembler()
     whole = {part.sequence for record in records for part in turns.take(record)[1]}
     for one in records:

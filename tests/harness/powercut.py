@@ -13,17 +13,13 @@ system of that kind, in whose page cache a write stays until the loop device is 
 power is cut there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
 import struct
 import subprocess
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Literal
 
 Cache = Literal["kept", "lost"]
 

@@ -1,7 +1,5 @@
 """A TCP proxy that cuts its connections in the middle of their data."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

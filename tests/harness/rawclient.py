@@ -3,8 +3,6 @@
 It answers nothing by itself (no PUBACK, no PINGREQ), so that a test decides every byte.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import socket

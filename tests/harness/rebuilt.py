@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from cli.logs.source import find_location
@@ -13,24 +14,19 @@ from cli.spark.claimed_states import claims_of_brokers
 from cli.spark.log_location import Found, _access
 from eventstore.format.node_events import BrokerStarted
 from eventstore.reading.log_points import LogPoint
-from harness.state_rows import assert_same, rebuilt_rows, state_rows, will_payloads
+from eventstore.reading.log_source import LogSource
+from harness.broker import Broker
+from harness.state_rows import Row, assert_same, rebuilt_rows, state_rows, will_payloads
+from projections.audit.audit_outcome import StateClaim
 from projections.past.replay import Replay
 from projections.state.digests import retained_digest, session_digest
+from projections.state.node_state import NodeState
 from spark.jobs.jobs import JOBS
-from spark.jobs.recovery_job import recovery_check
+from spark.jobs.recovery_job import RecoveryOutcome, recovery_check
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import SparkSession
-
-    from eventstore.reading.log_source import LogSource
-    from harness.broker import Broker
-    from harness.state_rows import Row
-    from projections.audit.audit_outcome import StateClaim
-    from projections.state.node_state import NodeState
-    from spark.jobs.recovery_job import RecoveryOutcome
 
 
 class _Gathered(NamedTuple):

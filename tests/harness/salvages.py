@@ -1,16 +1,12 @@
 """What a salvage makes of the records of a damaged store, without a NATS server."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
 
 from eventstore.format.records import decode_record
 from eventstore.reading.damaged_log import Plan, Rescue, StoredLog, framed
 from projections.past.salvage_needs import SalvageNeeds
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
 
 SOURCE = "/old"
 """The damaged directory, as the new log names it."""

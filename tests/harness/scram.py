@@ -1,7 +1,5 @@
 """The client's side of SCRAM-SHA-256, from RFC 5802 alone, for tests only."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """A TCP proxy that can stop forwarding without closing its connections."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -9,11 +9,10 @@ users, and so for the tests of every audit rule and of every rebuilt table, and 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
 
 INTERPRETED = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,8 +19,6 @@ from spark.runtime.session import _works as answers
 from spark.runtime.session import kill_jvm, running_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from pyspark.sql import SparkSession
 
 START_SECONDS = 300.0

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from eventstore.format.events import WillArmed
 from eventstore.format.node_events import MessagesCarried
-from eventstore.format.positions import from_runs, position
-from eventstore.format.records import payload_bounds
+from eventstore.format.positions import Position, from_runs, position
+from eventstore.format.records import Record, payload_bounds
 from projections.state.digests import retained_digest, session_digest, session_texts
+from projections.state.node_state import NodeState
+from projections.state.session import InFlight, SessionState
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from spark.jobs.jobs import rebuild
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from pyspark.sql import DataFrame
-
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
-    from projections.state.node_state import NodeState
-    from projections.state.session import InFlight, SessionState
-    from spark.tables.log import Log
 
 Row = tuple[Any, ...]
 

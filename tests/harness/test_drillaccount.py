@@ -1,7 +1,5 @@
 """The account of drills: each kind of broken promise is found, and a clean account passes."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.drillaccount import Account, Closing, Message

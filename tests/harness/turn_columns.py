@@ -1,7 +1,5 @@
 """Columns of events of several sessions."""
 
-from __future__ import annotations
-
 
 def columns(values: list[str]) -> tuple[list[str], list[int]]:
     """Distinct values, and for each of the values which it is."""

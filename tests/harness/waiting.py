@@ -1,13 +1,8 @@
 """Waits for a condition, in a thread or on an event loop; only hanging tests fail."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 TIMEOUT = 60.0
 """Seconds after which what is waited for never comes."""

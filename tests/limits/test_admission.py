@@ -1,7 +1,5 @@
 """Admission: counts and rates per listener, address and user."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

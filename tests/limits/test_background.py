@@ -1,7 +1,5 @@
 """Threads with lower priority or short time slices; all other threads stay unaffected."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -1,7 +1,5 @@
 """Token buckets: the mean is kept, debt is paid, and full buckets are removed."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The guard: the broker's requests, and the counters of its answers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from actors.limits.client_limits import ClientLimits

@@ -1,7 +1,5 @@
 """Clients that reconnect again and again are refused for a while, and no longer."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

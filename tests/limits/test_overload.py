@@ -1,7 +1,5 @@
 """Overload begins when the loop stays late, and ends when that is over: never with one sample."""
 
-from __future__ import annotations
-
 from structlog.testing import capture_logs
 
 from actors.limits.overload import Overload

@@ -1,7 +1,5 @@
 """Publish rates: a client above its rate is not read for a while, and finally disconnected."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

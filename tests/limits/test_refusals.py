@@ -1,7 +1,5 @@
 """Refusals: each is counted, and a log line appears from time to time."""
 
-from __future__ import annotations
-
 from structlog.testing import capture_logs
 
 from actors.limits.rejection_log import RejectionLog

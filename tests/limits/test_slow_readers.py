@@ -1,7 +1,5 @@
 """Slow readers: clients that read nothing are found, and clients that read little are spared."""
 
-from __future__ import annotations
-
 from actors.limits.slow_readers import SlowReader, SlowReaders
 
 

@@ -1,7 +1,5 @@
 """The throttle of takeovers: the pure rule, and the bound on its memory."""
 
-from __future__ import annotations
-
 import math
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Bounds on subscriptions and on the depth of topics."""
 
-from __future__ import annotations
-
 import pytest
 
 from actors.limits.client_limits import TopicLimits

@@ -1,7 +1,5 @@
 """Connections without CONNECT: a common bound, and the heaviest address is closed first."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

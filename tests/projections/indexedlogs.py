@@ -1,28 +1,21 @@
 """Logs in memory with an index in files."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
 
 from playedlogs import FakeSource
+from randomnode import Node
 
+from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_points import LogPoint
-from projections.past.event_reader import EventReader
+from eventstore.reading.log_source import LogSource
+from projections.past.event_reader import EventEntry, EventFilter, EventReader
+from projections.past.message_story import MessageStory
 from projections.past.segment_builder import SegmentBuilder
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from pathlib import Path
-
-    from randomnode import Node
-
-    from eventstore.format.records import Record
-    from eventstore.reading.log_source import LogSource
-    from projections.past.event_reader import EventEntry, EventFilter
-    from projections.past.message_story import MessageStory
 
 STREAM = "FOLDMQ_LOG_n"
 

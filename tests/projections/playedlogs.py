@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable
 from copy import copy
 from typing import TYPE_CHECKING, cast
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from eventstore.format.records import Record
     from eventstore.reading.log_source import LogSource
+from eventstore.format.records import Record
+from eventstore.reading.log_source import LogSource
 
 
 class FakeSource:

@@ -1,17 +1,13 @@
 """Logs of two brokers of one node, with clients of both."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import packets as p
 from hypothesis import strategies as st
 from simulation.loop import simulate
+from simulation.network import SimClient
 from simulation.partitions import PartitionWorld, make_partitions, name_in
-
-if TYPE_CHECKING:
-    from simulation.network import SimClient
 
 FILTERS = ["a/#", "a/b", "#", "+", "$share/g/a/#"]
 TOPICS = ["a", "a/b", "c"]

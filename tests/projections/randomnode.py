@@ -1,7 +1,5 @@
 """A node whose steps hypothesis chooses, folded in several ways."""
 
-from __future__ import annotations
-
 from specification import published
 
 from actors.maintenance.checkpoints import repeat_retained, repeat_session

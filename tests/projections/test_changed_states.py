@@ -1,34 +1,26 @@
 """The changes between two records, found with the index, are those of two folds of the log."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from indexedlogs import IndexedSource, as_log, build, use
 from playedlogs import MANY, played
+from randomnode import Node
 
 from eventstore.errors import CorruptLog, CutOff
+from eventstore.format.event_parsing import Event
 from eventstore.format.node_events import CheckpointBegun
-from eventstore.format.positions import INDEX_BITS
+from eventstore.format.positions import INDEX_BITS, Position
 from eventstore.reading import keys
 from eventstore.reading.segment import BadIndex
 from projections.past.changed_states import ChangedStates
 from projections.past.replay import Origins, fold
 from projections.state.node_state import NodeState
-from projections.views.differences import state_facts
-
-if TYPE_CHECKING:
-    from randomnode import Node
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
-    from projections.views.differences import StateFacts
+from projections.views.differences import StateFacts, state_facts
 
 Steps = list[tuple[str, str, int]]
 CHECKPOINT: Steps = [("end_turn", "ann", 1), *[("checkpoint", "ann", 0)] * 2, ("end_turn", "a", 1)]

@@ -1,7 +1,5 @@
 """The decisions of a session: given(events).when(command).then(events)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

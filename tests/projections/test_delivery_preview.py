@@ -1,7 +1,5 @@
 """The preview of a delivery equals the decision that is made afterwards."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given as drawn
 from hypothesis import settings

@@ -1,7 +1,5 @@
 """The bytes of a log by topic and by client: they add up, and belong where they should."""
 
-from __future__ import annotations
-
 import pytest
 from harness.logs import LogBuilder
 from hypothesis import given

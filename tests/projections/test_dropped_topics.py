@@ -1,16 +1,16 @@
 """Drops of messages that never had a position: found by the topics that their events name."""
 
-from __future__ import annotations
-
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness.logs import LogBuilder
 from indexedlogs import IndexedSource, as_log, build, use
 
 from actors.session.decisions import queueing
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     MAX_DROPPED_TOPICS,
     MessageDropped,
@@ -25,11 +25,6 @@ from projections.past.event_reader import EventFilter, EventReader
 from projections.past.event_text import words
 from projections.past.message_search import find_stories
 from projections.past.story_text import story_lines
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from eventstore.format.event_parsing import Event
 
 DENIED = MessageDropped("pump", "not_permitted", 1, topics=["hall/door"])
 UNREAD = MessageDropped("c", "slow_reader", 2, topics=["hall/door", "hall/lamp"])

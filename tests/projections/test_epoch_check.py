@@ -1,7 +1,5 @@
 """The leaders of a cluster in the log: epochs rise by one, time does not go back."""
 
-from __future__ import annotations
-
 import pytest
 
 from eventstore.format.event_parsing import Event

@@ -1,7 +1,5 @@
 """The checks of the consistency of an MQTT 5 event."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

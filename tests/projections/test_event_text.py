@@ -1,7 +1,5 @@
 """The text of MQTT 5's events, and of the fields that it added."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a log takes from others: messages and positions in one turn, each message once."""
 
-from __future__ import annotations
-
 import pytest
 
 from eventstore.format.event_parsing import Event

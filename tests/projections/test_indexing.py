@@ -1,12 +1,11 @@
 """Answers with the index of a log equal the answers of the whole log."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness.logs import LogBuilder
@@ -26,7 +25,14 @@ from eventstore.format.events import (
     Subscribed,
 )
 from eventstore.format.node_events import RetainedSnapshot
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
+from eventstore.format.positions import (
+    INDEX_BITS,
+    MAX_INDEX,
+    Position,
+    index_of,
+    position,
+    sequence_of,
+)
 from eventstore.reading import keys
 from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.indexed_reading import with_index
@@ -39,11 +45,6 @@ from projections.past.indexed_sessions import own_events, session_at
 from projections.past.message_search import find_stories
 from projections.past.replay import fold, head
 from projections.state.node_state import NodeState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from eventstore.format.positions import Position
 
 Steps = list[tuple[str, str, int]]
 CHECKPOINT: Steps = [("end_turn", "ann", 1), *[("checkpoint", "ann", 0)] * 2, ("end_turn", "a", 1)]

@@ -1,11 +1,10 @@
 """Answers about several logs with the indexes of some of them equal those without."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +18,7 @@ from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import MAX_INDEX, position
 from eventstore.reading import keys
 from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import silent
 from projections.past import topic_records
 from projections.past.event_reader import EventFilter
@@ -32,11 +32,6 @@ from projections.past.log_stories import (
 from projections.past.message_search import find_stories
 from projections.past.replay import fold
 from projections.state.node_state import NodeState
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from eventstore.reading.log_source import LogSource
 
 
 @pytest.fixture(autouse=True)

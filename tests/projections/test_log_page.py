@@ -1,10 +1,8 @@
 """Pages of the event log: no event is lost, whatever the filter, the order and the time limit."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
@@ -25,13 +23,8 @@ from cli.web.pages.log import (
 )
 from eventstore.errors import CutOff
 from eventstore.format.events import Queued, Subscribed
-from eventstore.format.positions import format_position, position, sequence_of
+from eventstore.format.positions import Position, format_position, position, sequence_of
 from eventstore.reading.position_text import PointSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from eventstore.format.positions import Position
 
 
 def everything(fake: FakeSource) -> Iterator[tuple[Position, str, str | None]]:

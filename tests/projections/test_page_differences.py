@@ -1,10 +1,10 @@
 """The difference of two moments on the Time page, with an index and without."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, cast
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
 
 import pytest
 from harness.logs import LogBuilder
@@ -13,14 +13,9 @@ from randomnode import Node
 
 from cli.web import state_diffs
 from cli.web.state_diffs import FoldingStates, StateDiff, StateDiffs
+from cli.web.web_log_client import WebLogClient
 from eventstore.errors import UsageError
 from eventstore.format.events import MessagePublished, SessionClosed, SessionOpened, Subscribed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from cli.web.web_log_client import WebLogClient
 
 RETAINED_TEXT = ", set between the moments"
 

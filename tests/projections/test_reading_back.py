@@ -1,7 +1,5 @@
 """The last events of a log are found without reading other records."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import tempfile

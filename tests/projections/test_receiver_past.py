@@ -1,10 +1,9 @@
 """``why`` of a client that got nothing: its earlier session, and messages that it did not read."""
 
-from __future__ import annotations
-
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness.logs import LogBuilder
@@ -35,13 +34,9 @@ from eventstore.format.node_events import (
 )
 from eventstore.format.positions import position
 from projections.past.message_search import find_stories
+from projections.past.message_story import MessageStory
 from projections.past.missing_message import explain_no_message
 from projections.past.story_text import story_lines, story_object
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from projections.past.message_story import MessageStory
 
 OPENED = SessionOpened("c", False, False, 4)
 CLEAN = SessionOpened("c", False, True, 4)

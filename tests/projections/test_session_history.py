@@ -1,9 +1,8 @@
 """The states of the web page's slider equal those of a full fold, at every position."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,17 +11,19 @@ from playedlogs import MANY, FakeSource, as_source, played
 from randomnode import NAMES, Node
 from specification import snapshot
 
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX, index_of, position, sequence_of
+from eventstore.format.positions import (
+    INDEX_BITS,
+    MAX_INDEX,
+    Position,
+    index_of,
+    position,
+    sequence_of,
+)
 from projections.past import session_history as module
 from projections.past.replay import fold, head
 from projections.past.session_history import SessionHistory
 from projections.state.node_state import NodeState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from eventstore.format.positions import Position
-    from projections.state.session import SessionState
+from projections.state.session import SessionState
 
 
 async def no_pause(_sequence: int) -> None:

@@ -1,7 +1,5 @@
 """The fold of events of several sessions equals the fold of the events that they stand for."""
 
-from __future__ import annotations
-
 import copy
 
 from hypothesis import given

@@ -1,18 +1,13 @@
 """NATS servers with the configuration of a recipe, each at an address of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from harness.broker import nats_server
 from harness.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NETWORK = f"127.{200 + os.getpid() // 250 % 50}.{1 + os.getpid() % 250}"
 """Three bytes of addresses of this machine that no other test uses: ports stay as they are."""

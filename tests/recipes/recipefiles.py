@@ -1,19 +1,14 @@
 """The files of a recipe as a user has them, at the paths and ports of a test."""
 
-from __future__ import annotations
-
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from e2e.passwordfiles import add_user
 from e2e.tools import run
 from harness.broker import Broker, free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "deploy" / "recipes"

@@ -1,16 +1,15 @@
 """The add-on for Home Assistant: its program, with a stand-in for the Supervisor."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -21,9 +20,6 @@ from harness.waiting import until
 
 from recipes.natsservers import reachable
 from recipes.recipefiles import RECIPES, ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ADDON = RECIPES / "home-assistant" / "addon"
 

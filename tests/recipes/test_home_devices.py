@@ -4,24 +4,18 @@ Logins, names and topics are those in the files of the recipes; wills, births, s
 commands are those that each program documents.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from harness.packets import Connack, Publish, Will
 from harness.rawclient import RawClient
 
-from recipes.recipefiles import PASSWORD, RECIPES, home_broker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from recipes.recipefiles import RecipeBroker
+from recipes.recipefiles import PASSWORD, RECIPES, RecipeBroker, home_broker
 
 USERS = (
     *("homeassistant", "zigbee2mqtt", "nodered", "frigate", "telegraf"),

@@ -4,27 +4,21 @@ None of them is installed in CI: they are hundreds of megabytes. test_home_devic
 that behave like them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness.broker import environment, free_port
 from harness.packets import Publish
 from harness.rawclient import RawClient
 
-from recipes.recipefiles import PASSWORD, RECIPES, adapted, home_broker, program
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from recipes.recipefiles import RecipeBroker
+from recipes.recipefiles import PASSWORD, RECIPES, RecipeBroker, adapted, home_broker, program
 
 SLOW_START = 240.0
 """Seconds that a program may take to start, with the packages that Home Assistant installs."""

@@ -1,10 +1,10 @@
 """The recipe beside a NATS cluster: an account for the log, the bridge in that of the programs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -16,13 +16,7 @@ from harness.waiting import until
 from nats.errors import NoRespondersError
 
 from recipes.natsservers import NETWORK, NatsServer, address
-from recipes.recipefiles import PASSWORD, RECIPES, broker_of
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
-    from pathlib import Path
-
-    from recipes.recipefiles import RecipeBroker
+from recipes.recipefiles import PASSWORD, RECIPES, RecipeBroker, broker_of
 
 SECRETS = {"nats-password": "change-this", "bridge-password": "change-this-too"}
 NUMBERS = (1, 2, 3)

@@ -1,7 +1,5 @@
 """Each recipe has a page of one screen that shows its files as they are."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,13 +1,12 @@
 """The recipe for HAProxy and nginx: each passes on the address of the client, in all ways."""
 
-from __future__ import annotations
-
 import queue
 import socket
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
@@ -17,12 +16,15 @@ from harness.certs import Authority
 from harness.rawclient import RawClient
 from harness.waiting import until
 
-from recipes.recipefiles import PASSWORD, RECIPES, adapted, addresses, broker_of, program
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from recipes.recipefiles import RecipeBroker
+from recipes.recipefiles import (
+    PASSWORD,
+    RECIPES,
+    RecipeBroker,
+    adapted,
+    addresses,
+    broker_of,
+    program,
+)
 
 CLIENT = "127.0.0.2"
 """The address of a client; the proxy's is 127.0.0.1, from which foldmq accepts other addresses."""

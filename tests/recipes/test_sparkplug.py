@@ -1,22 +1,15 @@
 """The recipe for Sparkplug: host applications and edge nodes as the specification has them."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from harness.broker import free_port
 from harness.packets import Connack, Publish, Will
 from harness.rawclient import RawClient
 
-from recipes.recipefiles import PASSWORD, RECIPES, broker_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from recipes.recipefiles import RecipeBroker
+from recipes.recipefiles import PASSWORD, RECIPES, RecipeBroker, broker_of
 
 STATE = "spBv1.0/STATE/host-1"
 BIRTH = b"\x08\x01\x18\x00"

@@ -1,12 +1,11 @@
 """The recipe for three machines: each of them has an address of its own here."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from e2e.passwordfiles import add_user
@@ -18,10 +17,6 @@ from harness.waiting import until
 
 from recipes.natsservers import NETWORK, NatsServer, address, reachable
 from recipes.recipefiles import PASSWORD, RECIPES, adapted, program
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 FILES = RECIPES / "three-machines"
 

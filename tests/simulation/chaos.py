@@ -1,7 +1,5 @@
 """One random run: devices, faults and crashes, all decided by one seed."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib
@@ -18,6 +16,7 @@ import pykka
 import pytest
 import structlog
 from harness import packets as p
+from harness.plainaudit import violations
 
 from actors.access.rules_file import parse_rules
 from actors.connection import input_actor
@@ -36,7 +35,6 @@ from simulation.devices import Device, DeviceBehaviour, settled
 from simulation.faults import Faults
 from simulation.fold import compare, dropped
 from simulation.loop import VirtualLoop, simulate
-from simulation.mqtt_guarantees import violations
 from simulation.network import SimClient
 from simulation.world import World
 

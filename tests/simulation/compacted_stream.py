@@ -1,7 +1,5 @@
 """The compacted stream of the projections, in memory: after a crash whole, or without its end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

@@ -4,8 +4,6 @@ A ``Faults`` without rates is a NATS server without faults. All rates are probab
 append, one request or one message; ``off()`` ends all faults permanently.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Deep comparison of the log's state with the broker's state in memory."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import defaultdict
 from typing import Any

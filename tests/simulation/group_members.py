@@ -1,12 +1,10 @@
 """Members of a shared subscription."""
 
-from __future__ import annotations
-
 from harness import packets as p
 from harness.packets import Publish
+from harness.plainaudit import violations
 
 from simulation.fold import compare
-from simulation.mqtt_guarantees import violations
 from simulation.world import SimClient, World
 
 SHARED = "$share/g/a/+"
@@ -33,4 +31,4 @@ async def members(world: World, *names: str, qos: int = 1) -> list[SimClient]:
 def prove(world: World) -> None:
     """Compare the broker's state with the log, and audit the log."""
     compare(world)
-    assert not [*violations(world.disk.decoded())]
+    assert not violations(world.disk.decoded())

@@ -1,7 +1,5 @@
 """Cuts of the log."""
 
-from __future__ import annotations
-
 from eventstore.format.node_events import LogCut
 from simulation.world import World
 

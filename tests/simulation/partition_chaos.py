@@ -13,6 +13,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.plainaudit import violations
+
 if __name__ == "__main__":
     _ROOT = Path(__file__).parents[2]
     sys.path[:0] = [str(_ROOT), str(_ROOT / "tests")]
@@ -28,7 +30,6 @@ from simulation.delivery_ledger import Account
 from simulation.devices import Device, DeviceBehaviour, settled
 from simulation.faults import Faults
 from simulation.fold import compare, dropped
-from simulation.mqtt_guarantees import violations
 from simulation.network import SimClient
 from simulation.partitions import PartitionWorld, make_partitions, name_in, world_of
 from simulation.seeds import run_seeds

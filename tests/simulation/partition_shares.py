@@ -3,8 +3,6 @@
 ``python tests/simulation/partition_shares.py --seeds 200`` runs many.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

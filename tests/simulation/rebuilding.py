@@ -1,7 +1,5 @@
 """Sessions that fail and are rebuilt."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

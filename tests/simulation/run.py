@@ -4,8 +4,6 @@
 runs many, on ``--jobs`` processes, from ``--first`` on, and prints which failed and why.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

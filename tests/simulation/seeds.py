@@ -1,7 +1,5 @@
 """Many random runs from the command line, each decided by its seed."""
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from collections.abc import Callable

@@ -1,16 +1,14 @@
 """Clients that share a subscription, under random crashes: an account of every message."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from typing import Any
 
 from harness import packets as p
+from harness.plainaudit import violations
 
 from simulation.faults import Faults
 from simulation.fold import compare, dropped
-from simulation.mqtt_guarantees import violations
 from simulation.network import SimClient
 from simulation.world import World
 

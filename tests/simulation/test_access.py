@@ -1,34 +1,27 @@
 """The identity of clients: owners of sessions, claimed names, abandoned logins, debts."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness import packets as p
-from harness.certs import Authority
+from harness.certs import Authority, Pair
 
-from actors.access.credentials import AuthResult, Verdict
+from actors.access.credentials import AuthResult, Credentials, Verdict
 from actors.connection.listener import Listener, ListenerOptions
 from actors.limits.client_limits import ClientLimits
 from actors.limits.limit_options import LimitOptions, Quota
 from actors.transports.acceptor import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import SessionClosed
 from simulation.logins import AcceptingAuthenticator, Slow, Threads
 from simulation.loop import simulate
 from simulation.network import SimClient
 from simulation.permission_worlds import OPEN, permit, topics
-from simulation.world import World
-
-if TYPE_CHECKING:
-    from harness.certs import Pair
-
-    from actors.access.credentials import Credentials
-    from eventstore.format.event_parsing import Event
+from simulation.world import World, in_world
 
 RULES = "[[allow]]\nusers = ['admin']\nboth = ['#']\n"
 
@@ -44,72 +37,62 @@ async def answer(
     return client, codes[0] if codes else None
 
 
-def test_a_session_belongs_to_the_user_that_created_it() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            world.broker.admission.authenticator = AcceptingAuthenticator()
-            first, code = await answer(world, username="ann", clean=False)
-            assert code == 0
-            for clean in (False, True):
-                for user in ("bob", None):
-                    assert (await answer(world, username=user, clean=clean))[1] == 2
-            first.send(p.pingreq())
-            await world.go(0.2)
-            assert first.open, "nobody took it over"
-            first.send(p.disconnect())
-            await world.go(1)
-            assert (await answer(world, username="bob", clean=False))[1] == 2
-            assert (await answer(world, username="ann", clean=False))[1] == 0
-
-    simulate(scenario)
+@in_world()
+async def test_a_session_belongs_to_the_user_that_created_it(world: World) -> None:
+    world.broker.admission.authenticator = AcceptingAuthenticator()
+    first, code = await answer(world, username="ann", clean=False)
+    assert code == 0
+    for clean in (False, True):
+        for user in ("bob", None):
+            assert (await answer(world, username=user, clean=clean))[1] == 2
+    first.send(p.pingreq())
+    await world.go(0.2)
+    assert first.open, "nobody took it over"
+    first.send(p.disconnect())
+    await world.go(1)
+    assert (await answer(world, username="bob", clean=False))[1] == 2
+    assert (await answer(world, username="ann", clean=False))[1] == 0
 
 
-def test_anonymous_and_ended_sessions_have_no_owner() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            world.broker.admission.authenticator = AcceptingAuthenticator()
-            nobody, code = await answer(world, clean=False)
-            nobody.send(p.disconnect())
-            await world.go(1)
-            assert code == 0
-            client, code = await answer(world, username="ann", clean=True)
-            client.send(p.disconnect())
-            await world.go(1)
-            assert code == 0
-            assert (await answer(world, username="bob", clean=False))[1] == 0
-
-    simulate(scenario)
+@in_world()
+async def test_anonymous_and_ended_sessions_have_no_owner(world: World) -> None:
+    world.broker.admission.authenticator = AcceptingAuthenticator()
+    nobody, code = await answer(world, clean=False)
+    nobody.send(p.disconnect())
+    await world.go(1)
+    assert code == 0
+    client, code = await answer(world, username="ann", clean=True)
+    client.send(p.disconnect())
+    await world.go(1)
+    assert code == 0
+    assert (await answer(world, username="bob", clean=False))[1] == 0
 
 
-def test_unverified_user_names_give_no_rights_and_own_nothing() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            reader = await world.connect("r", filters=[("#", 1)])
-            client, code = await answer(world, username="admin", clean=False)
-            assert code == 0
-            permit(world, RULES)
-            client.send(p.publish("x", b"1", 1, 1))
-            await world.go(0.5)
-            assert topics(reader) == []
-            assert (await answer(world, username="somebody else", clean=False))[1] == 0
-
-    simulate(scenario)
+@in_world()
+async def test_unverified_user_names_give_no_rights_and_own_nothing(world: World) -> None:
+    reader = await world.connect("r", filters=[("#", 1)])
+    client, code = await answer(world, username="admin", clean=False)
+    assert code == 0
+    permit(world, RULES)
+    client.send(p.publish("x", b"1", 1, 1))
+    await world.go(0.5)
+    assert topics(reader) == []
+    assert (await answer(world, username="somebody else", clean=False))[1] == 0
 
 
-def test_logins_that_are_given_up_before_they_begin_leave_room_for_others() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            world.broker.admission.authenticator = Slow()
-            for number in range(1200):
-                client = SimClient(world)
-                client.send(p.connect(f"c{number}", username="ann"))
-                client.transport.drop()
-                if number % 100 == 0:
-                    await world.go(0.01)
-            await world.go(3)
-            assert (await answer(world, username="ann", wait=2))[1] == 0
-
-    simulate(scenario)
+@in_world()
+async def test_logins_that_are_given_up_before_they_begin_leave_room_for_others(
+    world: World,
+) -> None:
+    world.broker.admission.authenticator = Slow()
+    for number in range(1200):
+        client = SimClient(world)
+        client.send(p.connect(f"c{number}", username="ann"))
+        client.transport.drop()
+        if number % 100 == 0:
+            await world.go(0.01)
+    await world.go(3)
+    assert (await answer(world, username="ann", wait=2))[1] == 0
 
 
 def test_the_rate_of_a_user_applies_to_the_next_connection() -> None:
@@ -179,81 +162,72 @@ def closed(world: World) -> dict[str, str]:
     return {one.session: one.reason for one in ends}
 
 
-def test_a_reload_disconnects_clients_with_changed_passwords() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            watcher = await world.connect("w", filters=[("wills/#", 1)])
-            broker = world.broker
-            broker.admission.authenticator = Listed(ann=1, bob=1, carl=1, dora=1)
-            clients = {}
-            for name in ("ann", "bob", "carl", "other", None):
-                will = p.Will(f"wills/{name}", b"gone", 1)
-                clients[name], code = await answer(
-                    world, client_id=f"c-{name}", username=name, clean=False, will=will
-                )
-                assert code == 0
-            absent, _ = await answer(world, client_id="away", username="dora", clean=False)
-            absent.send(p.disconnect())
-            await world.go(1)
-            was = about(world, "away")
-            # The same users again: no connection ends.
-            broker.reload(broker.node.options, Listed(ann=1, bob=1, carl=1, dora=1))
-            await world.go(1)
-            assert all(client.open for client in clients.values())
-            # ann and dora are gone, and bob has another password.
-            after = Listed(bob=2, carl=1)
-            broker.reload(broker.node.options, after)
-            await world.go(1)
-            assert {name for name, client in clients.items() if not client.open} == {"ann", "bob"}
-            reasons = {"c-ann": "login_revoked", "c-bob": "login_revoked", "away": "disconnect"}
-            assert closed(world) == reasons
-            assert sorted(topics(watcher)) == ["wills/ann", "wills/bob"]
-            # Their sessions are there still.
-            _, code = await answer(world, client_id="c-bob", username="bob", clean=False)
-            assert code == 0
-            state = broker.node.state.sessions.peek("c-bob")
-            assert state is not None
-            assert state.connected
-            assert broker.node.state.sessions.peek("c-ann") is not None
-            await world.restart()
-            assert world.broker.node.state.sessions.peek("away") is not None
-            assert about(world, "away") == was, "who is absent is not concerned"
-
-    simulate(scenario)
+@in_world()
+async def test_a_reload_disconnects_clients_with_changed_passwords(world: World) -> None:
+    watcher = await world.connect("w", filters=[("wills/#", 1)])
+    broker = world.broker
+    broker.admission.authenticator = Listed(ann=1, bob=1, carl=1, dora=1)
+    clients = {}
+    for name in ("ann", "bob", "carl", "other", None):
+        will = p.Will(f"wills/{name}", b"gone", 1)
+        clients[name], code = await answer(
+            world, client_id=f"c-{name}", username=name, clean=False, will=will
+        )
+        assert code == 0
+    absent, _ = await answer(world, client_id="away", username="dora", clean=False)
+    absent.send(p.disconnect())
+    await world.go(1)
+    was = about(world, "away")
+    # The same users again: no connection ends.
+    broker.reload(broker.node.options, Listed(ann=1, bob=1, carl=1, dora=1))
+    await world.go(1)
+    assert all(client.open for client in clients.values())
+    # ann and dora are gone, and bob has another password.
+    after = Listed(bob=2, carl=1)
+    broker.reload(broker.node.options, after)
+    await world.go(1)
+    assert {name for name, client in clients.items() if not client.open} == {"ann", "bob"}
+    reasons = {"c-ann": "login_revoked", "c-bob": "login_revoked", "away": "disconnect"}
+    assert closed(world) == reasons
+    assert sorted(topics(watcher)) == ["wills/ann", "wills/bob"]
+    # Their sessions are there still.
+    _, code = await answer(world, client_id="c-bob", username="bob", clean=False)
+    assert code == 0
+    state = broker.node.state.sessions.peek("c-bob")
+    assert state is not None
+    assert state.connected
+    assert broker.node.state.sessions.peek("c-ann") is not None
+    await world.restart()
+    assert world.broker.node.state.sessions.peek("away") is not None
+    assert about(world, "away") == was, "who is absent is not concerned"
 
 
-def test_users_that_change_while_a_login_is_on_its_way() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            world.broker.admission.authenticator = Late(world, Listed(), ann=1)
-            client, code = await answer(world, username="ann")
-            assert code == 4
-            assert not client.open
-            world.broker.admission.authenticator = Late(world, Listed(ann=1), ann=1)
-            client, code = await answer(world, username="ann")
-            assert code == 0
-            assert client.open
-
-    simulate(scenario)
+@in_world()
+async def test_users_that_change_while_a_login_is_on_its_way(world: World) -> None:
+    world.broker.admission.authenticator = Late(world, Listed(), ann=1)
+    client, code = await answer(world, username="ann")
+    assert code == 4
+    assert not client.open
+    world.broker.admission.authenticator = Late(world, Listed(ann=1), ann=1)
+    client, code = await answer(world, username="ann")
+    assert code == 0
+    assert client.open
 
 
-def test_a_login_that_waits_for_its_turn_ends_with_its_password() -> None:
-    async def scenario() -> None:
-        async with World(takeover_delay=5.0).running() as world:
-            broker = world.broker
-            broker.admission.authenticator = Listed(ann=1)
-            await answer(world, client_id="x", username="ann")
-            rival, _ = await answer(world, client_id="x", username="ann", host="192.0.2.2")
-            rival.send(p.pingreq())
-            await world.go(0.1)
-            waiting, code = await answer(world, client_id="x", username="ann")
-            assert code is None
-            broker.reload(broker.node.options, Listed())
-            await world.go(10)
-            assert not waiting.open
-            assert waiting.received == []
-
-    simulate(scenario)
+@in_world(takeover_delay=5.0)
+async def test_a_login_that_waits_for_its_turn_ends_with_its_password(world: World) -> None:
+    broker = world.broker
+    broker.admission.authenticator = Listed(ann=1)
+    await answer(world, client_id="x", username="ann")
+    rival, _ = await answer(world, client_id="x", username="ann", host="192.0.2.2")
+    rival.send(p.pingreq())
+    await world.go(0.1)
+    waiting, code = await answer(world, client_id="x", username="ann")
+    assert code is None
+    broker.reload(broker.node.options, Listed())
+    await world.go(10)
+    assert not waiting.open
+    assert waiting.received == []
 
 
 class TlsVisitor:
@@ -309,93 +283,86 @@ def blamed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.plain
 @pytest.mark.parametrize(("speaks", "seconds"), [(True, 10), (False, 5)])
-def test_a_tls_client_that_waits_for_a_thread_is_not_at_fault(
-    speaks: bool, seconds: float, authority: Authority, server: Pair, blamed: list[str]
+@in_world()
+async def test_a_tls_client_that_waits_for_a_thread_is_not_at_fault(
+    world: World,
+    speaks: bool,
+    seconds: float,
+    authority: Authority,
+    server: Pair,
+    blamed: list[str],
 ) -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            visitor = TlsVisitor(world, authority, server)
-            visitor.threads.stuck = True
-            if speaks:
-                visitor.greet()
-            await world.go(seconds - 0.5)
-            assert visitor.client.open
-            await world.go(1)
-            assert not visitor.client.open
-            assert len(blamed) == (not speaks)
-            visitor.threads.close()
-
-    simulate(scenario)
+    visitor = TlsVisitor(world, authority, server)
+    visitor.threads.stuck = True
+    if speaks:
+        visitor.greet()
+    await world.go(seconds - 0.5)
+    assert visitor.client.open
+    await world.go(1)
+    assert not visitor.client.open
+    assert len(blamed) == (not speaks)
+    visitor.threads.close()
 
 
 @pytest.mark.plain
 @pytest.mark.parametrize("speaks", [True, False])
-def test_time_waiting_for_a_handshake_thread_extends_the_timeout(
-    speaks: bool, authority: Authority, server: Pair, blamed: list[str]
+@in_world()
+async def test_time_waiting_for_a_handshake_thread_extends_the_timeout(
+    world: World, speaks: bool, authority: Authority, server: Pair, blamed: list[str]
 ) -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            visitor = TlsVisitor(world, authority, server)
-            visitor.threads.stuck = True
-            visitor.greet()
-            await world.go(4)
-            visitor.threads.start_from()
-            await world.go(0.1)
-            visitor.greet()
-            await world.go(4)
-            if speaks:
-                visitor.connect()
-            await world.go(2)
-            assert visitor.client.open is speaks
-            assert len(blamed) == (not speaks)
-            visitor.threads.close()
-
-    simulate(scenario)
+    visitor = TlsVisitor(world, authority, server)
+    visitor.threads.stuck = True
+    visitor.greet()
+    await world.go(4)
+    visitor.threads.start_from()
+    await world.go(0.1)
+    visitor.greet()
+    await world.go(4)
+    if speaks:
+        visitor.connect()
+    await world.go(2)
+    assert visitor.client.open is speaks
+    assert len(blamed) == (not speaks)
+    visitor.threads.close()
 
 
 @pytest.mark.parametrize("ends", ["refused", "connect_timeout", None])
-def test_a_connection_that_is_lost_during_its_handshake_is_removed(
-    ends: str | None, authority: Authority, server: Pair
+@in_world()
+async def test_a_connection_that_is_lost_during_its_handshake_is_removed(
+    world: World, ends: str | None, authority: Authority, server: Pair
 ) -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            visitor = TlsVisitor(world, authority, server)
-            visitor.greet()
-            await world.go(0.1)
-            visitor.threads.stuck = True
-            visitor.greet()
-            visitor.client.transport.drop()
-            await world.go(1)
-            assert visitor.connection in world.broker.admission.connections
-            if ends == "refused":
-                visitor.connection.abort(ends)
-            elif ends is None:
-                visitor.threads.start_from()
-            await world.go(1 if ends != "connect_timeout" else 20)
-            assert visitor.connection not in world.broker.admission.connections
-            assert visitor.connection.stopped
-            visitor.threads.start_from()
-            await world.go(1)
-            visitor.threads.close()
-
-    simulate(scenario)
+    visitor = TlsVisitor(world, authority, server)
+    visitor.greet()
+    await world.go(0.1)
+    visitor.threads.stuck = True
+    visitor.greet()
+    visitor.client.transport.drop()
+    await world.go(1)
+    assert visitor.connection in world.broker.admission.connections
+    if ends == "refused":
+        visitor.connection.abort(ends)
+    elif ends is None:
+        visitor.threads.start_from()
+    await world.go(1 if ends != "connect_timeout" else 20)
+    assert visitor.connection not in world.broker.admission.connections
+    assert visitor.connection.stopped
+    visitor.threads.start_from()
+    await world.go(1)
+    visitor.threads.close()
 
 
-def test_a_change_of_permissions_holds_for_a_connect_that_waits() -> None:
-    async def scenario() -> None:
-        async with World(takeover_delay=5.0).running() as world:
-            permit(world, OPEN)
-            reader = await world.connect("r", filters=[("#", 1)])
-            await answer(world, client_id="x", clean=False)
-            rival, _ = await answer(world, client_id="x", clean=False, host="192.0.2.2")
-            rival.send(p.pingreq())
-            await world.go(0.1)
-            waiting, code = await answer(world, client_id="x", clean=False)
-            assert code is None
-            permit(world, OPEN + "[[deny]]\nclients = ['x']\npublish = ['secret']\n")
-            await world.go(10)
-            waiting.send(p.publish("secret", b"1", 1, 1))
-            await world.go(1)
-            assert topics(reader) == []
-
-    simulate(scenario)
+@in_world(takeover_delay=5.0)
+async def test_a_change_of_permissions_holds_for_a_connect_that_waits(world: World) -> None:
+    permit(world, OPEN)
+    reader = await world.connect("r", filters=[("#", 1)])
+    await answer(world, client_id="x", clean=False)
+    rival, _ = await answer(world, client_id="x", clean=False, host="192.0.2.2")
+    rival.send(p.pingreq())
+    await world.go(0.1)
+    waiting, code = await answer(world, client_id="x", clean=False)
+    assert code is None
+    permit(world, OPEN + "[[deny]]\nclients = ['x']\npublish = ['secret']\n")
+    await world.go(10)
+    waiting.send(p.publish("secret", b"1", 1, 1))
+    await world.go(1)
+    assert topics(reader) == []

@@ -5,12 +5,11 @@ present after it ended. A preview of a message is compared with what then happen
 with what each client did with each message. ``FOLDMQ_SEEDS=300`` takes more runs.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -21,9 +20,6 @@ from projections.state.client_history import ClientHistories
 from simulation import answers
 from simulation.answers import run
 from simulation.incidents import INCIDENTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Patch = pytest.MonkeyPatch
 

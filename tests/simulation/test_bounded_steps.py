@@ -1,10 +1,9 @@
 """Work for crowds is done in steps: of receivers, sessions, connections, timers, topics."""
 
-from __future__ import annotations
-
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import orjson
 import pytest
@@ -30,10 +29,7 @@ from simulation.natsserver import Got, SimLink, SimNatsServer
 from simulation.network import SimClient
 from simulation.partitions import make_partitions, name_in
 from simulation.permission_worlds import OPEN, permit
-from simulation.world import World, simulate, ticking
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+from simulation.world import World, in_world, simulate, ticking
 
 pytestmark = pytest.mark.plain
 
@@ -116,72 +112,62 @@ async def start_over(world: World, client: SimClient) -> None:
 
 
 @pytest.mark.parametrize("end", [lose, kick, remove, take_over, start_over])
-def test_the_topic_of_a_will_is_matched_in_steps(end: Callable[..., Any]) -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            reader = await world.connect("r", filters=[("wills/#", 1)])
-            client = await world.connect("c", filters=[("t", 1)], will=WILL)
-            await world.go(2)
-            add_crowd(world.broker.node.router, "wills/#")
-            parts = world.broker.kernel.parts
-            await end(world, client)
-            await world.go(2)
-            assert world.broker.kernel.parts - parts >= CROWD // STEP - 1
-            assert payloads(reader) == [b"gone"]
-            fired = [one for one in world.disk.events() if isinstance(one, WillFired)]
-            assert fired == [WillFired("c")]
-            remove_crowd(world.broker.node.router)
-            compare(world)
-
-    simulate(scenario)
-
-
-def test_an_orderly_end_matches_no_will() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c", will=WILL)
-            client.send(p.disconnect())
-            await world.go(1)
-            assert b"wills/c" not in world.broker.node.router.routes
-
-    simulate(scenario)
+@in_world()
+async def test_the_topic_of_a_will_is_matched_in_steps(
+    world: World, end: Callable[..., Any]
+) -> None:
+    reader = await world.connect("r", filters=[("wills/#", 1)])
+    client = await world.connect("c", filters=[("t", 1)], will=WILL)
+    await world.go(2)
+    add_crowd(world.broker.node.router, "wills/#")
+    parts = world.broker.kernel.parts
+    await end(world, client)
+    await world.go(2)
+    assert world.broker.kernel.parts - parts >= CROWD // STEP - 1
+    assert payloads(reader) == [b"gone"]
+    fired = [one for one in world.disk.events() if isinstance(one, WillFired)]
+    assert fired == [WillFired("c")]
+    remove_crowd(world.broker.node.router)
+    compare(world)
 
 
-def test_a_will_that_is_due_is_matched_in_steps() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            reader = await world.connect("r", filters=[("wills/#", 1)])
-            client = RawClient(world)
-            will = p5.Will("wills/c", b"gone", 1, properties=((p5.WILL_DELAY, 5),))
-            session_expiry = ((0x11, 1000),)
-            client.send(p5.connect("c", clean=False, properties=session_expiry, will=will))
-            await world.go(2)
-            client.drop()
-            await world.go(2)
-            add_crowd(world.broker.node.router, "wills/#")
-            parts = world.broker.kernel.parts
-            await world.go(6)
-            assert world.broker.kernel.parts - parts >= CROWD // STEP - 1
-            assert payloads(reader) == [b"gone"]
-            remove_crowd(world.broker.node.router)
-            compare(world)
-
-    simulate(scenario)
+@in_world()
+async def test_an_orderly_end_matches_no_will(world: World) -> None:
+    client = await world.connect("c", will=WILL)
+    client.send(p.disconnect())
+    await world.go(1)
+    assert b"wills/c" not in world.broker.node.router.routes
 
 
-def test_a_restart_publishes_wills_in_steps_and_before_anybody_connects() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.connect("r", filters=[("wills/#", 1)])
-            await world.connect("c", filters=[("t", 1)], will=WILL)
-            await world.go(1)
-            await world.restart()
-            reader = await world.connect("r", present=True)
-            await world.go(1)
-            assert payloads(reader) == [b"gone"]
-            await check_promises(world)
+@in_world()
+async def test_a_will_that_is_due_is_matched_in_steps(world: World) -> None:
+    reader = await world.connect("r", filters=[("wills/#", 1)])
+    client = RawClient(world)
+    will = p5.Will("wills/c", b"gone", 1, properties=((p5.WILL_DELAY, 5),))
+    session_expiry = ((0x11, 1000),)
+    client.send(p5.connect("c", clean=False, properties=session_expiry, will=will))
+    await world.go(2)
+    client.drop()
+    await world.go(2)
+    add_crowd(world.broker.node.router, "wills/#")
+    parts = world.broker.kernel.parts
+    await world.go(6)
+    assert world.broker.kernel.parts - parts >= CROWD // STEP - 1
+    assert payloads(reader) == [b"gone"]
+    remove_crowd(world.broker.node.router)
+    compare(world)
 
-    simulate(scenario)
+
+@in_world()
+async def test_a_restart_publishes_wills_in_steps_and_before_anybody_connects(world: World) -> None:
+    await world.connect("r", filters=[("wills/#", 1)])
+    await world.connect("c", filters=[("t", 1)], will=WILL)
+    await world.go(1)
+    await world.restart()
+    reader = await world.connect("r", present=True)
+    await world.go(1)
+    assert payloads(reader) == [b"gone"]
+    await check_promises(world)
 
 
 def test_ends_of_connections_are_recorded_in_steps_after_a_crash(
@@ -428,40 +414,37 @@ def test_reports_of_another_log_are_applied_in_steps(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("publisher", ["itself", "another"])
-def test_messages_before_an_unsubscribe_arrive_in_steps_too(publisher: str, qos: int) -> None:
+@in_world()
+async def test_messages_before_an_unsubscribe_arrive_in_steps_too(
+    world: World, publisher: str, qos: int
+) -> None:
     """The deliveries of a message to many are made in the turn of the UNSUBSCRIBE, but behind it.
 
     QoS 0 allows that the message is lost; it is not, as it is not with few receivers.
     """
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            world.broker.node.turn_work.at_once = 1
-            other = await world.connect("other")
-            clients = [
-                await world.connect(f"c{number}", filters=[("t", qos), ("u", qos)])
-                for number in range(6)
-            ]
-            for number, client in enumerate(clients):
-                sent = [
-                    p.publish(topic, b"%d%d" % (number, at), qos, 10 + at if qos else None)
-                    for at, topic in enumerate("tut")
-                ]
-                sender = client if publisher == "itself" else other
-                sender.send(*sent)
-                client.send(p.unsubscribe(5, "t"), p.unsubscribe(6, "u"))
-                await world.go(1)
-                wanted = [b"%d%d" % (number, at) for at in range(3)]
-                received = client.take()
-                got = [one for one in received if isinstance(one, p.Publish)]
-                for topic, some in (("t", wanted[::2]), ("u", wanted[1:2])):
-                    assert [one.payload for one in got if one.topic == topic] == some
-                assert [one for one in received if isinstance(one, p.Unsuback)] == [
-                    p.Unsuback(5),
-                    p.Unsuback(6),
-                ]
-                for one in clients[number + 1 :]:
-                    assert sorted(payloads(one)) == wanted
-            assert not any(payloads(client) for client in clients)
-
-    simulate(scenario)
+    world.broker.node.turn_work.at_once = 1
+    other = await world.connect("other")
+    clients = [
+        await world.connect(f"c{number}", filters=[("t", qos), ("u", qos)]) for number in range(6)
+    ]
+    for number, client in enumerate(clients):
+        sent = [
+            p.publish(topic, b"%d%d" % (number, at), qos, 10 + at if qos else None)
+            for at, topic in enumerate("tut")
+        ]
+        sender = client if publisher == "itself" else other
+        sender.send(*sent)
+        client.send(p.unsubscribe(5, "t"), p.unsubscribe(6, "u"))
+        await world.go(1)
+        wanted = [b"%d%d" % (number, at) for at in range(3)]
+        received = client.take()
+        got = [one for one in received if isinstance(one, p.Publish)]
+        for topic, some in (("t", wanted[::2]), ("u", wanted[1:2])):
+            assert [one.payload for one in got if one.topic == topic] == some
+        assert [one for one in received if isinstance(one, p.Unsuback)] == [
+            p.Unsuback(5),
+            p.Unsuback(6),
+        ]
+        for one in clients[number + 1 :]:
+            assert sorted(payloads(one)) == wanted
+    assert not any(payloads(client) for client in clients)

@@ -1,13 +1,12 @@
 """The bridge in random runs: broker and NATS come and go, properties stay with their messages."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from harness import mqtt5_packets as p5
+from harness.plainaudit import violations
 
 from actors.bridge import bridge_supervisor
 from actors.limits.bridge_options import BridgeOptions
@@ -17,12 +16,8 @@ from protocol.nats.headers import parse_headers
 from protocol.nats.mapping import Mapping
 from protocol.nats.property_headers import property_lines, read_properties
 from simulation.bridged_clients import ACCESS, Client5
-from simulation.mqtt_guarantees import violations
 from simulation.natsserver import Got, SimLink, SimNatsServer
 from simulation.world import World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 EXPIRY = 10_000
 """Seconds; no run takes as long."""
@@ -212,7 +207,7 @@ class Run:
             for message in messages:
                 wanted = as_packet(self.published[number])
                 assert lasting(message.properties) == lasting(wanted)
-        assert not [*violations(self.world.disk.decoded())]
+        assert not violations(self.world.disk.decoded())
 
 
 async def open_link(_access: ConnectionOptions, **callbacks: Callable[..., None]) -> SimLink:

@@ -1,14 +1,13 @@
 """The bridge of a node that leads, and what its predecessor still sends to NATS."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from harness import packets as p
 from harness.packets import Publish
 
+from actors.bridge.bridge_supervisor import BridgeSupervisor
 from actors.limits.bridge_options import BridgeOptions
 from actors.maintenance.cluster_hooks import ClusterHooks
 from actors.node.read_pause import ReadPause
@@ -17,11 +16,6 @@ from protocol.nats.headers import constant_part, header_block
 from protocol.nats.mapping import Mapping
 from simulation.natsserver import Got, SimLink, SimNatsServer
 from simulation.world import World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.bridge.bridge_supervisor import BridgeSupervisor
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 """The bridges of several logs: every message once on either side, whatever is lost or killed."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import pytest
@@ -16,10 +14,7 @@ from eventstore.partitions import partition_of
 from protocol.nats.headers import parse_headers
 from simulation.bridged_clients import Client5
 from simulation.bridged_partitions import BridgedPartitions, bridged, payloads
-from simulation.partitions import name_in
-
-if TYPE_CHECKING:
-    from simulation.partitions import PartitionWorld
+from simulation.partitions import PartitionWorld, name_in
 
 
 def level_of(home: int, count: int = 2, prefix: str = "in") -> str:

@@ -4,8 +4,6 @@ A failure names its seed; the same seed gives the same run:
 ``python tests/simulation/run.py --seed N``. ``FOLDMQ_SEEDS=5000`` runs more of them here.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,7 @@
 """Counters of clients outlive the broker: drops, connects, takeovers, ends, denials."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from harness import packets as p
@@ -17,10 +16,7 @@ from projections.state.node_state import NodeState
 from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit
 from simulation.simulated_standby import StandbyWorld
-from simulation.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from simulation.world import World, in_world
 
 DENIED = OPEN + "[[deny]]\npublish = ['secret/#']\nsubscribe = ['hidden/#']\n"
 NOT_COMPARED = ("rate_in", "rate_out")
@@ -106,66 +102,55 @@ def test_counters_continue_after_a_start(
 
 
 @pytest.mark.parametrize("rounds", [0.0, 0.3, 1.1, 2.5])
-def test_stored_counters_and_newer_events_equal_the_log(rounds: float) -> None:
+@in_world(max_queued_messages=2)
+async def test_stored_counters_and_newer_events_equal_the_log(world: World, rounds: float) -> None:
     """Rounds of the projections come anywhere between the events."""
-
-    async def scenario() -> None:
-        async with World(max_queued_messages=2).running() as world:
-            for _ in range(4):
-                await something_happens(world)
-                await world.go(rounds)
-                await world.restart()
-            whole = NodeState()
-            whole.clients = ClientHistories()
-            for record in world.disk.decoded():
-                whole.apply_record(record)
-            await world.restart()
-            known = world.broker.node.clients
-            for name, history in whole.clients.items():
-                if name not in world.broker.node.state.sessions:
-                    continue
-                found, wanted = known.find(name), history
-                assert (found.connects, found.takeovers) == (wanted.connects, wanted.takeovers)
-                assert (found.dropped, found.since_ms) == (wanted.dropped, wanted.since_ms)
-                assert (found.denied, found.denied_count) == (wanted.denied, wanted.denied_count)
-
-    simulate(scenario)
+    for _ in range(4):
+        await something_happens(world)
+        await world.go(rounds)
+        await world.restart()
+    whole = NodeState()
+    whole.clients = ClientHistories()
+    for record in world.disk.decoded():
+        whole.apply_record(record)
+    await world.restart()
+    known = world.broker.node.clients
+    for name, history in whole.clients.items():
+        if name not in world.broker.node.state.sessions:
+            continue
+        found, wanted = known.find(name), history
+        assert (found.connects, found.takeovers) == (wanted.connects, wanted.takeovers)
+        assert (found.dropped, found.since_ms) == (wanted.dropped, wanted.since_ms)
+        assert (found.denied, found.denied_count) == (wanted.denied, wanted.denied_count)
 
 
-def test_projections_without_histories_are_read() -> None:
+@in_world(max_queued_messages=2)
+async def test_projections_without_histories_are_read(world: World) -> None:
     """An earlier version wrote them: the counters begin with the records behind their mark."""
-
-    async def scenario() -> None:
-        async with World(max_queued_messages=2).running() as world:
-            await something_happens(world)
-            await world.go(5)
-            await world.crash()
-            assert histories(world) == {"r", "w"}
-            forget_histories(world)
-            assert not histories(world)
-            await world.start()
-            assert world.broker.projector.marked
-            assert counts(world, "r")["counted_since_ms"] is None
-            await world.connect("r", present=True)
-            assert counts(world, "r")["connects"] == 1
-            assert counts(world, "r")["counted_since_ms"] > 0
-
-    simulate(scenario)
+    await something_happens(world)
+    await world.go(5)
+    await world.crash()
+    assert histories(world) == {"r", "w"}
+    forget_histories(world)
+    assert not histories(world)
+    await world.start()
+    assert world.broker.projector.marked
+    assert counts(world, "r")["counted_since_ms"] is None
+    await world.connect("r", present=True)
+    assert counts(world, "r")["connects"] == 1
+    assert counts(world, "r")["counted_since_ms"] > 0
 
 
-def test_only_histories_of_clients_with_a_session_are_stored() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            gone = await world.connect("gone", clean=True)
-            await world.connect("stays")
-            await world.go(5)
-            assert histories(world) == {"gone", "stays"}
-            gone.drop()
-            await world.go(5)
-            assert histories(world) == {"stays"}
-            assert counts(world, "gone")["connects"] == 1  # it is remembered until the end
-
-    simulate(scenario)
+@in_world()
+async def test_only_histories_of_clients_with_a_session_are_stored(world: World) -> None:
+    gone = await world.connect("gone", clean=True)
+    await world.connect("stays")
+    await world.go(5)
+    assert histories(world) == {"gone", "stays"}
+    gone.drop()
+    await world.go(5)
+    assert histories(world) == {"stays"}
+    assert counts(world, "gone")["connects"] == 1  # it is remembered until the end
 
 
 @pytest.mark.plain

@@ -1,15 +1,13 @@
 """Acknowledgements of clients that are not on disk yet: what comes again after a kill."""
 
-from __future__ import annotations
-
 import pytest
 from harness import packets as p
 from harness.packets import Publish, Pubrel
+from harness.plainaudit import violations
 
 from eventstore.log.journal import Journal
 from simulation.fold import compare
-from simulation.mqtt_guarantees import violations
-from simulation.world import SimClient, World, simulate
+from simulation.world import SimClient, World, in_world, simulate
 
 DELAY = 1.0
 SEEN = 0.1
@@ -78,15 +76,14 @@ async def life(world: World, rest: float) -> tuple[Reader, int]:
 
 
 @pytest.mark.parametrize("rest", [0.0, 0.01, 0.3, 0.8, 0.95, 1.1, 3.0])
-def test_only_what_was_acknowledged_in_the_last_second_comes_again(rest: float) -> None:
-    async def scenario() -> None:
-        async with World(ack_delay=DELAY).running() as world:
-            _, repeated = await life(world, rest)
-            assert repeated == (1 if rest <= 0.8 else 0)
-            compare(world)
-            assert violations(world.disk.decoded()) == {}
-
-    simulate(scenario)
+@in_world(ack_delay=DELAY)
+async def test_only_what_was_acknowledged_in_the_last_second_comes_again(
+    world: World, rest: float
+) -> None:
+    _, repeated = await life(world, rest)
+    assert repeated == (1 if rest <= 0.8 else 0)
+    compare(world)
+    assert not violations(world.disk.decoded())
 
 
 @pytest.mark.plain
@@ -103,41 +100,37 @@ def test_acknowledgements_that_are_never_recorded_are_found(
     simulate(scenario)
 
 
-def test_messages_have_their_own_time_not_that_of_an_earlier_acknowledgement() -> None:
-    async def scenario() -> None:
-        async with World(ack_delay=DELAY).running() as world:
-            Reader(world).send(p.connect("r", clean=False), p.subscribe(1, ("a", 1)))
-            sender = await world.connect("s")
-            sender.send(p.publish("a", b"1", 1, 1))
-            await world.go(0.9)
-            sent_ms = world.broker.node.clock.steady_ms()
-            sender.send(p.publish("a", b"2", 1, 2))
+@in_world(ack_delay=DELAY)
+async def test_messages_have_their_own_time_not_that_of_an_earlier_acknowledgement(
+    world: World,
+) -> None:
+    Reader(world).send(p.connect("r", clean=False), p.subscribe(1, ("a", 1)))
+    sender = await world.connect("s")
+    sender.send(p.publish("a", b"1", 1, 1))
+    await world.go(0.9)
+    sent_ms = world.broker.node.clock.steady_ms()
+    sender.send(p.publish("a", b"2", 1, 2))
+    await world.go(0.1)
+    record = world.disk.decoded()[-1]
+    kinds = [type(event).__name__ for _, event in record.events()]
+    assert "Acked" in kinds, "the record begins with the acknowledgement"
+    assert record.steady_ms >= sent_ms
+
+
+@in_world(ack_delay=60.0)
+async def test_acknowledgements_are_on_disk_when_a_session_or_the_broker_ends(world: World) -> None:
+    for number, end in enumerate(("connection", "broker")):
+        reader = Reader(world)
+        reader.send(p.connect("r", clean=False), p.subscribe(1, ("a", 1)))
+        sender = await world.connect("s")
+        sender.send(p.publish("a", b"%d" % number, 1, 1))
+        await world.go(0.5)
+        assert not world.broker.node.journal.idle, "the acknowledgement is in memory"
+        if end == "connection":
+            reader.send(p.disconnect())
             await world.go(0.1)
-            record = world.disk.decoded()[-1]
-            kinds = [type(event).__name__ for _, event in record.events()]
-            assert "Acked" in kinds, "the record begins with the acknowledgement"
-            assert record.steady_ms >= sent_ms
-
-    simulate(scenario)
-
-
-def test_acknowledgements_are_on_disk_when_a_session_or_the_broker_ends() -> None:
-    async def scenario() -> None:
-        async with World(ack_delay=60.0).running() as world:
-            for number, end in enumerate(("connection", "broker")):
-                reader = Reader(world)
-                reader.send(p.connect("r", clean=False), p.subscribe(1, ("a", 1)))
-                sender = await world.connect("s")
-                sender.send(p.publish("a", b"%d" % number, 1, 1))
-                await world.go(0.5)
-                assert not world.broker.node.journal.idle, "the acknowledgement is in memory"
-                if end == "connection":
-                    reader.send(p.disconnect())
-                    await world.go(0.1)
-                else:
-                    await world.drain()
-                assert world.broker.node.journal.idle
-                compare(world)
-            assert all(not held.inflight for _, held in world.broker.node.state.sessions.items())
-
-    simulate(scenario)
+        else:
+            await world.drain()
+        assert world.broker.node.journal.idle
+        compare(world)
+    assert all(not held.inflight for _, held in world.broker.node.state.sessions.items())

@@ -1,8 +1,6 @@
 """Drops of messages that were never recorded: their events name the topics."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import pytest
 from harness import packets as p
@@ -12,9 +10,6 @@ from simulation.checking import check_promises
 from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit
 from simulation.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 BOUND = 20_000
 DENIED = OPEN + "[[deny]]\npublish = ['secret/#']\n"

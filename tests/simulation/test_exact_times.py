@@ -1,17 +1,15 @@
 """Sessions and wills end at their time by the times of records, also where a record stays open."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
 from harness import packets as p
+from harness.plainaudit import violations
 
 from actors.session.node_context import NodeContext
 from eventstore.format.events import SessionExpired
 from projections.audit.rule_table import Rule
 from simulation.loop import simulate
-from simulation.mqtt_guarantees import violations
 from simulation.world import World
 
 pytestmark = pytest.mark.plain
@@ -39,7 +37,7 @@ def broken_rules(before: Callable[[World], object] = lambda _world: None) -> set
             world.log.release()
             await world.go(2)
         assert [one for one in world.disk.events() if isinstance(one, SessionExpired)]
-        return {one.rule for found in violations(world.disk.decoded()).values() for one in found}
+        return {one.rule for one in violations(world.disk.decoded())}
 
     return simulate(scenario)
 

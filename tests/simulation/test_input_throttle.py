@@ -1,14 +1,12 @@
 """Input of new clients, and of clients with a rate, is read in small portions; none is lost."""
 
-from __future__ import annotations
-
 from harness import packets as p
 from harness.packets import Pingresp, Publish, Will
 
 from actors.limits.limit_options import LimitOptions, Quota
 from simulation.logins import Slow
 from simulation.loop import simulate
-from simulation.world import SimClient, World
+from simulation.world import SimClient, World, in_world
 
 SLOW = LimitOptions(client=Quota(publish_rate=100))
 MESSAGES = [p.publish("t", b"%d" % n + bytes(400), 0) for n in range(1000)]
@@ -19,72 +17,59 @@ def numbers(client: SimClient) -> list[int]:
     return [int(one.payload.rstrip(b"\0")) for one in found]
 
 
-def test_all_packets_of_a_new_client_arrive_in_order() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            reader = await world.connect("reader", filters=[("t", 0)])
-            writer = SimClient(world)
-            writer.send(p.connect("writer"), *MESSAGES)
-            await world.go(2)
-            assert numbers(reader) == list(range(1000))
-
-    simulate(scenario)
+@in_world()
+async def test_all_packets_of_a_new_client_arrive_in_order(world: World) -> None:
+    reader = await world.connect("reader", filters=[("t", 0)])
+    writer = SimClient(world)
+    writer.send(p.connect("writer"), *MESSAGES)
+    await world.go(2)
+    assert numbers(reader) == list(range(1000))
 
 
-def test_of_a_flood_no_more_is_taken_than_the_rate_allows() -> None:
-    async def scenario() -> None:
-        async with World(bounds=SLOW).running() as world:
-            reader = await world.connect("reader", filters=[("t", 0)])
-            writer = await world.connect("writer")
-            await world.go(5)
-            writer.send(b"".join(MESSAGES))
-            await world.go(0.5)
-            # A bite is some forty of them, and two seconds' worth may come at once.
-            assert 200 <= len(numbers(reader)) <= 350
-            await world.go(3)
-            assert len(numbers(reader)) < 700
-            await world.go(10)
-            assert numbers(reader) == list(range(1000))
-
-    simulate(scenario)
+@in_world(bounds=SLOW)
+async def test_of_a_flood_no_more_is_taken_than_the_rate_allows(world: World) -> None:
+    reader = await world.connect("reader", filters=[("t", 0)])
+    writer = await world.connect("writer")
+    await world.go(5)
+    writer.send(b"".join(MESSAGES))
+    await world.go(0.5)
+    # A bite is some forty of them, and two seconds' worth may come at once.
+    assert 200 <= len(numbers(reader)) <= 350
+    await world.go(3)
+    assert len(numbers(reader)) < 700
+    await world.go(10)
+    assert numbers(reader) == list(range(1000))
 
 
-def test_a_client_with_a_rate_that_sends_one_message_at_a_time() -> None:
+@in_world(bounds=SLOW)
+async def test_a_client_with_a_rate_that_sends_one_message_at_a_time(world: World) -> None:
     """Its messages are decided with those of others, and bounded all the same."""
-
-    async def scenario() -> None:
-        async with World(bounds=SLOW).running() as world:
-            reader = await world.connect("reader", filters=[("t", 0)])
-            writer = await world.connect("writer")
-            writer.send(p.publish("t", b"0", 0))
-            await world.go(5)
-            before = len(world.disk.records)
-            for number in range(1, 1000):
-                writer.send(p.publish("t", b"%d" % number, 1, number))
-                await world.go(0.001)
-            assert 200 <= len(numbers(reader)) <= 350
-            assert b'"TurnPublished"' in b"".join(world.disk.records[before:])
-            await world.go(3)
-            assert len(numbers(reader)) < 900
-            await world.go(10)
-            assert numbers(reader) == list(range(1000))
-
-    simulate(scenario)
+    reader = await world.connect("reader", filters=[("t", 0)])
+    writer = await world.connect("writer")
+    writer.send(p.publish("t", b"0", 0))
+    await world.go(5)
+    before = len(world.disk.records)
+    for number in range(1, 1000):
+        writer.send(p.publish("t", b"%d" % number, 1, number))
+        await world.go(0.001)
+    assert 200 <= len(numbers(reader)) <= 350
+    assert b'"TurnPublished"' in b"".join(world.disk.records[before:])
+    await world.go(3)
+    assert len(numbers(reader)) < 900
+    await world.go(10)
+    assert numbers(reader) == list(range(1000))
 
 
-def test_a_disconnect_counts_although_it_was_not_read_yet() -> None:
-    async def scenario() -> None:
-        async with World(bounds=SLOW).running() as world:
-            reader = await world.connect("reader", filters=[("t", 0), ("will", 0)])
-            writer = await world.connect("writer", will=Will("will", b"7", 0))
-            await world.go(5)
-            writer.send(b"".join(MESSAGES) + p.disconnect())
-            await world.go(0.1)
-            writer.transport.drop()
-            await world.go(1)
-            assert numbers(reader) == list(range(1000))
-
-    simulate(scenario)
+@in_world(bounds=SLOW)
+async def test_a_disconnect_counts_although_it_was_not_read_yet(world: World) -> None:
+    reader = await world.connect("reader", filters=[("t", 0), ("will", 0)])
+    writer = await world.connect("writer", will=Will("will", b"7", 0))
+    await world.go(5)
+    writer.send(b"".join(MESSAGES) + p.disconnect())
+    await world.go(0.1)
+    writer.transport.drop()
+    await world.go(1)
+    assert numbers(reader) == list(range(1000))
 
 
 def test_no_packets_are_handled_after_a_flood_is_closed() -> None:
@@ -111,42 +96,36 @@ def test_no_packets_are_handled_after_a_flood_is_closed() -> None:
     simulate(scenario)
 
 
-def test_packets_of_a_client_that_leaves_at_once_are_handled() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            reader = await world.connect("reader", filters=[("t", 0), ("will", 0)])
-            for end in (b"", p.disconnect()):
-                writer = SimClient(world)
-                said = [p.connect("writer", will=Will("will", b"1000", 0)), *MESSAGES, end]
-                writer.send(*said)
-                writer.transport.drop()
-                await world.go(2)
-                expected = list(range(1000)) if end else [*range(1000), 1000]
-                assert numbers(reader) == expected
-                reader.take()
-
-    simulate(scenario)
+@in_world()
+async def test_packets_of_a_client_that_leaves_at_once_are_handled(world: World) -> None:
+    reader = await world.connect("reader", filters=[("t", 0), ("will", 0)])
+    for end in (b"", p.disconnect()):
+        writer = SimClient(world)
+        said = [p.connect("writer", will=Will("will", b"1000", 0)), *MESSAGES, end]
+        writer.send(*said)
+        writer.transport.drop()
+        await world.go(2)
+        expected = list(range(1000)) if end else [*range(1000), 1000]
+        assert numbers(reader) == expected
+        reader.take()
 
 
-def test_packets_during_the_password_check_stay_in_order() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            world.broker.admission.authenticator = Slow()
-            reader = SimClient(world)
-            reader.send(p.connect("reader", username="r"), p.subscribe(1, ("t", 0)))
-            await world.go(3)
-            writer = SimClient(world)
-            writer.send(p.connect("writer", username="w"), *MESSAGES[:100])
-            await world.go(0.2)
-            writer.send(*MESSAGES[100:600])
-            await world.go(0.78)
-            for at in range(600, 1000, 10):
-                writer.send(*MESSAGES[at : at + 10])
-                await world.go(0.001)
-            await world.go(3)
-            assert numbers(reader) == list(range(1000))
-
-    simulate(scenario)
+@in_world()
+async def test_packets_during_the_password_check_stay_in_order(world: World) -> None:
+    world.broker.admission.authenticator = Slow()
+    reader = SimClient(world)
+    reader.send(p.connect("reader", username="r"), p.subscribe(1, ("t", 0)))
+    await world.go(3)
+    writer = SimClient(world)
+    writer.send(p.connect("writer", username="w"), *MESSAGES[:100])
+    await world.go(0.2)
+    writer.send(*MESSAGES[100:600])
+    await world.go(0.78)
+    for at in range(600, 1000, 10):
+        writer.send(*MESSAGES[at : at + 10])
+        await world.go(0.001)
+    await world.go(3)
+    assert numbers(reader) == list(range(1000))
 
 
 def test_unauthenticated_input_counts_before_it_is_handled() -> None:
@@ -161,13 +140,10 @@ def test_unauthenticated_input_counts_before_it_is_handled() -> None:
     simulate(scenario)
 
 
-def test_the_answer_to_a_ping_overtakes_nothing_that_came_before() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c", filters=[("t", 0)])
-            client.send(p.publish("t", b"1", 0))
-            client.send(p.pingreq())
-            await world.go(1)
-            assert [type(one) for one in client.received] == [Publish, Pingresp]
-
-    simulate(scenario)
+@in_world()
+async def test_the_answer_to_a_ping_overtakes_nothing_that_came_before(world: World) -> None:
+    client = await world.connect("c", filters=[("t", 0)])
+    client.send(p.publish("t", b"1", 0))
+    client.send(p.pingreq())
+    await world.go(1)
+    assert [type(one) for one in client.received] == [Publish, Pingresp]

@@ -4,10 +4,9 @@ Each client speaks over TCP, WebSocket or TLS: stages below a connection see a f
 long before there is anything for it.
 """
 
-from __future__ import annotations
-
 import ssl
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from harness import packets as p
@@ -22,10 +21,7 @@ from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions
 from eventstore.format.events import SessionClosed
 from simulation.logins import Threads
-from simulation.world import SimClient, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from simulation.world import SimClient, World, in_world, simulate
 
 MIB = 1024 * 1024
 KEEP_ALIVE = 10
@@ -161,138 +157,121 @@ def reasons(world: World) -> list[str]:
 
 @pytest.mark.mqtt("MQTT-3.1.2-24")
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_one_byte_a_second_does_not_extend_the_keep_alive(
-    transport: str, call: Callable[[str, World], Caller]
+@in_world(world_of)
+async def test_one_byte_a_second_does_not_extend_the_keep_alive(
+    world: World, transport: str, call: Callable[[str, World], Caller]
 ) -> None:
-    async def scenario() -> None:
-        async with world_of().running() as world:
-            caller = call(transport, world)
-            await caller.connect()
-            wire = caller.wire(large())
-            await caller.trickle(wire, 1, ALLOWED - 1)
-            assert caller.open
-            await caller.trickle(wire[14:], 1, 2)
-            assert reasons(world) == ["keep_alive"]
-
-    simulate(scenario)
+    caller = call(transport, world)
+    await caller.connect()
+    wire = caller.wire(large())
+    await caller.trickle(wire, 1, ALLOWED - 1)
+    assert caller.open
+    await caller.trickle(wire[14:], 1, 2)
+    assert reasons(world) == ["keep_alive"]
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-24")
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_packet_at_the_minimum_rate_extends_the_keep_alive(
-    transport: str, call: Callable[[str, World], Caller]
+@in_world(world_of)
+async def test_a_packet_at_the_minimum_rate_extends_the_keep_alive(
+    world: World, transport: str, call: Callable[[str, World], Caller]
 ) -> None:
-    async def scenario() -> None:
-        async with world_of().running() as world:
-            caller = call(transport, world)
-            await caller.connect()
-            wire = caller.wire(large())
-            await caller.trickle(wire, 2 * MIN, len(wire) / (2 * MIN) + 1)
-            assert caller.open
-            # From its end on silence counts as ever.
-            await world.go(ALLOWED - 2)
-            assert caller.open
-            await world.go(2)
-            assert reasons(world) == ["keep_alive"]
-
-    simulate(scenario)
+    caller = call(transport, world)
+    await caller.connect()
+    wire = caller.wire(large())
+    await caller.trickle(wire, 2 * MIN, len(wire) / (2 * MIN) + 1)
+    assert caller.open
+    # From its end on silence counts as ever.
+    await world.go(ALLOWED - 2)
+    assert caller.open
+    await world.go(2)
+    assert reasons(world) == ["keep_alive"]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_packet_that_arrives_too_slowly_is_silence(
-    transport: str, call: Callable[[str, World], Caller]
+@in_world(world_of)
+async def test_a_packet_that_arrives_too_slowly_is_silence(
+    world: World, transport: str, call: Callable[[str, World], Caller]
 ) -> None:
-    async def scenario() -> None:
-        async with world_of().running() as world:
-            caller = call(transport, world)
-            await caller.connect()
-            await caller.trickle(caller.wire(large()), MIN // 2, ALLOWED + 1)
-            assert reasons(world) == ["keep_alive"]
-
-    simulate(scenario)
+    caller = call(transport, world)
+    await caller.connect()
+    await caller.trickle(caller.wire(large()), MIN // 2, ALLOWED + 1)
+    assert reasons(world) == ["keep_alive"]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_fast_input_gives_no_credit(transport: str, call: Callable[[str, World], Caller]) -> None:
-    async def scenario() -> None:
-        async with world_of().running() as world:
-            caller = call(transport, world)
-            await caller.connect()
-            wire = caller.wire(large())
-            await world.go(KEEP_ALIVE)
-            await caller.put(wire[:50_000])
-            await caller.trickle(wire[50_000:], 1, ALLOWED - 1)
-            assert caller.open
-            await caller.trickle(wire[60_000:], 1, 2)
-            assert reasons(world) == ["keep_alive"]
-
-    simulate(scenario)
+@in_world(world_of)
+async def test_fast_input_gives_no_credit(
+    world: World, transport: str, call: Callable[[str, World], Caller]
+) -> None:
+    caller = call(transport, world)
+    await caller.connect()
+    wire = caller.wire(large())
+    await world.go(KEEP_ALIVE)
+    await caller.put(wire[:50_000])
+    await caller.trickle(wire[50_000:], 1, ALLOWED - 1)
+    assert caller.open
+    await caller.trickle(wire[60_000:], 1, 2)
+    assert reasons(world) == ["keep_alive"]
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-24")
-def test_websocket_pings_are_no_packets(call: Callable[[str, World], Caller]) -> None:
-    async def scenario() -> None:
-        async with world_of().running() as world:
-            caller = call("websocket", world)
-            await caller.connect()
-            ping = Frame(Opcode.PING, bytes(100)).serialize(mask=True)
-            await caller.trickle(ping * 100, len(ping), ALLOWED + 1, 1)
-            await caller.trickle(ping * 100, 10 * len(ping), 1, 1)
-            assert reasons(world) == ["keep_alive"]
+@in_world(world_of)
+async def test_websocket_pings_are_no_packets(
+    world: World, call: Callable[[str, World], Caller]
+) -> None:
+    caller = call("websocket", world)
+    await caller.connect()
+    ping = Frame(Opcode.PING, bytes(100)).serialize(mask=True)
+    await caller.trickle(ping * 100, len(ping), ALLOWED + 1, 1)
+    await caller.trickle(ping * 100, 10 * len(ping), 1, 1)
+    assert reasons(world) == ["keep_alive"]
 
-    simulate(scenario)
 
-
-def test_any_byte_counts_without_a_minimum_rate(call: Callable[[str, World], Caller]) -> None:
-    async def scenario() -> None:
-        async with world_of(packet_rate=0).running() as world:
-            caller = call("tcp", world)
-            await caller.connect()
-            await caller.trickle(large(), 1, 100)
-            assert caller.open
-
-    simulate(scenario)
+@in_world(world_of, packet_rate=0)
+async def test_any_byte_counts_without_a_minimum_rate(
+    world: World, call: Callable[[str, World], Caller]
+) -> None:
+    caller = call("tcp", world)
+    await caller.connect()
+    await caller.trickle(large(), 1, 100)
+    assert caller.open
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_the_keep_alive_is_suspended_while_reading_is_paused(
-    transport: str, call: Callable[[str, World], Caller]
+@in_world(world_of)
+async def test_the_keep_alive_is_suspended_while_reading_is_paused(
+    world: World, transport: str, call: Callable[[str, World], Caller]
 ) -> None:
-    async def scenario() -> None:
-        async with world_of().running() as world:
-            caller = call(transport, world)
-            await caller.connect()
-            wire = caller.wire(large())
-            await caller.trickle(wire, 1, ALLOWED - 5)
-            caller.client.connection.pause(ReadPause.LOG)
-            await caller.trickle(wire[10:], 1, 100)
-            assert caller.open
-            caller.client.connection.resume(ReadPause.LOG)
-            await world.go(4)
-            assert caller.open
-            await world.go(2)
-            assert reasons(world) == ["keep_alive"]
-
-    simulate(scenario)
+    caller = call(transport, world)
+    await caller.connect()
+    wire = caller.wire(large())
+    await caller.trickle(wire, 1, ALLOWED - 5)
+    caller.client.connection.pause(ReadPause.LOG)
+    await caller.trickle(wire[10:], 1, 100)
+    assert caller.open
+    caller.client.connection.resume(ReadPause.LOG)
+    await world.go(4)
+    assert caller.open
+    await world.go(2)
+    assert reasons(world) == ["keep_alive"]
 
 
-def test_packets_sent_during_a_pause_are_handled_before_the_timeout(
+@in_world(world_of)
+async def test_packets_sent_during_a_pause_are_handled_before_the_timeout(
+    world: World,
     call: Callable[[str, World], Caller],
 ) -> None:
-    async def scenario() -> None:
-        async with world_of().running() as world:
-            caller = call("tcp", world)
-            await caller.connect()
-            await world.go(ALLOWED - 0.2)
-            caller.client.connection.pause(ReadPause.LOG)
-            await world.go(100)
-            caller.client.connection.resume(ReadPause.LOG)
-            await world.go(0.5)
-            await caller.send(p.pingreq())
-            await world.go(ALLOWED - 1)
-            assert caller.open
-
-    simulate(scenario)
+    caller = call("tcp", world)
+    await caller.connect()
+    await world.go(ALLOWED - 0.2)
+    caller.client.connection.pause(ReadPause.LOG)
+    await world.go(100)
+    caller.client.connection.resume(ReadPause.LOG)
+    await world.go(0.5)
+    await caller.send(p.pingreq())
+    await world.go(ALLOWED - 1)
+    assert caller.open
 
 
 def test_a_client_is_not_blamed_for_its_publish_rate(

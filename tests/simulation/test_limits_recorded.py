@@ -1,7 +1,5 @@
 """The log records the limits and permissions that hold, and the denied subscriptions."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from eventstore.format.node_events import BrokerStarted, CheckpointBegun, Limits
 from simulation.checking import check_promises
 from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit
-from simulation.world import World
+from simulation.world import World, in_world
 
 SECRETS = OPEN + "[[deny]]\nsubscribe = ['secret/#']\n"
 
@@ -24,41 +22,35 @@ def applied(world: World) -> list[LimitsApplied]:
     return [one for one in world.disk.events() if isinstance(one, LimitsApplied)]
 
 
-def test_limits_are_recorded_at_each_start() -> None:
-    async def scenario() -> None:
-        async with World(max_queued_messages=5, session_expiry=60.0).running() as world:
-            first = world.disk.decoded()[0]
-            assert [type(one) for _, one in first.events()][:2] == [BrokerStarted, LimitsApplied]
-            (told,) = applied(world)
-            assert told.limits["max_queued_messages"] == 5
-            assert told.limits["session_expiry"] == 60.0
-            assert (told.permissions, told.users, told.elsewhere) == ("", "", False)
-            await world.restart()
-            await world.go(1)
-            assert applied(world) == [told, told]
-
-    simulate(scenario)
+@in_world(max_queued_messages=5, session_expiry=60.0)
+async def test_limits_are_recorded_at_each_start(world: World) -> None:
+    first = world.disk.decoded()[0]
+    assert [type(one) for _, one in first.events()][:2] == [BrokerStarted, LimitsApplied]
+    (told,) = applied(world)
+    assert told.limits["max_queued_messages"] == 5
+    assert told.limits["session_expiry"] == 60.0
+    assert (told.permissions, told.users, told.elsewhere) == ("", "", False)
+    await world.restart()
+    await world.go(1)
+    assert applied(world) == [told, told]
 
 
-def test_a_reload_records_only_changes() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            before = applied(world)
-            broker = world.broker
-            broker.reload(broker.node.options, broker.admission.authenticator)
-            await world.go(1)
-            assert applied(world) == before
-            permit(world, SECRETS)
-            await world.go(1)
-            (told,) = applied(world)[len(before) :]
-            rules = parse_rules(Path("other.toml"), "# the same\n" + SECRETS)
-            assert told.permissions == rules.digest != ""
-            changed = dataclasses.replace(broker.node.options, max_queued_messages=7)
-            broker.reload(changed, broker.admission.authenticator)
-            await world.go(1)
-            assert applied(world)[-1].limits["max_queued_messages"] == 7
-
-    simulate(scenario)
+@in_world()
+async def test_a_reload_records_only_changes(world: World) -> None:
+    before = applied(world)
+    broker = world.broker
+    broker.reload(broker.node.options, broker.admission.authenticator)
+    await world.go(1)
+    assert applied(world) == before
+    permit(world, SECRETS)
+    await world.go(1)
+    (told,) = applied(world)[len(before) :]
+    rules = parse_rules(Path("other.toml"), "# the same\n" + SECRETS)
+    assert told.permissions == rules.digest != ""
+    changed = dataclasses.replace(broker.node.options, max_queued_messages=7)
+    broker.reload(changed, broker.admission.authenticator)
+    await world.go(1)
+    assert applied(world)[-1].limits["max_queued_messages"] == 7
 
 
 def test_a_checkpoint_repeats_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,33 +67,27 @@ def test_a_checkpoint_repeats_the_limits(monkeypatch: pytest.MonkeyPatch) -> Non
     simulate(scenario)
 
 
-def test_a_subscription_that_is_denied_is_recorded() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            permit(world, SECRETS)
-            reader = await world.connect("r")
-            reader.send(p.subscribe(1, ("secret/a", 1), ("open/#", 1), ("$JS/API", 1)))
-            await world.go(1)
-            (suback,) = (one for one in reader.take() if isinstance(one, p.Suback))
-            assert list(suback.codes) == [0x80, 1, 0x80]
-            denied = [one for one in world.disk.events() if isinstance(one, SubscriptionDenied)]
-            assert denied == [SubscriptionDenied("r", ["secret/a", "$JS/API"], [0x87, 0x8F])]
-            await check_promises(world)
-
-    simulate(scenario)
+@in_world()
+async def test_a_subscription_that_is_denied_is_recorded(world: World) -> None:
+    permit(world, SECRETS)
+    reader = await world.connect("r")
+    reader.send(p.subscribe(1, ("secret/a", 1), ("open/#", 1), ("$JS/API", 1)))
+    await world.go(1)
+    (suback,) = (one for one in reader.take() if isinstance(one, p.Suback))
+    assert list(suback.codes) == [0x80, 1, 0x80]
+    denied = [one for one in world.disk.events() if isinstance(one, SubscriptionDenied)]
+    assert denied == [SubscriptionDenied("r", ["secret/a", "$JS/API"], [0x87, 0x8F])]
+    await check_promises(world)
 
 
-def test_a_full_queue_drops_at_its_limit() -> None:
-    async def scenario() -> None:
-        async with World(max_queued_messages=2).running() as world:
-            reader = await world.connect("r", filters=[("t", 1)])
-            reader.send(p.disconnect())
-            await world.go(1)
-            sender = await world.connect("s")
-            sender.send(*(p.publish("t", b"%d" % one, 1, one) for one in range(1, 6)))
-            await world.go(1)
-            drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
-            assert [(one.reason, one.count) for one in drops] == [("queue_messages", 3)]
-            await check_promises(world)
-
-    simulate(scenario)
+@in_world(max_queued_messages=2)
+async def test_a_full_queue_drops_at_its_limit(world: World) -> None:
+    reader = await world.connect("r", filters=[("t", 1)])
+    reader.send(p.disconnect())
+    await world.go(1)
+    sender = await world.connect("s")
+    sender.send(*(p.publish("t", b"%d" % one, 1, one) for one in range(1, 6)))
+    await world.go(1)
+    drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+    assert [(one.reason, one.count) for one in drops] == [("queue_messages", 3)]
+    await check_promises(world)

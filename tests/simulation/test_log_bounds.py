@@ -1,7 +1,5 @@
 """Messages too large for the log: only their publisher is disconnected."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -12,7 +10,7 @@ from eventstore.format.event_parsing import Event
 from eventstore.format.events import Delivered, MessageDropped, MessagePublished, Queued
 from simulation.fold import compare
 from simulation.jetstream import SimNats
-from simulation.world import SimClient, World, simulate
+from simulation.world import SimClient, World, in_world, simulate
 
 MIB = 1 << 20
 
@@ -40,44 +38,36 @@ async def goes_on(world: World, client: SimClient, number: int) -> None:
 
 
 @pytest.mark.parametrize(("qos", "retain"), [(0, True), (1, False), (1, True), (2, False)])
-def test_only_the_publisher_of_a_message_too_large_for_the_log_is_closed(
-    qos: int, retain: bool
+@in_world(max_record=MIB // 2)
+async def test_only_the_publisher_of_a_message_too_large_for_the_log_is_closed(
+    world: World, qos: int, retain: bool
 ) -> None:
-    async def scenario() -> None:
-        async with World(max_record=MIB // 2).running() as world:
-            other = await world.connect("other", filters=[("big/#", 1)])
-            sender = await world.connect("sender")
-            sender.send(
-                p.publish("big/before", b"fits", 1, 1),
-                p.publish("big/1", bytes(2 * MIB), qos, 2, retain=retain),
-                p.publish("big/after", b"not taken", 1, 3),
-            )
-            await world.go(0.2)
-            assert not sender.open
-            acknowledged = [one for one in sender.take() if isinstance(one, p.Puback)]
-            assert acknowledged == [p.Puback(1)]
-            got = [one.payload for one in other.take() if isinstance(one, p.Publish)]
-            assert got == [b"fits"]
-            assert world.broker.node.limits.refused.counts["message_too_large"] == 1
-            await goes_on(world, other, 7)
-            compare(world)
-
-    simulate(scenario)
+    other = await world.connect("other", filters=[("big/#", 1)])
+    sender = await world.connect("sender")
+    sender.send(
+        p.publish("big/before", b"fits", 1, 1),
+        p.publish("big/1", bytes(2 * MIB), qos, 2, retain=retain),
+        p.publish("big/after", b"not taken", 1, 3),
+    )
+    await world.go(0.2)
+    assert not sender.open
+    acknowledged = [one for one in sender.take() if isinstance(one, p.Puback)]
+    assert acknowledged == [p.Puback(1)]
+    got = [one.payload for one in other.take() if isinstance(one, p.Publish)]
+    assert got == [b"fits"]
+    assert world.broker.node.limits.refused.counts["message_too_large"] == 1
+    await goes_on(world, other, 7)
+    compare(world)
 
 
-def test_unrecorded_messages_have_no_such_limit() -> None:
-    async def scenario() -> None:
-        async with World(max_record=MIB // 2).running() as world:
-            other = await world.connect("other", filters=[("big", 1)])
-            sender = await world.connect("sender")
-            sender.send(p.publish("big", bytes(2 * MIB), 0))
-            await world.go(0.2)
-            assert sender.open
-            assert [len(one.payload) for one in other.take() if isinstance(one, p.Publish)] == [
-                2 * MIB
-            ]
-
-    simulate(scenario)
+@in_world(max_record=MIB // 2)
+async def test_unrecorded_messages_have_no_such_limit(world: World) -> None:
+    other = await world.connect("other", filters=[("big", 1)])
+    sender = await world.connect("sender")
+    sender.send(p.publish("big", bytes(2 * MIB), 0))
+    await world.go(0.2)
+    assert sender.open
+    assert [len(one.payload) for one in other.take() if isinstance(one, p.Publish)] == [2 * MIB]
 
 
 def test_names_that_json_makes_long_are_no_failure() -> None:
@@ -212,31 +202,29 @@ def test_a_record_that_is_refused_for_good_is_refused_once(monkeypatch: pytest.M
     ],
 )
 @pytest.mark.slow
-def test_a_stream_that_refuses_every_record_loses_nothing(code: int, description: str) -> None:
+@in_world(max_record=MIB // 2)
+async def test_a_stream_that_refuses_every_record_loses_nothing(
+    world: World, code: int, description: str
+) -> None:
     """However long it lasts: until then nothing is acknowledged, and the reason is reported."""
-
-    async def scenario() -> None:
-        async with World(max_record=MIB // 2).running() as world:
-            one, two = await world.connect("one"), await world.connect("two", filters=[("a", 1)])
-            world.server.refusal = {"err_code": code, "description": description}
-            one.send(p.publish("a", b"waits", 1, 1))
-            await world.go(20)
-            assert one.open
-            assert not one.take()
-            assert any(description in line for line in world.broker.node.not_ready_reasons())
-            world.server.refusal = None
-            await world.go(5)
-            assert p.Puback(1) in one.take()
-            assert [got.payload for got in two.take() if isinstance(got, p.Publish)] == [b"waits"]
-            world.server.refusal = {"err_code": code, "description": description}
-            one.send(p.publish("a", b"waits longer", 1, 2))
-            await world.go(60)
-            assert not one.open
-            assert world.failure() is None
-            world.server.refusal = None
-            await world.go(5)
-            two = await world.connect("two", present=True)
-            await goes_on(world, two, 9)
-            compare(world)
-
-    simulate(scenario)
+    one, two = await world.connect("one"), await world.connect("two", filters=[("a", 1)])
+    world.server.refusal = {"err_code": code, "description": description}
+    one.send(p.publish("a", b"waits", 1, 1))
+    await world.go(20)
+    assert one.open
+    assert not one.take()
+    assert any(description in line for line in world.broker.node.not_ready_reasons())
+    world.server.refusal = None
+    await world.go(5)
+    assert p.Puback(1) in one.take()
+    assert [got.payload for got in two.take() if isinstance(got, p.Publish)] == [b"waits"]
+    world.server.refusal = {"err_code": code, "description": description}
+    one.send(p.publish("a", b"waits longer", 1, 2))
+    await world.go(60)
+    assert not one.open
+    assert world.failure() is None
+    world.server.refusal = None
+    await world.go(5)
+    two = await world.connect("two", present=True)
+    await goes_on(world, two, 9)
+    compare(world)

@@ -1,7 +1,5 @@
 """``keep_bytes`` is a bound: input waits for the log's cut, but never for uncuttable records."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from typing import Any
@@ -20,7 +18,7 @@ from eventstore.log.jetstream_log import EventLog
 from simulation.fold import compare
 from simulation.jetstream import SimNats
 from simulation.log_cuts import cuts
-from simulation.world import SimClient, World, simulate
+from simulation.world import SimClient, World, in_world, simulate
 
 BOUND = 200_000
 
@@ -198,33 +196,27 @@ def test_a_blocked_cut_stops_no_client(hold: Any, monkeypatch: pytest.MonkeyPatc
     assert [one for one in lines if one["event"].startswith("the log grows beyond keep_bytes")]
 
 
-def test_unarchived_records_stop_no_client() -> None:
-    async def scenario() -> None:
-        async with bounded(keep_until_archived=True).running() as world:
-            load = Load(world, await world.connect("noisy"))
-            await load.run(20)
-            assert load.longest < 2
-            assert load.most > 2 * BOUND
-
-    simulate(scenario)
+@in_world(bounded, keep_until_archived=True)
+async def test_unarchived_records_stop_no_client(world: World) -> None:
+    load = Load(world, await world.connect("noisy"))
+    await load.run(20)
+    assert load.longest < 2
+    assert load.most > 2 * BOUND
 
 
 @pytest.mark.slow
-def test_a_lowered_limit_stops_no_client_for_long() -> None:
-    async def scenario() -> None:
-        async with bounded(keep_bytes=10 * BOUND).running() as world:
-            load = Load(world, await world.connect("noisy"))
-            await load.run(40)
-            assert load.most > 2 * BOUND
-            options = dataclasses.replace(world.broker.node.options, keep_bytes=BOUND)
-            world.broker.reload(options, Anonymous())
-            await load.run(20)
-            assert load.longest < 2
-            load.most = 0
-            await load.run(60)
-            assert load.most <= BOUND * 1.25
-
-    simulate(scenario)
+@in_world(bounded, keep_bytes=10 * BOUND)
+async def test_a_lowered_limit_stops_no_client_for_long(world: World) -> None:
+    load = Load(world, await world.connect("noisy"))
+    await load.run(40)
+    assert load.most > 2 * BOUND
+    options = dataclasses.replace(world.broker.node.options, keep_bytes=BOUND)
+    world.broker.reload(options, Anonymous())
+    await load.run(20)
+    assert load.longest < 2
+    load.most = 0
+    await load.run(60)
+    assert load.most <= BOUND * 1.25
 
 
 def test_a_log_that_cannot_be_purged_stops_no_client(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Messages that are read from the log: many sessions at once, and sessions with many records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

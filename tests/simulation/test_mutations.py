@@ -1,7 +1,5 @@
 """The checks can fail: a broker that breaks one promise is caught within a few seeds."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections.abc import Callable

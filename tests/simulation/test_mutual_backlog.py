@@ -1,8 +1,6 @@
 """Publishers that wait for each other's receivers wait no longer than the documented bound."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from harness import packets as p
@@ -11,9 +9,6 @@ from actors.node import backpressure
 from actors.node.read_pause import ReadPause
 from actors.session import delivery
 from simulation.world import SimClient, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _TICK = 0.01
 _WAITS = ReadPause.BACKLOG | ReadPause.SLOW_READER

@@ -1,19 +1,14 @@
 """Input of new clients: its order is kept, whatever priority each part of it has."""
 
-from __future__ import annotations
-
 import asyncio
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from harness import packets as p
 from harness.packets import Publish
 
-from simulation.world import SimClient, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from simulation.world import SimClient, World, in_world, simulate
 
 SIZES = [1, 1, 100, 2500, 6000]
 """Bytes of payloads: some reads are large, some larger than what a new client may have waiting."""
@@ -85,23 +80,20 @@ def test_packets_of_a_new_client_stay_in_order(seed: int, *, cutting: bool) -> N
     simulate(scenario)
 
 
-def test_a_new_client_has_normal_priority_from_its_first_message_on() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            one, other, third = [await world.connect(name) for name in "abc"]
-            one.send(p.subscribe(1, ("t", 1)))
-            assert not one.connection.settled, "those of many clients share a record"
-            other.send(p.publish("t", b"1"))
-            assert not other.connection.settled, "another new client waits"
-            await world.go(0.1)
-            other.send(p.publish("t", b"2"), p.publish("t", b"2"))
-            assert not other.connection.settled
-            await world.go(0.1)
-            third.send(p.publish("t", b"x" * 20_000))
-            assert not third.connection.settled
-            await world.go(0.1)
-            for client in (one, other):
-                client.send(p.publish("t", b"3"))
-                assert client.connection.settled
-
-    simulate(scenario)
+@in_world()
+async def test_a_new_client_has_normal_priority_from_its_first_message_on(world: World) -> None:
+    one, other, third = [await world.connect(name) for name in "abc"]
+    one.send(p.subscribe(1, ("t", 1)))
+    assert not one.connection.settled, "those of many clients share a record"
+    other.send(p.publish("t", b"1"))
+    assert not other.connection.settled, "another new client waits"
+    await world.go(0.1)
+    other.send(p.publish("t", b"2"), p.publish("t", b"2"))
+    assert not other.connection.settled
+    await world.go(0.1)
+    third.send(p.publish("t", b"x" * 20_000))
+    assert not third.connection.settled
+    await world.go(0.1)
+    for client in (one, other):
+        client.send(p.publish("t", b"3"))
+        assert client.connection.settled

@@ -1,9 +1,8 @@
 """A node that reads the log while another one writes and cuts it, and clients of a dead node."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from harness import packets as p
@@ -21,10 +20,7 @@ from simulation.fold import compare_index
 from simulation.jetstream import SimMsg
 from simulation.loop import SimClock
 from simulation.nodes import NodesWorld
-from simulation.world import SimClient, SimLog, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from simulation.world import SimClient, SimLog, World, in_world, simulate
 
 
 def append(world: World) -> int:
@@ -87,18 +83,16 @@ async def _reads(world: World) -> None:
 
 
 @pytest.mark.parametrize("read", [_reads_some, _reads])
-def test_a_cut_by_another_broker_is_not_damage(read: Callable[[World], Any]) -> None:
+@in_world()
+async def test_a_cut_by_another_broker_is_not_damage(
+    world: World, read: Callable[[World], Any]
+) -> None:
     """A replaced leader that reads the log learns that it was replaced."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.connect("c", filters=[("t", 1)])
-            await world.go(1)
-            replace(world)
-            with pytest.raises(Fenced):
-                await read(world)
-
-    simulate(scenario)
+    await world.connect("c", filters=[("t", 1)])
+    await world.go(1)
+    replace(world)
+    with pytest.raises(Fenced):
+        await read(world)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
@@ -192,36 +186,32 @@ def test_an_edge_queries_the_leader_that_closes_a_connection() -> None:
     simulate(scenario)
 
 
-def test_the_index_of_a_follower_is_that_of_its_state() -> None:
+@in_world()
+async def test_the_index_of_a_follower_is_that_of_its_state(world: World) -> None:
     """Sessions that subscribe, unsubscribe and end while the log is followed."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            log = SimLog(world.server, world.watermark, world.keyed, reads=True)
-            follower = Follower(log)
-            await world.connect("before", filters=[("a/#", 1), ("b/+", 0)])
-            await world.go(5)  # the projections have it
-            await follower.begin(lambda _done, _total: None)
-            for number in range(200):
-                client = await world.connect(f"c{number}", filters=[(f"t/{number}", 1), ("all", 2)])
-                if number % 2:
-                    client.send(p.unsubscribe(5, "all"))
-                if number % 3 == 0:
-                    client.send(p.disconnect())
-                    await world.connect(f"c{number}", clean=True, filters=[("new", 1)])
-                elif number % 5 == 0:
-                    client.drop()
-                await follower.read_to(world.broker.node.journal.durable)
-            again = await world.connect("before")
-            again.send(p.unsubscribe(5, "a/#"))
-            again.send(p.subscribe(6, ("b/+", 2), ("$share/g/x", 1)))
-            await world.go(1)
-            await follower.read_to(world.broker.node.journal.durable)
-            found = await follower.result()
-            assert len(found.router.active_sessions()) > 100
-            compare_index(found)
-
-    simulate(scenario)
+    log = SimLog(world.server, world.watermark, world.keyed, reads=True)
+    follower = Follower(log)
+    await world.connect("before", filters=[("a/#", 1), ("b/+", 0)])
+    await world.go(5)  # the projections have it
+    await follower.begin(lambda _done, _total: None)
+    for number in range(200):
+        client = await world.connect(f"c{number}", filters=[(f"t/{number}", 1), ("all", 2)])
+        if number % 2:
+            client.send(p.unsubscribe(5, "all"))
+        if number % 3 == 0:
+            client.send(p.disconnect())
+            await world.connect(f"c{number}", clean=True, filters=[("new", 1)])
+        elif number % 5 == 0:
+            client.drop()
+        await follower.read_to(world.broker.node.journal.durable)
+    again = await world.connect("before")
+    again.send(p.unsubscribe(5, "a/#"))
+    again.send(p.subscribe(6, ("b/+", 2), ("$share/g/x", 1)))
+    await world.go(1)
+    await follower.read_to(world.broker.node.journal.durable)
+    found = await follower.result()
+    assert len(found.router.active_sessions()) > 100
+    compare_index(found)
 
 
 def test_a_machine_without_a_process_refuses_connections() -> None:
@@ -243,27 +233,23 @@ def test_a_machine_without_a_process_refuses_connections() -> None:
     simulate(scenario)
 
 
-def test_clients_of_a_leader_in_doubt_wait() -> None:
+@in_world()
+async def test_clients_of_a_leader_in_doubt_wait(world: World) -> None:
     """As they wait while no leader is known; those that wait too long are closed."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            node = world.broker.node
-            hooks = ClusterHooks(node, world.broker.admission.connections)
-            hooks.refuse_clients("it cannot prove that it leads")
-            impatient = SimClient(world)
-            impatient.send(p.connect("impatient"))
-            await world.go(node.options.connect_timeout - 1)
-            client = SimClient(world)
-            client.send(p.connect("c"))
-            await world.go(2)
-            assert (impatient.take(), client.take()) == ([], [])
-            assert (impatient.open, client.open) == (False, True)
-            hooks.refuse_clients("")
-            await world.go(1)
-            assert client.take() == [p.Connack(0)]
-
-    simulate(scenario)
+    node = world.broker.node
+    hooks = ClusterHooks(node, world.broker.admission.connections)
+    hooks.refuse_clients("it cannot prove that it leads")
+    impatient = SimClient(world)
+    impatient.send(p.connect("impatient"))
+    await world.go(node.options.connect_timeout - 1)
+    client = SimClient(world)
+    client.send(p.connect("c"))
+    await world.go(2)
+    assert (impatient.take(), client.take()) == ([], [])
+    assert (impatient.open, client.open) == (False, True)
+    hooks.refuse_clients("")
+    await world.go(1)
+    assert client.take() == [p.Connack(0)]
 
 
 def test_a_client_waits_for_its_connect_timeout_once() -> None:
@@ -294,27 +280,23 @@ def test_a_client_waits_for_its_connect_timeout_once() -> None:
     simulate(scenario)
 
 
-def test_a_leader_in_doubt_is_not_overloaded_because_nothing_is_stored() -> None:
+@in_world()
+async def test_a_leader_in_doubt_is_not_overloaded_because_nothing_is_stored(world: World) -> None:
     """It would refuse clients; they are to wait."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            admission = world.broker.admission
-            hooks = ClusterHooks(world.broker.node, admission.connections)
-            world.log.hold()
-            hooks.prove(1)
-            found = []
-            for reason in ("it cannot prove that it leads", ""):
-                world.broker.node.unsure = reason
-                for _ in range(200):
-                    await world.go(0.1)
-                    admission.sample(0.0)
-                found.append(admission.limits.overload.reason)
-            assert found == [None, "commit_latency"]
-            world.log.release()
-            await world.go(5)
-
-    simulate(scenario)
+    admission = world.broker.admission
+    hooks = ClusterHooks(world.broker.node, admission.connections)
+    world.log.hold()
+    hooks.prove(1)
+    found = []
+    for reason in ("it cannot prove that it leads", ""):
+        world.broker.node.unsure = reason
+        for _ in range(200):
+            await world.go(0.1)
+            admission.sample(0.0)
+        found.append(admission.limits.overload.reason)
+    assert found == [None, "commit_latency"]
+    world.log.release()
+    await world.go(5)
 
 
 @pytest.mark.parametrize("returns", [True, False])

@@ -1,8 +1,6 @@
 """The checks of several nodes can fail: a cluster that breaks a rule is caught."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -18,9 +16,6 @@ from simulation.broken_clusters import (
 )
 from simulation.chaos import run
 from simulation.nodes import NodesWorld
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.plain
 

@@ -1,7 +1,5 @@
 """The gate: output waits for the disk exactly as long as it depends on it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 
@@ -9,7 +7,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Unsuback
 
-from simulation.world import SimClient, World, simulate
+from simulation.world import SimClient, World, in_world
 
 Script = Callable[[World], Awaitable[tuple[SimClient, list[p.Packet]]]]
 """Acts while the log is held; returns the expected output of each client afterwards."""
@@ -145,126 +143,105 @@ async def a_will(world: World) -> tuple[SimClient, list[p.Packet]]:
         delivery_at_qos_1, delivery_at_qos_2, pubrel, queued_messages, retained_messages, a_will,
     ],
 )  # fmt: skip
-def test_it_waits_for_the_disk(script: Script) -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client, expected = await script(world)
-            await world.go(3)
-            assert client.take() == []
-            assert world.log.waiting
-            world.log.release()
-            await world.go(0.1)
-            assert client.take() == expected
-
-    simulate(scenario)
+@in_world()
+async def test_it_waits_for_the_disk(world: World, script: Script) -> None:
+    client, expected = await script(world)
+    await world.go(3)
+    assert client.take() == []
+    assert world.log.waiting
+    world.log.release()
+    await world.go(0.1)
+    assert client.take() == expected
 
 
 @pytest.mark.parametrize("kept", [0, 1])
-def test_unacknowledged_messages_may_survive_a_crash(kept: int) -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.connect("c", filters=[("a", 1)])
-            other = await world.connect("d")
-            world.log.hold()
-            other.send(p.publish("a", b"x", 1, 7))
-            await world.calm()
-            assert other.take() == []
-            await world.restart(keep=kept)
-            client = await world.connect("c", present=True)
-            expected = [Publish("a", b"x", 1, 1, dup=True)] if kept else []
-            assert client.take() == expected
-
-    simulate(scenario)
+@in_world()
+async def test_unacknowledged_messages_may_survive_a_crash(world: World, kept: int) -> None:
+    await world.connect("c", filters=[("a", 1)])
+    other = await world.connect("d")
+    world.log.hold()
+    other.send(p.publish("a", b"x", 1, 7))
+    await world.calm()
+    assert other.take() == []
+    await world.restart(keep=kept)
+    client = await world.connect("c", present=True)
+    expected = [Publish("a", b"x", 1, 1, dup=True)] if kept else []
+    assert client.take() == expected
 
 
-def test_qos_0_passes_while_the_disk_is_waited_for() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c", filters=[("#", 1)])
-            other = await world.connect("d")
-            world.log.hold()
-            other.send(p.publish("a", b"one", 1, 7), p.publish("a", b"zero"))
-            await world.calm()
-            assert client.take() == [Publish("a", b"zero")]
-            world.log.release()
-            await world.calm()
-            assert client.take() == [Publish("a", b"one", 1, 1)]
-
-    simulate(scenario)
+@in_world()
+async def test_qos_0_passes_while_the_disk_is_waited_for(world: World) -> None:
+    client = await world.connect("c", filters=[("#", 1)])
+    other = await world.connect("d")
+    world.log.hold()
+    other.send(p.publish("a", b"one", 1, 7), p.publish("a", b"zero"))
+    await world.calm()
+    assert client.take() == [Publish("a", b"zero")]
+    world.log.release()
+    await world.calm()
+    assert client.take() == [Publish("a", b"one", 1, 1)]
 
 
 @pytest.mark.parametrize("turns", [1, 2])
-def test_qos_0_does_not_pass_the_connack_or_the_suback(turns: int) -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            other = await world.connect("d")
-            world.log.hold()
-            client = SimClient(world)
-            client.send(p.connect("c", clean=True))
-            await world.calm()
-            client.send(p.subscribe(5, ("a", 0)), p.pingreq())
-            if turns == 2:
-                await world.calm()
-            other.send(p.publish("a", b"zero"))
-            await world.calm()
-            assert client.take() == []
-            world.log.release()
-            await world.go(0.1)
-            other.send(p.publish("a", b"more"))
-            await world.calm()
-            received = client.take()
-            assert received[0] == Connack(0)
-            assert received.index(Suback(5, (0,))) < received.index(Publish("a", b"zero"))
-            assert received[-1] == Publish("a", b"more")
-            assert p.Pingresp() in received
-
-    simulate(scenario)
+@in_world()
+async def test_qos_0_does_not_pass_the_connack_or_the_suback(world: World, turns: int) -> None:
+    other = await world.connect("d")
+    world.log.hold()
+    client = SimClient(world)
+    client.send(p.connect("c", clean=True))
+    await world.calm()
+    client.send(p.subscribe(5, ("a", 0)), p.pingreq())
+    if turns == 2:
+        await world.calm()
+    other.send(p.publish("a", b"zero"))
+    await world.calm()
+    assert client.take() == []
+    world.log.release()
+    await world.go(0.1)
+    other.send(p.publish("a", b"more"))
+    await world.calm()
+    received = client.take()
+    assert received[0] == Connack(0)
+    assert received.index(Suback(5, (0,))) < received.index(Publish("a", b"zero"))
+    assert received[-1] == Publish("a", b"more")
+    assert p.Pingresp() in received
 
 
-def test_pings_are_answered_while_the_disk_is_waited_for() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c")
-            world.log.hold()
-            client.send(p.publish("a", b"x", 1, 1))
-            await world.calm()
-            client.send(p.pingreq())
-            await world.go(0.1)
-            assert client.take() == [p.Pingresp()]
-
-    simulate(scenario)
+@in_world()
+async def test_pings_are_answered_while_the_disk_is_waited_for(world: World) -> None:
+    client = await world.connect("c")
+    world.log.hold()
+    client.send(p.publish("a", b"x", 1, 1))
+    await world.calm()
+    client.send(p.pingreq())
+    await world.go(0.1)
+    assert client.take() == [p.Pingresp()]
 
 
-def test_records_gather_while_others_are_on_their_way() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c")
-            before = len(world.disk.records)
-            world.log.hold()
-            for number in range(1, 101):
-                client.send(p.publish("a", b"x", 1, number))
-                await world.calm()
-            world.log.release()
-            await world.go(0.1)
-            assert client.take() == [Puback(number) for number in range(1, 101)]
-            assert len(world.disk.records) - before <= 4
-
-    simulate(scenario)
+@in_world()
+async def test_records_gather_while_others_are_on_their_way(world: World) -> None:
+    client = await world.connect("c")
+    before = len(world.disk.records)
+    world.log.hold()
+    for number in range(1, 101):
+        client.send(p.publish("a", b"x", 1, number))
+        await world.calm()
+    world.log.release()
+    await world.go(0.1)
+    assert client.take() == [Puback(number) for number in range(1, 101)]
+    assert len(world.disk.records) - before <= 4
 
 
-def test_input_is_paused_while_too_much_waits() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c")
-            world.log.hold()
-            for number in range(1, 60):
-                client.send(p.publish("a", bytes(1_000_000), 1, number))
-                await asyncio.sleep(0)
-            await world.calm()
-            assert client.transport.arrived
-            assert sum(len(one.data) for one in world.broker.node.journal.pending) < 40_000_000
-            world.log.release()
-            await world.go(1)
-            assert client.take() == [Puback(number) for number in range(1, 60)]
-
-    simulate(scenario)
+@in_world()
+async def test_input_is_paused_while_too_much_waits(world: World) -> None:
+    client = await world.connect("c")
+    world.log.hold()
+    for number in range(1, 60):
+        client.send(p.publish("a", bytes(1_000_000), 1, number))
+        await asyncio.sleep(0)
+    await world.calm()
+    assert client.transport.arrived
+    assert sum(len(one.data) for one in world.broker.node.journal.pending) < 40_000_000
+    world.log.release()
+    await world.go(1)
+    assert client.take() == [Puback(number) for number in range(1, 60)]

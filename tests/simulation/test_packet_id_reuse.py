@@ -1,7 +1,5 @@
 """A client that lost its state uses the packet identifiers of QoS 2 messages again."""
 
-from __future__ import annotations
-
 import pytest
 from harness import packets as p
 from harness.mqtt5_packets import MESSAGE_EXPIRY
@@ -11,7 +9,7 @@ from harness.plainaudit import audit_plainly, checked_records
 
 from eventstore.format.events import InboundReplaced, Released
 from eventstore.format.positions import from_runs
-from simulation.world import SimClient, World, simulate
+from simulation.world import SimClient, World, in_world
 
 
 async def came_of(world: World, client: SimClient, *sent: bytes) -> list[p.Packet]:
@@ -24,34 +22,30 @@ async def came_of(world: World, client: SimClient, *sent: bytes) -> list[p.Packe
 @pytest.mark.mqtt("MQTT-4.3.3-2", "MQTT-2.3.1-2")
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("at_once", [False, True])
-def test_another_message_is_taken(*, crash: bool, at_once: bool) -> None:
+@in_world()
+async def test_another_message_is_taken(world: World, *, crash: bool, at_once: bool) -> None:
     """The one that was not released does not take effect, and the log says so."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            reader = await world.connect("r", filters=[("t", 2)])
-            client = await world.connect("c")
-            old, new = p.publish("t", b"old", 2, 1), p.publish("t", b"new", 2, 1)
-            if at_once and not crash:
-                assert await came_of(world, client, old, new) == [Pubrec(1), Pubrec(1)]
-            else:
-                assert await came_of(world, client, old) == [Pubrec(1)]
-                if crash:
-                    await world.restart()
-                    reader = await world.connect("r", present=True)
-                    client = await world.connect("c", present=True)
-                assert await came_of(world, client, new) == [Pubrec(1)]
-            assert await came_of(world, client, p.pubrel(1)) == [Pubcomp(1)]
-            got = [one.payload for one in reader.take() if isinstance(one, Publish)]
-            assert got == [b"new"]
-            events = world.disk.events()
-            (gone,) = [one for one in events if isinstance(one, InboundReplaced)]
-            (released,) = [one for one in events if isinstance(one, Released)]
-            assert from_runs(gone.pids) == [1]
-            assert set(from_runs(gone.refs)).isdisjoint(from_runs(released.refs))
-            assert audit_plainly("sim", checked_records(world.disk.stream.messages)) == []
-
-    simulate(scenario)
+    reader = await world.connect("r", filters=[("t", 2)])
+    client = await world.connect("c")
+    old, new = p.publish("t", b"old", 2, 1), p.publish("t", b"new", 2, 1)
+    if at_once and not crash:
+        assert await came_of(world, client, old, new) == [Pubrec(1), Pubrec(1)]
+    else:
+        assert await came_of(world, client, old) == [Pubrec(1)]
+        if crash:
+            await world.restart()
+            reader = await world.connect("r", present=True)
+            client = await world.connect("c", present=True)
+        assert await came_of(world, client, new) == [Pubrec(1)]
+    assert await came_of(world, client, p.pubrel(1)) == [Pubcomp(1)]
+    got = [one.payload for one in reader.take() if isinstance(one, Publish)]
+    assert got == [b"new"]
+    events = world.disk.events()
+    (gone,) = [one for one in events if isinstance(one, InboundReplaced)]
+    (released,) = [one for one in events if isinstance(one, Released)]
+    assert from_runs(gone.pids) == [1]
+    assert set(from_runs(gone.refs)).isdisjoint(from_runs(released.refs))
+    assert audit_plainly("sim", checked_records(world.disk.stream.messages)) == []
 
 
 @pytest.mark.mqtt("MQTT-4.3.3-2")
@@ -63,33 +57,26 @@ def test_another_message_is_taken(*, crash: bool, at_once: bool) -> None:
         p.publish("t", b"new", 2, 1, dup=True),
     ],
 )
-def test_the_same_message_or_one_with_dup_is_a_repetition(again: bytes) -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            reader = await world.connect("r", filters=[("t", 2)])
-            client = await world.connect("c")
-            sent = p.publish("t", b"old", 2, 1)
-            assert await came_of(world, client, sent, again) == [Pubrec(1), Pubrec(1)]
-            assert await came_of(world, client, again) == [Pubrec(1)]
-            assert await came_of(world, client, p.pubrel(1)) == [Pubcomp(1)]
-            got = [one.payload for one in reader.take() if isinstance(one, Publish)]
-            assert got == [b"old"]
-            assert not any(isinstance(one, InboundReplaced) for one in world.disk.events())
-
-    simulate(scenario)
+@in_world()
+async def test_the_same_message_or_one_with_dup_is_a_repetition(world: World, again: bytes) -> None:
+    reader = await world.connect("r", filters=[("t", 2)])
+    client = await world.connect("c")
+    sent = p.publish("t", b"old", 2, 1)
+    assert await came_of(world, client, sent, again) == [Pubrec(1), Pubrec(1)]
+    assert await came_of(world, client, again) == [Pubrec(1)]
+    assert await came_of(world, client, p.pubrel(1)) == [Pubcomp(1)]
+    got = [one.payload for one in reader.take() if isinstance(one, Publish)]
+    assert got == [b"old"]
+    assert not any(isinstance(one, InboundReplaced) for one in world.disk.events())
 
 
 @pytest.mark.mqtt5("MQTT-4.3.3-10")
-def test_properties_belong_to_the_content() -> None:
+@in_world()
+async def test_properties_belong_to_the_content(world: World) -> None:
     """The same message with its expiry is a repetition, with another expiry it is new."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c", mqtt5=True)
-            for expiry in (60, 60, 61):
-                sent = publish5("t", b"x", 2, 1, properties=((MESSAGE_EXPIRY, expiry),))
-                await came_of(world, client, sent)
-            events = world.disk.events()
-            assert sum(isinstance(one, InboundReplaced) for one in events) == 1
-
-    simulate(scenario)
+    client = await world.connect("c", mqtt5=True)
+    for expiry in (60, 60, 61):
+        sent = publish5("t", b"x", 2, 1, properties=((MESSAGE_EXPIRY, expiry),))
+        await came_of(world, client, sent)
+    events = world.disk.events()
+    assert sum(isinstance(one, InboundReplaced) for one in events) == 1

@@ -1,7 +1,5 @@
 """Shared subscriptions with members in several logs: each message to one of them, none lost."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections import defaultdict
@@ -12,6 +10,7 @@ import pytest
 from harness import mqtt5_packets as p5
 from harness import packets as p
 from harness.packets import Publish, Suback
+from harness.plainaudit import violations
 
 from actors.exchange.effect_recorder import EffectRecorder
 from actors.exchange.exchange import FollowedPositions, LogExchange
@@ -24,7 +23,6 @@ from eventstore.partitions import partition_of
 from protocol.errors import FoldmqError
 from simulation.fold import compare_index
 from simulation.group_members import numbers, publish
-from simulation.mqtt_guarantees import violations
 from simulation.network import SimClient
 from simulation.partition_shares import run
 from simulation.partitions import PartitionWorld, name_in
@@ -468,7 +466,7 @@ def test_expired_messages_that_a_member_returns_are_dropped() -> None:
         await here.go(2)
         assert numbers(other) == []
         for world in worlds:
-            assert not [*violations(world.disk.decoded())]
+            assert not violations(world.disk.decoded())
 
     two(scenario)
 

@@ -4,13 +4,12 @@ A failure names its seed: ``python tests/simulation/cluster_chaos.py --first SEE
 it, or ``cluster_shares.py``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness import packets as p
@@ -19,6 +18,7 @@ from actors.exchange.exchange import FollowedPositions
 from actors.exchange.log_follower import LogFollower
 from actors.exchange.qos0_exchange import Qos0Exchange
 from eventstore.format.node_events import Followed
+from eventstore.format.positions import Position
 from eventstore.log.journal import Journal
 from simulation import cluster_shares, node_faults
 from simulation.broken_clusters import (
@@ -33,11 +33,6 @@ from simulation.network import SimClient
 from simulation.partitioned_nodes import LogWorld, make_cluster
 from simulation.partitions import name_in
 from simulation.processes import Process, ProcessLoop
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from eventstore.format.positions import Position
 
 _ASKED = int(os.environ.get("FOLDMQ_SEEDS", "0"))
 SEEDS = range(400, 400 + max(45, _ASKED))

@@ -1,7 +1,5 @@
 """Messages from log to log: exactly once, retained everywhere, at every QoS."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 

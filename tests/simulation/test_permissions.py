@@ -1,9 +1,7 @@
 """Permissions: the withheld messages, and the record of each in the log."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import pytest
 from harness import packets as p
@@ -15,11 +13,7 @@ from simulation.checking import check_promises
 from simulation.inspection import ask, change
 from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit, topics
-from simulation.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
+from simulation.world import World, in_world
 
 NO_SECRETS = OPEN + "[[deny]]\nsubscribe = ['+/secret']\n"
 NO_SECRETS_TO_R = OPEN + "[[deny]]\nclients = ['r']\nsubscribe = ['+/secret']\n"
@@ -272,23 +266,18 @@ NO_LOCKS = OPEN + "[[deny]]\npublish = ['locked']\n"
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_publication_that_closes_its_connection_is_recorded(qos: int) -> None:
-    async def whole() -> None:
-        async with World(close_denied=True).running() as world:
-            permit(world, NO_LOCKS)
-            sender = await world.connect("s")
-            sender.send(*(p.publish(t, b"x", qos, n) for n, t in ((1, "a"), (2, "locked"))))
-            await world.go(1)
-            ends = [one.reason for one in world.disk.events() if isinstance(one, SessionClosed)]
-            assert ends == ["not_permitted"]
-            drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
-            assert drops == (
-                [MessageDropped("s", "not_permitted", 1, topics=["locked"])] if qos else []
-            )
-            assert world.broker.node.clients.find("s").dropped == {"not_permitted": 1}
-            await check_promises(world)
-
-    simulate(whole)
+@in_world(close_denied=True)
+async def test_a_publication_that_closes_its_connection_is_recorded(world: World, qos: int) -> None:
+    permit(world, NO_LOCKS)
+    sender = await world.connect("s")
+    sender.send(*(p.publish(t, b"x", qos, n) for n, t in ((1, "a"), (2, "locked"))))
+    await world.go(1)
+    ends = [one.reason for one in world.disk.events() if isinstance(one, SessionClosed)]
+    assert ends == ["not_permitted"]
+    drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+    assert drops == ([MessageDropped("s", "not_permitted", 1, topics=["locked"])] if qos else [])
+    assert world.broker.node.clients.find("s").dropped == {"not_permitted": 1}
+    await check_promises(world)
 
 
 def test_a_will_that_is_denied_at_connect_is_recorded() -> None:

@@ -1,20 +1,15 @@
 """The problems of clients that do not complete deliveries, as ``foldmq doctor`` finds them."""
 
-from __future__ import annotations
-
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness import packets as p
 
 from actors.inspection.problems import ProblemSearch
 from actors.inspection.receiver_preview import Previewed, receiver_rows
-from simulation.loop import simulate
-from simulation.world import World
-
-if TYPE_CHECKING:
-    from simulation.network import SimClient
+from simulation.network import SimClient
+from simulation.world import World, in_world
 
 
 def problems(world: World, client: str | None = "c") -> dict[str, dict[str, Any]]:
@@ -48,259 +43,223 @@ async def receives(world: World, count: int, qos: int = 1, **about: Any) -> SimC
     return client
 
 
-def test_a_release_that_is_sent_again_and_again_is_found() -> None:
-    async def scenario() -> None:
-        async with World(ack_wait=30.0).running() as world:
-            client = await receives(world, 1, 2)
-            client.send(p.pubrec(1))
-            await world.go(25)
-            assert codes(world) == set()
-            for seconds in range(32, 130, 7):
-                await world.go(7)
-                found = problems(world)
-                assert set(found) == {"stuck_release"}, seconds
-                (one,) = found.values()
-                assert (seconds - 1) * 1000 <= one["age_ms"] <= (seconds + 2) * 1000
-                assert not one["resumed"]
-            client.send(p.pubcomp(1))
-            await world.go(1)
-            assert codes(world) == set()
-
-    simulate(scenario)
+@in_world(ack_wait=30.0)
+async def test_a_release_that_is_sent_again_and_again_is_found(world: World) -> None:
+    client = await receives(world, 1, 2)
+    client.send(p.pubrec(1))
+    await world.go(25)
+    assert codes(world) == set()
+    for seconds in range(32, 130, 7):
+        await world.go(7)
+        found = problems(world)
+        assert set(found) == {"stuck_release"}, seconds
+        (one,) = found.values()
+        assert (seconds - 1) * 1000 <= one["age_ms"] <= (seconds + 2) * 1000
+        assert not one["resumed"]
+    client.send(p.pubcomp(1))
+    await world.go(1)
+    assert codes(world) == set()
 
 
 @pytest.mark.parametrize(("qos", "released"), [(1, 0), (2, 0), (2, 1), (2, 3)])
-def test_a_window_that_stays_full_is_found_all_the_time(qos: int, released: int) -> None:
-    async def scenario() -> None:
-        async with World(ack_wait=30.0, max_ack_pending=3).running() as world:
-            client = await receives(world, 5, qos)
-            client.send(*[p.pubrec(pid) for pid in range(1, released + 1)])
-            await world.go(8)
-            assert codes(world) == set()
-            await world.go(1)
-            for seconds in range(17, 130, 7):
-                await world.go(7)
-                one = problems(world)["window_full"]
-                assert (seconds - 1) * 1000 <= one["age_ms"] <= (seconds + 2) * 1000
-                assert (one["outstanding"], one["window"], one["queued"]) == (3, 3, 2)
-
-    simulate(scenario)
-
-
-def test_the_age_is_that_of_the_oldest_delivery_left() -> None:
-    async def scenario() -> None:
-        async with World(ack_wait=30.0, max_ack_pending=2).running() as world:
-            client = await receives(world, 4)
-            await world.go(70)
-            client.send(p.puback(1), p.puback(2))
-            await world.go(5)
-            assert codes(world) == set()  # the two that waited were sent just now
-            await world.go(60)
-            assert 60_000 <= problems(world)["window_full"]["age_ms"] <= 67_000
-            client.send(p.puback(3))
-            await world.go(1)
-            assert codes(world) == {"slow_acks"}  # it acknowledges, and the window is not full
-
-    simulate(scenario)
+@in_world(ack_wait=30.0, max_ack_pending=3)
+async def test_a_window_that_stays_full_is_found_all_the_time(
+    world: World, qos: int, released: int
+) -> None:
+    client = await receives(world, 5, qos)
+    client.send(*[p.pubrec(pid) for pid in range(1, released + 1)])
+    await world.go(8)
+    assert codes(world) == set()
+    await world.go(1)
+    for seconds in range(17, 130, 7):
+        await world.go(7)
+        one = problems(world)["window_full"]
+        assert (seconds - 1) * 1000 <= one["age_ms"] <= (seconds + 2) * 1000
+        assert (one["outstanding"], one["window"], one["queued"]) == (3, 3, 2)
 
 
-def test_a_client_that_acknowledges_slowly_is_no_problem() -> None:
-    async def scenario() -> None:
-        async with World(ack_wait=30.0, max_ack_pending=20).running() as world:
-            client = await receives(world, 40)
-            found: list[set[str]] = []
-            for pid in range(1, 13):
-                await world.go(5)
-                client.send(p.puback(pid))
-                await world.go(1)
-                found.append(codes(world))
-            assert found[:4] == [set()] * 4  # its window is full all the time
-            assert found[6:] == [{"slow_acks"}] * 6
-            await world.go(40)
-            assert codes(world) == {"window_full"}
-            client.send(*[p.puback(pid) for pid in range(13, 16)])
-            await world.go(40)
-            assert codes(world) == {"window_full"}
-
-    simulate(scenario)
+@in_world(ack_wait=30.0, max_ack_pending=2)
+async def test_the_age_is_that_of_the_oldest_delivery_left(world: World) -> None:
+    client = await receives(world, 4)
+    await world.go(70)
+    client.send(p.puback(1), p.puback(2))
+    await world.go(5)
+    assert codes(world) == set()  # the two that waited were sent just now
+    await world.go(60)
+    assert 60_000 <= problems(world)["window_full"]["age_ms"] <= 67_000
+    client.send(p.puback(3))
+    await world.go(1)
+    assert codes(world) == {"slow_acks"}  # it acknowledges, and the window is not full
 
 
-def test_a_new_connection_resets_the_age() -> None:
-    async def scenario() -> None:
-        async with World(ack_wait=30.0, max_ack_pending=2).running() as world:
-            client = await receives(world, 3)
-            await world.go(100)
-            assert not problems(world)["window_full"]["resumed"]
-            client.drop()
-            await world.go(500)
-            assert codes(world) == set()
-            await world.connect("c", present=True)
-            await world.go(5)
-            assert codes(world) == set()
-            await world.go(60)
-            one = problems(world)["window_full"]
-            assert 60_000 <= one["age_ms"] <= 67_000
-            assert one["resumed"]
-            await world.restart()
-            await world.connect("c", present=True)
-            await world.go(40)
-            one = problems(world)["window_full"]
-            assert 39_000 <= one["age_ms"] <= 42_000
-            assert one["resumed"]
+@in_world(ack_wait=30.0, max_ack_pending=20)
+async def test_a_client_that_acknowledges_slowly_is_no_problem(world: World) -> None:
+    client = await receives(world, 40)
+    found: list[set[str]] = []
+    for pid in range(1, 13):
+        await world.go(5)
+        client.send(p.puback(pid))
+        await world.go(1)
+        found.append(codes(world))
+    assert found[:4] == [set()] * 4  # its window is full all the time
+    assert found[6:] == [{"slow_acks"}] * 6
+    await world.go(40)
+    assert codes(world) == {"window_full"}
+    client.send(*[p.puback(pid) for pid in range(13, 16)])
+    await world.go(40)
+    assert codes(world) == {"window_full"}
 
-    simulate(scenario)
+
+@in_world(ack_wait=30.0, max_ack_pending=2)
+async def test_a_new_connection_resets_the_age(world: World) -> None:
+    client = await receives(world, 3)
+    await world.go(100)
+    assert not problems(world)["window_full"]["resumed"]
+    client.drop()
+    await world.go(500)
+    assert codes(world) == set()
+    await world.connect("c", present=True)
+    await world.go(5)
+    assert codes(world) == set()
+    await world.go(60)
+    one = problems(world)["window_full"]
+    assert 60_000 <= one["age_ms"] <= 67_000
+    assert one["resumed"]
+    await world.restart()
+    await world.connect("c", present=True)
+    await world.go(40)
+    one = problems(world)["window_full"]
+    assert 39_000 <= one["age_ms"] <= 42_000
+    assert one["resumed"]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_full_queue_of_a_frozen_session_is_found(restarted: bool) -> None:
-    async def scenario() -> None:
-        async with World(max_queued_messages=5).running() as world:
-            client = await receives(world, 0)
-            idle = await world.connect("idle", filters=[("b", 1)])
-            client.send(p.disconnect())
-            idle.send(p.disconnect())
-            writer = await world.connect("writer")
-            writer.send(*[p.publish("a", b"x", 1, number) for number in range(1, 6)])
-            await world.go(100)
-            if restarted:
-                await world.restart()
-                await world.go(1)
-            sessions = world.broker.node.state.sessions
-            assert sessions.frozen("c") is not None
-            assert sessions.frozen("idle") is not None
-            one = problems(world, None)["queue_full"]
-            assert (one["queued"], one["connected"]) == (5, False)
-            assert {*chain.from_iterable(sessions.parts_with_messages())} >= {"c"}
-            assert "idle" not in {*chain.from_iterable(sessions.parts_with_messages())}
-            assert sessions.frozen("c") is not None  # looking leaves it frozen
-
-    simulate(scenario)
+@in_world(max_queued_messages=5)
+async def test_a_full_queue_of_a_frozen_session_is_found(world: World, restarted: bool) -> None:
+    client = await receives(world, 0)
+    idle = await world.connect("idle", filters=[("b", 1)])
+    client.send(p.disconnect())
+    idle.send(p.disconnect())
+    writer = await world.connect("writer")
+    writer.send(*[p.publish("a", b"x", 1, number) for number in range(1, 6)])
+    await world.go(100)
+    if restarted:
+        await world.restart()
+        await world.go(1)
+    sessions = world.broker.node.state.sessions
+    assert sessions.frozen("c") is not None
+    assert sessions.frozen("idle") is not None
+    one = problems(world, None)["queue_full"]
+    assert (one["queued"], one["connected"]) == (5, False)
+    assert {*chain.from_iterable(sessions.parts_with_messages())} >= {"c"}
+    assert "idle" not in {*chain.from_iterable(sessions.parts_with_messages())}
+    assert sessions.frozen("c") is not None  # looking leaves it frozen
 
 
-def test_a_publication_without_a_release_is_found_in_a_frozen_session() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await receives(world, 0)
-            client.send(p.publish("b", b"x", 2, 1))
-            await world.go(1)
-            client.drop()
-            await world.go(100)
-            assert world.broker.node.state.sessions.frozen("c") is not None
-            assert problems(world, None)["stuck_publish"]["count"] == 1
-
-    simulate(scenario)
+@in_world()
+async def test_a_publication_without_a_release_is_found_in_a_frozen_session(world: World) -> None:
+    client = await receives(world, 0)
+    client.send(p.publish("b", b"x", 2, 1))
+    await world.go(1)
+    client.drop()
+    await world.go(100)
+    assert world.broker.node.state.sessions.frozen("c") is not None
+    assert problems(world, None)["stuck_publish"]["count"] == 1
 
 
-def test_a_protocol_error_is_reported_for_an_hour() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c")
-            client.send(b"\x00\x00")
-            await world.go(60)
-            (one,) = refusals(world, None)
-            assert (one["reason"], one["count"], one["recent"]) == ("protocol_error", 1, 1)
-            assert (one["client"], one["address"][:9]) == ("c", "192.0.2.1")
-            assert 55_000 <= one["age_ms"] <= 65_000
-            assert one["error"]
-            assert refusals(world, "c") == [one]
-            assert refusals(world, "other") == []
-            await world.go(3_600)
-            assert refusals(world, None) == []
-
-    simulate(scenario)
+@in_world()
+async def test_a_protocol_error_is_reported_for_an_hour(world: World) -> None:
+    client = await world.connect("c")
+    client.send(b"\x00\x00")
+    await world.go(60)
+    (one,) = refusals(world, None)
+    assert (one["reason"], one["count"], one["recent"]) == ("protocol_error", 1, 1)
+    assert (one["client"], one["address"][:9]) == ("c", "192.0.2.1")
+    assert 55_000 <= one["age_ms"] <= 65_000
+    assert one["error"]
+    assert refusals(world, "c") == [one]
+    assert refusals(world, "other") == []
+    await world.go(3_600)
+    assert refusals(world, None) == []
 
 
-def test_takeovers_count_for_ten_minutes() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            for _ in range(3):
-                await world.connect("c")
-                await world.go(250)
-            await world.connect("c")
-            await world.go(1)
-            one = problems(world)["duplicate"]
-            assert (one["takeovers"], one["recent_takeovers"]) == (3, 3)
-            assert one["hosts"] == ["192.0.2.1"]
-            assert one["lasts"]
-            await world.go(360)  # the first one was 11 minutes ago
-            assert codes(world) == set()
-
-    simulate(scenario)
+@in_world()
+async def test_takeovers_count_for_ten_minutes(world: World) -> None:
+    for _ in range(3):
+        await world.connect("c")
+        await world.go(250)
+    await world.connect("c")
+    await world.go(1)
+    one = problems(world)["duplicate"]
+    assert (one["takeovers"], one["recent_takeovers"]) == (3, 3)
+    assert one["hosts"] == ["192.0.2.1"]
+    assert one["lasts"]
+    await world.go(360)  # the first one was 11 minutes ago
+    assert codes(world) == set()
 
 
 @pytest.mark.parametrize("level", [4, 5])
 @pytest.mark.parametrize("topic_filter", ["a", "$share/g/a"])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_client_that_does_not_acknowledge_is_found_though_its_window_has_room(
-    qos: int, topic_filter: str, level: int
+@in_world(ack_wait=20.0)
+async def test_a_client_that_does_not_acknowledge_is_found_though_its_window_has_room(
+    world: World, qos: int, topic_filter: str, level: int
 ) -> None:
     """After ``ack_wait`` and the time for an answer, until it acknowledges."""
-
-    async def scenario() -> None:
-        async with World(ack_wait=20.0).running() as world:
-            client = await world.connect("c", filters=[(topic_filter, qos)], mqtt5=level == 5)
-            writer = await world.connect("w")
-            writer.send(p.publish("a", b"x", qos, 1))
-            if qos == 2:
-                writer.send(p.pubrel(1))
-            await world.go(15)
-            assert codes(world) == set()
-            for _ in range(5):
-                await world.go(7)
-                one = problems(world)["unacknowledged"]
-                assert (one["count"], one["filters"]) == (1, {topic_filter: 1})
-                assert one["sent_again"] == (level == 4)
-            client.send(p.puback(1) if qos == 1 else p.pubrec(1))
-            await world.go(1)
-            assert codes(world) == set()
-
-    simulate(scenario)
+    client = await world.connect("c", filters=[(topic_filter, qos)], mqtt5=level == 5)
+    writer = await world.connect("w")
+    writer.send(p.publish("a", b"x", qos, 1))
+    if qos == 2:
+        writer.send(p.pubrel(1))
+    await world.go(15)
+    assert codes(world) == set()
+    for _ in range(5):
+        await world.go(7)
+        one = problems(world)["unacknowledged"]
+        assert (one["count"], one["filters"]) == (1, {topic_filter: 1})
+        assert one["sent_again"] == (level == 4)
+    client.send(p.puback(1) if qos == 1 else p.pubrec(1))
+    await world.go(1)
+    assert codes(world) == set()
 
 
-def test_two_clients_of_one_identifier_that_have_ended_are_past() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            for _ in range(4):
-                client = await world.connect("c")
-                await world.go(5)
-            assert problems(world)["duplicate"]["lasts"]
-            client.drop()
-            await world.go(70)
-            assert not problems(world)["duplicate"]["lasts"]
-
-    simulate(scenario)
+@in_world()
+async def test_two_clients_of_one_identifier_that_have_ended_are_past(world: World) -> None:
+    for _ in range(4):
+        client = await world.connect("c")
+        await world.go(5)
+    assert problems(world)["duplicate"]["lasts"]
+    client.drop()
+    await world.go(70)
+    assert not problems(world)["duplicate"]["lasts"]
 
 
 @pytest.mark.parametrize("orderly", [True, False])
-def test_a_client_that_disconnects_each_time_does_not_fail(*, orderly: bool) -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            for _ in range(6):
-                client = await world.connect("c", clean=True)
-                if orderly:
-                    client.send(p.disconnect())
-                else:
-                    client.drop()
-                await world.go(5)
-            assert codes(world) == (set() if orderly else {"flapping"})
-
-    simulate(scenario)
-
-
-def test_a_shared_subscription_has_the_highest_qos_of_its_members() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            node, name = world.broker.node, "$share/g/a"
-            await world.connect("c0", filters=[(name, 0)])
-            client = await world.connect("c1", filters=[(name, 1)])
-
-            def qos() -> int:
-                (row,) = receiver_rows(name, [(name, 2, True)], Previewed("a", 2, None), node)
-                return int(row["qos"])
-
-            assert qos() == 1
+@in_world()
+async def test_a_client_that_disconnects_each_time_does_not_fail(
+    world: World, *, orderly: bool
+) -> None:
+    for _ in range(6):
+        client = await world.connect("c", clean=True)
+        if orderly:
+            client.send(p.disconnect())
+        else:
             client.drop()
-            await world.go(1)
-            assert qos() == 0
+        await world.go(5)
+    assert codes(world) == (set() if orderly else {"flapping"})
 
-    simulate(scenario)
+
+@in_world()
+async def test_a_shared_subscription_has_the_highest_qos_of_its_members(world: World) -> None:
+    node, name = world.broker.node, "$share/g/a"
+    await world.connect("c0", filters=[(name, 0)])
+    client = await world.connect("c1", filters=[(name, 1)])
+
+    def qos() -> int:
+        (row,) = receiver_rows(name, [(name, 2, True)], Previewed("a", 2, None), node)
+        return int(row["qos"])
+
+    assert qos() == 1
+    client.drop()
+    await world.go(1)
+    assert qos() == 0

@@ -1,18 +1,12 @@
 """The projections are written while the log grows slowly, or when much of it is not in them."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 from harness import packets as p
 
 from actors.maintenance import projector
-from simulation.world import World, simulate
-
-if TYPE_CHECKING:
-    from simulation.world import SimClient
+from simulation.world import SimClient, World, simulate
 
 
 @pytest.mark.parametrize("pause", [1.0, 1.02, 2.5])

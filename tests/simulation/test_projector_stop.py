@@ -1,17 +1,12 @@
 """A broker that stops during a round of its projections leaves projections that are whole."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from harness import packets as p
 
-from simulation.world import SimClient, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from simulation.world import SimClient, World, in_world, simulate
 
 MILLISECOND = 0.001
 
@@ -86,51 +81,47 @@ async def cut_off(world: World) -> None:
     await asyncio.wait({task})
 
 
-def test_an_interrupted_round_during_a_rebuild_keeps_its_changes() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            node = world.broker.node
-            await world.go(0.5)
-            for name in ("a", "x"):
-                SimClient(world).send(p.connect(name, clean=False))
-            await world.go(0.1)
-            node.rebuilding.add("x")  # as when it has failed
-            while node.state.dirty:  # noqa: ASYNC110 - nothing tells
-                await asyncio.sleep(MILLISECOND)
-            await asyncio.sleep(MILLISECOND)
-            await cut_off(world)
-            node.rebuilding.discard("x")
-            await world.broker.projector.finish()
-            await world.restart()
-            assert world.broker.projector.marked
-            assert set(world.broker.node.state.sessions) == {"a", "x"}
-
-    simulate(scenario)
+@in_world()
+async def test_an_interrupted_round_during_a_rebuild_keeps_its_changes(world: World) -> None:
+    node = world.broker.node
+    await world.go(0.5)
+    for name in ("a", "x"):
+        SimClient(world).send(p.connect(name, clean=False))
+    await world.go(0.1)
+    node.rebuilding.add("x")  # as when it has failed
+    while node.state.dirty:  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(MILLISECOND)
+    await asyncio.sleep(MILLISECOND)
+    await cut_off(world)
+    node.rebuilding.discard("x")
+    await world.broker.projector.finish()
+    await world.restart()
+    assert world.broker.projector.marked
+    assert set(world.broker.node.state.sessions) == {"a", "x"}
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_message_that_is_cut_off_while_it_is_sent_may_arrive(*, stored: bool) -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            own = world.broker.projector
-            await world.go(0.5)
-            SimClient(world).send(p.connect("a", clean=False))
-            await world.go(0.1)
-            put, sends = own._store.put, asyncio.Event()
+@in_world()
+async def test_a_message_that_is_cut_off_while_it_is_sent_may_arrive(
+    world: World, *, stored: bool
+) -> None:
+    own = world.broker.projector
+    await world.go(0.5)
+    SimClient(world).send(p.connect("a", clean=False))
+    await world.go(0.1)
+    put, sends = own._store.put, asyncio.Event()
 
-            async def slow(key: str, data: bytes, *, gone: bool = False) -> None:
-                if stored:
-                    await put(key, data, gone=gone)
-                sends.set()
-                await asyncio.sleep(1)
+    async def slow(key: str, data: bytes, *, gone: bool = False) -> None:
+        if stored:
+            await put(key, data, gone=gone)
+        sends.set()
+        await asyncio.sleep(1)
 
-            own._store.put = slow
-            await sends.wait()
-            await cut_off(world)
-            own._store.put = put
-            await own.finish()
-            await world.restart()
-            assert world.broker.projector.marked
-            assert set(world.broker.node.state.sessions) == {"a"}
-
-    simulate(scenario)
+    own._store.put = slow
+    await sends.wait()
+    await cut_off(world)
+    own._store.put = put
+    await own.finish()
+    await world.restart()
+    assert world.broker.projector.marked
+    assert set(world.broker.node.state.sessions) == {"a"}

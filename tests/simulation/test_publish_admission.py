@@ -11,9 +11,8 @@ from harness import packets as p
 
 from eventstore.format.events import MessageDropped
 from simulation.checking import check_promises
-from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit, topics
-from simulation.world import SimClient, World
+from simulation.world import SimClient, World, in_world
 
 if TYPE_CHECKING:
     pass
@@ -28,31 +27,30 @@ def raw(client: SimClient) -> bytes:
 
 
 @pytest.mark.mqtt("MQTT-3.3.5-2")
-def test_messages_before_the_one_that_closes_the_connection_get_their_own_reason_codes() -> None:
-    async def scenario() -> None:
-        async with World(close_denied=True, check_payload_format=True).running() as world:
-            permit(world, NO_LOCKS)
-            reader = await world.connect("r", filters=[("a", 1)])
-            sender = await world.connect("s", mqtt5=True)
-            sender.mqtt5 = False  # what follows is at level 5 already
-            sender.send(
-                p5.publish("a", b"\xff", 1, 1, properties=IS_TEXT),
-                p5.publish("a", b"x", 1, 2),
-                p5.publish("locked", b"x", 1, 3),
-            )
-            await world.go(1)
-            assert not sender.open
-            assert topics(reader) == ["a"]
-            said = raw(sender)
-            assert b"\x00\x01\x99" in said
-            assert p.puback(2) in said
-            assert b"\x00\x02\x99" not in said
-            assert b"\x00\x03\x87" not in said
-            drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
-            assert [one.reason for one in drops] == ["not_permitted", "payload_format"]
-            await check_promises(world)
-
-    simulate(scenario)
+@in_world(close_denied=True, check_payload_format=True)
+async def test_messages_before_the_one_that_closes_the_connection_get_their_own_reason_codes(
+    world: World,
+) -> None:
+    permit(world, NO_LOCKS)
+    reader = await world.connect("r", filters=[("a", 1)])
+    sender = await world.connect("s", mqtt5=True)
+    sender.mqtt5 = False  # what follows is at level 5 already
+    sender.send(
+        p5.publish("a", b"\xff", 1, 1, properties=IS_TEXT),
+        p5.publish("a", b"x", 1, 2),
+        p5.publish("locked", b"x", 1, 3),
+    )
+    await world.go(1)
+    assert not sender.open
+    assert topics(reader) == ["a"]
+    said = raw(sender)
+    assert b"\x00\x01\x99" in said
+    assert p.puback(2) in said
+    assert b"\x00\x02\x99" not in said
+    assert b"\x00\x03\x87" not in said
+    drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+    assert [one.reason for one in drops] == ["not_permitted", "payload_format"]
+    await check_promises(world)
 
 
 def reload_levels(world: World, levels: int) -> None:
@@ -63,30 +61,26 @@ def reload_levels(world: World, levels: int) -> None:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_another_maximum_of_levels_applies_to_topics_that_were_published_to_before(
+@in_world()
+async def test_another_maximum_of_levels_applies_to_topics_that_were_published_to_before(
+    world: World,
     qos: int,
 ) -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            reader = await world.connect("r", filters=[("#", qos)])
-            sender = await world.connect("s")
-            await world.go(3)  # the client is no longer new: the fast path handles its packets
-            expected: list[str] = []
-            for number, levels in enumerate((2, 1, 2, 0), 1):
-                reload_levels(world, levels)
-                sender.send(p.publish("a/b", b"x", qos, number))
-                await world.go(0.1)
-                if qos == 2:
-                    sender.send(p.pubrel(number))
-                    await world.go(0.1)
-                expected += ["a/b"] if levels != 1 else []
-                assert topics(reader) == expected
-            drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
-            assert drops == (
-                [MessageDropped("s", "topic_levels", 1, topics=["a/b"])] if qos else []
-            )
-            assert world.broker.node.dropped == {"topic_levels": 1}
-            assert world.broker.node.limits.refused.counts["topic_levels"] == 1
-            await check_promises(world)
-
-    simulate(scenario)
+    reader = await world.connect("r", filters=[("#", qos)])
+    sender = await world.connect("s")
+    await world.go(3)  # the client is no longer new: the fast path handles its packets
+    expected: list[str] = []
+    for number, levels in enumerate((2, 1, 2, 0), 1):
+        reload_levels(world, levels)
+        sender.send(p.publish("a/b", b"x", qos, number))
+        await world.go(0.1)
+        if qos == 2:
+            sender.send(p.pubrel(number))
+            await world.go(0.1)
+        expected += ["a/b"] if levels != 1 else []
+        assert topics(reader) == expected
+    drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+    assert drops == ([MessageDropped("s", "topic_levels", 1, topics=["a/b"])] if qos else [])
+    assert world.broker.node.dropped == {"topic_levels": 1}
+    assert world.broker.node.limits.refused.counts["topic_levels"] == 1
+    await check_promises(world)

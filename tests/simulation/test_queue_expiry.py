@@ -1,22 +1,17 @@
 """Messages that expire in the queue of an offline client make room for others."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import pytest
 from harness import mqtt5_packets
 from harness import packets as p
 from harness.packets import Puback, Publish
+from harness.plainaudit import violations
 
 from eventstore.format.events import Expired, MessageDropped
 from projections.state.waiting_queue import WaitingQueue
 from simulation.fold import compare
-from simulation.mqtt_guarantees import violations
-from simulation.world import SimClient, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from simulation.world import SimClient, World, in_world, simulate
 
 
 def publish(
@@ -60,26 +55,23 @@ def test_expired_messages_make_room_in_a_queue(topic_filter: str, cache: int) ->
             back.send(*(p.puback(number) for number in range(1, 10)))
             await world.go(1)
             compare(world)
-            assert not [*violations(world.disk.decoded())]
+            assert not violations(world.disk.decoded())
 
     simulate(scenario)
 
 
-def test_a_queue_that_is_not_half_full_is_left_alone() -> None:
-    async def scenario() -> None:
-        async with World(max_queued_messages=100).running() as world:
-            reader = await world.connect("r", filters=[("a/b", 1)])
-            reader.send(p.disconnect())
-            await world.go(1)
-            sender = await world.connect("d", mqtt5=True)
-            publish(sender, range(1, 10), 2)
-            await world.go(5)
-            publish(sender, [10])
-            await world.go(1)
-            assert not [one for one in world.disk.events() if isinstance(one, Expired)]
-            assert world.broker.node.state.sessions["r"].queued == 10
-
-    simulate(scenario)
+@in_world(max_queued_messages=100)
+async def test_a_queue_that_is_not_half_full_is_left_alone(world: World) -> None:
+    reader = await world.connect("r", filters=[("a/b", 1)])
+    reader.send(p.disconnect())
+    await world.go(1)
+    sender = await world.connect("d", mqtt5=True)
+    publish(sender, range(1, 10), 2)
+    await world.go(5)
+    publish(sender, [10])
+    await world.go(1)
+    assert not [one for one in world.disk.events() if isinstance(one, Expired)]
+    assert world.broker.node.state.sessions["r"].queued == 10
 
 
 @pytest.mark.plain
@@ -114,27 +106,24 @@ def test_thousands_of_queues_are_searched_some_in_each_turn(
             # 16 of 40 have left, then the queues were less than half full.
             assert world.broker.node.state.sessions["r"].queued == 29
             compare(world)
-            assert not [*violations(world.disk.decoded())]
+            assert not violations(world.disk.decoded())
 
     simulate(scenario)
 
 
 @pytest.mark.parametrize(("wait", "arrives"), [(0.4, True), (0.49, True), (1.6, False)])
 @pytest.mark.parametrize("part_of_a_second", [0.01, 0.5, 0.95])
-def test_a_message_of_one_second_lives_for_about_a_second(
-    part_of_a_second: float, wait: float, arrives: bool
+@in_world()
+async def test_a_message_of_one_second_lives_for_about_a_second(
+    world: World, part_of_a_second: float, wait: float, arrives: bool
 ) -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            reader = await world.connect("r", filters=[("a/b", 1)])
-            reader.send(p.disconnect())
-            sender = await world.connect("d", mqtt5=True)
-            second = world.broker.node.clock.time_ms() / 1000 % 1
-            await world.go(2 + part_of_a_second - second)
-            publish(sender, [1], 1)
-            await world.go(wait)
-            back = await world.connect("r", present=True, mqtt5=True)
-            found = [one.payload for one in back.take() if isinstance(one, Publish)]
-            assert found == ([b"1"] if arrives else [])
-
-    simulate(scenario)
+    reader = await world.connect("r", filters=[("a/b", 1)])
+    reader.send(p.disconnect())
+    sender = await world.connect("d", mqtt5=True)
+    second = world.broker.node.clock.time_ms() / 1000 % 1
+    await world.go(2 + part_of_a_second - second)
+    publish(sender, [1], 1)
+    await world.go(wait)
+    back = await world.connect("r", present=True, mqtt5=True)
+    found = [one.payload for one in back.take() if isinstance(one, Publish)]
+    assert found == ([b"1"] if arrives else [])

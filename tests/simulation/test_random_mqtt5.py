@@ -3,22 +3,18 @@
 Their sessions must be what the log says, and the log must keep every promise to them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from harness import mqtt5_packets as p5
 from harness import packets as p
+from harness.plainaudit import violations
 
 from simulation.fold import compare
-from simulation.mqtt_guarantees import violations
 from simulation.world import SimClient, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TOPICS = ["a/b", "a/c", "a/b/c"]
 FILTERS = ["a/b", "a/+", "a/#", "#", "+/b", "$share/g/a/#"]

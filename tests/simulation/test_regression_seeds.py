@@ -1,7 +1,5 @@
 """Defects that the random runs found, each in its smallest form."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any, cast
@@ -21,7 +19,7 @@ from simulation.checking import acknowledged
 from simulation.faults import Faults
 from simulation.jetstream import SimNats, SimServer, SimStream
 from simulation.loop import SimClock
-from simulation.world import STREAM, SUBJECT, SimClient, World, simulate
+from simulation.world import STREAM, SUBJECT, SimClient, World, in_world, simulate
 
 
 class RecordingSink:
@@ -67,62 +65,54 @@ def test_a_record_behind_one_that_was_refused_is_not_stored() -> None:
     assert isinstance(failures[0], Fenced)
 
 
-def test_an_outage_of_the_log_does_not_let_a_session_expire_too_early() -> None:
-    async def scenario() -> None:
-        async with World(session_expiry=10.0).running() as world:
-            client = await world.connect("c")
-            sender = await world.connect("d")
-            world.log.hold()
-            for number in (1, 2):
-                sender.send(p.publish("a", b"x", 1, number))
-                await world.calm()
-            await world.go(8)
-            client.drop()
-            await world.go(1)
-            world.log.release()
-            await world.go(5)
-            await world.connect("c", present=True)
-
-    simulate(scenario)
+@in_world(session_expiry=10.0)
+async def test_an_outage_of_the_log_does_not_let_a_session_expire_too_early(world: World) -> None:
+    client = await world.connect("c")
+    sender = await world.connect("d")
+    world.log.hold()
+    for number in (1, 2):
+        sender.send(p.publish("a", b"x", 1, number))
+        await world.calm()
+    await world.go(8)
+    client.drop()
+    await world.go(1)
+    world.log.release()
+    await world.go(5)
+    await world.connect("c", present=True)
 
 
-def test_a_will_at_qos_0_waits_for_the_disk() -> None:
+@in_world()
+async def test_a_will_at_qos_0_waits_for_the_disk(world: World) -> None:
     """A crash undoes it otherwise, and the successor publishes it again: at most once is broken."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            watcher = await world.connect("c", filters=[("w", 0)])
-            other = await world.connect("d", will=p.Will("w", b"gone", 0))
-            world.log.hold()
-            other.drop()
-            await world.calm()
-            assert watcher.take() == []
-            world.log.release()
-            await world.go(1)
-            assert watcher.take() == [Publish("w", b"gone")]
-
-    simulate(scenario)
+    watcher = await world.connect("c", filters=[("w", 0)])
+    other = await world.connect("d", will=p.Will("w", b"gone", 0))
+    world.log.hold()
+    other.drop()
+    await world.calm()
+    assert watcher.take() == []
+    world.log.release()
+    await world.go(1)
+    assert watcher.take() == [Publish("w", b"gone")]
 
 
 @pytest.mark.mqtt("MQTT-4.6.0-6")
-def test_messages_in_the_queue_of_another_subscription_are_not_overtaken() -> None:
-    async def scenario() -> None:
-        async with World(max_ack_pending=1).running() as world:
-            receiver = await world.connect("r", filters=[("t/#", 1)])
-            sender = await world.connect("s")
-            sender.send(p.publish("t/1", b"t", 1, 1), p.publish("t/1", b"t", 1, 2))
-            await world.go(0.1)
-            receiver.send(p.subscribe(9, ("+/#", 1)))
-            await world.go(0.1)
-            sender.send(p.publish("r/x", b"1", 1, 3))  # waits behind t/#
-            await world.go(0.1)
-            receiver.send(p.subscribe(10, ("r/#", 2)))
-            await world.go(0.1)
-            sender.send(p.publish("r/x", b"2", 1, 4))
-            await world.go(0.1)
-            assert await acknowledged(world, receiver) == [b"t", b"t", b"1", b"2"]
-
-    simulate(scenario)
+@in_world(max_ack_pending=1)
+async def test_messages_in_the_queue_of_another_subscription_are_not_overtaken(
+    world: World,
+) -> None:
+    receiver = await world.connect("r", filters=[("t/#", 1)])
+    sender = await world.connect("s")
+    sender.send(p.publish("t/1", b"t", 1, 1), p.publish("t/1", b"t", 1, 2))
+    await world.go(0.1)
+    receiver.send(p.subscribe(9, ("+/#", 1)))
+    await world.go(0.1)
+    sender.send(p.publish("r/x", b"1", 1, 3))  # waits behind t/#
+    await world.go(0.1)
+    receiver.send(p.subscribe(10, ("r/#", 2)))
+    await world.go(0.1)
+    sender.send(p.publish("r/x", b"2", 1, 4))
+    await world.go(0.1)
+    assert await acknowledged(world, receiver) == [b"t", b"t", b"1", b"2"]
 
 
 @contextlib.contextmanager
@@ -134,49 +124,43 @@ def congested(world: World) -> Iterator[None]:
     journal._max_pending = most
 
 
-def test_clients_that_waited_for_room_in_the_log_are_read_in_the_order_in_which_they_came() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            clients = [await world.connect(f"c{number}") for number in range(10)][::-1]
-            with congested(world):
-                for client in clients:
-                    client.send(p.pingreq())
-                    await world.go(0.01)
-                    client.send(p.publish("t", b"", 1, 1))
-            await world.go(1)
-            published = [
-                one.session for one in world.disk.events() if isinstance(one, MessagePublished)
-            ]
-            assert published == [f"c{number}" for number in reversed(range(10))]
-
-    simulate(scenario)
+@in_world()
+async def test_clients_that_waited_for_room_in_the_log_are_read_in_the_order_in_which_they_came(
+    world: World,
+) -> None:
+    clients = [await world.connect(f"c{number}") for number in range(10)][::-1]
+    with congested(world):
+        for client in clients:
+            client.send(p.pingreq())
+            await world.go(0.01)
+            client.send(p.publish("t", b"", 1, 1))
+    await world.go(1)
+    published = [one.session for one in world.disk.events() if isinstance(one, MessagePublished)]
+    assert published == [f"c{number}" for number in reversed(range(10))]
 
 
-def test_an_earlier_connection_of_a_client_does_not_take_over_a_later_one() -> None:
+@in_world()
+async def test_an_earlier_connection_of_a_client_does_not_take_over_a_later_one(
+    world: World,
+) -> None:
     """Half of its CONNECT came when input began to wait for the log."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            with congested(world):
-                earlier, later = SimClient(world), SimClient(world)
-                earlier.send_cut(p.connect("c"), 5)
-                await world.go(0.1)
-                later.send(p.connect("c"))
-                await world.go(0.1)
-            await world.go(2)
-            assert (earlier.open, later.open) == (False, True)
-
-    simulate(scenario)
+    with congested(world):
+        earlier, later = SimClient(world), SimClient(world)
+        earlier.send_cut(p.connect("c"), 5)
+        await world.go(0.1)
+        later.send(p.connect("c"))
+        await world.go(0.1)
+    await world.go(2)
+    assert (earlier.open, later.open) == (False, True)
 
 
-def test_a_client_is_not_blamed_for_half_of_a_connect_that_waits_for_the_log() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            with congested(world):
-                client = SimClient(world)
-                client.send_cut(p.connect("c"), 5)
-                await world.go(30)
-            await world.go(2)
-            assert client.open
-
-    simulate(scenario)
+@in_world()
+async def test_a_client_is_not_blamed_for_half_of_a_connect_that_waits_for_the_log(
+    world: World,
+) -> None:
+    with congested(world):
+        client = SimClient(world)
+        client.send_cut(p.connect("c"), 5)
+        await world.go(30)
+    await world.go(2)
+    assert client.open

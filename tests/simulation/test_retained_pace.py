@@ -1,20 +1,14 @@
 """Pictures that replace each other at QoS 0: all are delivered, and few are recorded."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from harness import packets as p
 from harness.packets import Publish
 
 from actors.node.retained_pace import LARGE
+from actors.session.session_messages import Publication
 from eventstore.format.events import MessagePublished
 from simulation.fold import compare, fold
-from simulation.world import World, simulate
-
-if TYPE_CHECKING:
-    from actors.session.session_messages import Publication
-    from simulation.network import SimClient
+from simulation.network import SimClient
+from simulation.world import World, in_world, simulate
 
 TOPIC = "camera/jpg"
 SIZE = 4 * LARGE
@@ -53,22 +47,19 @@ async def newest(world: World, name: str) -> list[bytes]:
     return found
 
 
-def test_all_are_delivered_and_one_in_twenty_is_recorded() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            viewer = await world.connect("viewer", filters=[("camera/#", 1)])
-            camera = await world.connect("camera")
-            await film(world, camera, 100)
-            assert seen(viewer) == [picture(number) for number in range(1, 101)]
-            assert 4 <= recorded(world) <= 7
-            assert await newest(world, "late") == [picture(100)]
-            await world.go(6)
-            compare(world)
-            (kept,) = fold(world.disk.decoded()).retained.all()
-            assert kept.payload == picture(100)
-            assert not world.broker.node.state.retained.unrecorded
-
-    simulate(scenario)
+@in_world()
+async def test_all_are_delivered_and_one_in_twenty_is_recorded(world: World) -> None:
+    viewer = await world.connect("viewer", filters=[("camera/#", 1)])
+    camera = await world.connect("camera")
+    await film(world, camera, 100)
+    assert seen(viewer) == [picture(number) for number in range(1, 101)]
+    assert 4 <= recorded(world) <= 7
+    assert await newest(world, "late") == [picture(100)]
+    await world.go(6)
+    compare(world)
+    (kept,) = fold(world.disk.decoded()).retained.all()
+    assert kept.payload == picture(100)
+    assert not world.broker.node.state.retained.unrecorded
 
 
 def test_the_bridge_and_other_observers_get_all_of_them() -> None:
@@ -93,95 +84,74 @@ def test_the_bridge_and_other_observers_get_all_of_them() -> None:
     simulate(scenario)
 
 
-def test_the_end_of_the_connection_records_the_newest() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            camera = await world.connect("camera", clean=True)
-            await film(world, camera, 7)
-            camera.send(p.disconnect())
-            await world.go(0.5)
-            await world.restart()
-            assert await newest(world, "late") == [picture(7)]
-            compare(world)
-
-    simulate(scenario)
+@in_world()
+async def test_the_end_of_the_connection_records_the_newest(world: World) -> None:
+    camera = await world.connect("camera", clean=True)
+    await film(world, camera, 7)
+    camera.send(p.disconnect())
+    await world.go(0.5)
+    await world.restart()
+    assert await newest(world, "late") == [picture(7)]
+    compare(world)
 
 
-def test_a_stop_in_good_order_records_the_newest() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            camera = await world.connect("camera")
-            await film(world, camera, 7)
-            await world.drain()
-            await world.start()
-            assert await newest(world, "late") == [picture(7)]
-
-    simulate(scenario)
+@in_world()
+async def test_a_stop_in_good_order_records_the_newest(world: World) -> None:
+    camera = await world.connect("camera")
+    await film(world, camera, 7)
+    await world.drain()
+    await world.start()
+    assert await newest(world, "late") == [picture(7)]
 
 
-def test_a_crash_leaves_one_that_was_recorded() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            camera = await world.connect("camera")
-            await film(world, camera, 7)
-            await world.restart()
-            assert await newest(world, "late") == [picture(1)]
-            compare(world)
-
-    simulate(scenario)
+@in_world()
+async def test_a_crash_leaves_one_that_was_recorded(world: World) -> None:
+    camera = await world.connect("camera")
+    await film(world, camera, 7)
+    await world.restart()
+    assert await newest(world, "late") == [picture(1)]
+    compare(world)
 
 
-def test_a_recorded_message_takes_the_place_of_an_unrecorded_one() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            camera = await world.connect("camera")
-            other = await world.connect("other")
-            await film(world, camera, 3)
-            show(other, 50, qos=1)
-            await world.go(0.1)
-            assert await newest(world, "late") == [picture(50)]
-            await world.go(9)
-            assert await newest(world, "later") == [picture(50)]
-            compare(world)
-
-    simulate(scenario)
+@in_world()
+async def test_a_recorded_message_takes_the_place_of_an_unrecorded_one(world: World) -> None:
+    camera = await world.connect("camera")
+    other = await world.connect("other")
+    await film(world, camera, 3)
+    show(other, 50, qos=1)
+    await world.go(0.1)
+    assert await newest(world, "late") == [picture(50)]
+    await world.go(9)
+    assert await newest(world, "later") == [picture(50)]
+    compare(world)
 
 
-def test_a_cleared_topic_stays_clear() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            camera = await world.connect("camera")
-            await film(world, camera, 3)
-            camera.send(p.publish(TOPIC, b"", 0, None, retain=True))
-            await world.go(9)
-            assert await newest(world, "late") == []
-            compare(world)
-
-    simulate(scenario)
+@in_world()
+async def test_a_cleared_topic_stays_clear(world: World) -> None:
+    camera = await world.connect("camera")
+    await film(world, camera, 3)
+    camera.send(p.publish(TOPIC, b"", 0, None, retain=True))
+    await world.go(9)
+    assert await newest(world, "late") == []
+    compare(world)
 
 
-def test_a_checkpoint_repeats_what_is_recorded() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            camera = await world.connect("camera")
-            await film(world, camera, 3)
-            await world.broker.node.retention.checkpoint()
-            assert await newest(world, "late") == [picture(3)]
-            await world.go(9)
-            compare(world)
-            (kept,) = fold(world.disk.decoded()).retained.all()
-            assert kept.payload == picture(3)
-
-    simulate(scenario)
+@in_world()
+async def test_a_checkpoint_repeats_what_is_recorded(world: World) -> None:
+    camera = await world.connect("camera")
+    await film(world, camera, 3)
+    await world.broker.node.retention.checkpoint()
+    assert await newest(world, "late") == [picture(3)]
+    await world.go(9)
+    compare(world)
+    (kept,) = fold(world.disk.decoded()).retained.all()
+    assert kept.payload == picture(3)
 
 
-def test_small_messages_are_all_recorded() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            sensor = await world.connect("sensor")
-            for number in range(20):
-                sensor.send(p.publish("t", b"%d" % number, 0, None, retain=True))
-                await world.go(0.2)
-            assert recorded(world) == 20
-
-    simulate(scenario)
+@in_world()
+async def test_small_messages_are_all_recorded(world: World) -> None:
+    sensor = await world.connect("sensor")
+    for number in range(20):
+        sensor.send(p.publish("t", b"%d" % number, 0, None, retain=True))
+        await world.go(0.2)
+    assert recorded(world) == 20

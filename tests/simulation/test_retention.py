@@ -1,7 +1,5 @@
 """The log is bounded, and no removed record is still needed."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 
@@ -20,7 +18,7 @@ from simulation.fold import compare, described, fold
 from simulation.idle_broker import look_rarely
 from simulation.log_cuts import cuts
 from simulation.rebuilding import rebuilt_later
-from simulation.world import SimClient, World, simulate
+from simulation.world import SimClient, World, in_world, simulate
 
 BOUND = 40_000
 
@@ -50,172 +48,151 @@ def size(world: World) -> int:
     return sum(map(len, world.disk.records))
 
 
-def test_endless_load_needs_bounded_space_and_loses_nothing() -> None:
-    async def scenario() -> None:
-        async with bounded().running() as world:
-            away = await world.connect("away", filters=[("old/#", 2)])
-            away.drop()
-            noisy = await world.connect("noisy")
-            noisy.send(
-                p.publish("old/1", b"first", 1, 1),
-                p.publish("old/2", b"second", 2, 2),
-                p.publish("kept", b"retained", 1, 3, retain=True),
-                p.publish("later", b"not released", 2, 4, retain=True),
-            )
-            await world.go(0.1)
-            noisy.send(p.pubrel(2))
-            most = 0
-            for _ in range(8):
-                await traffic(world, noisy, 100)
-                most = max(most, size(world))
-            assert most < BOUND * 1.2
-            first = world.disk.stream.first
-            assert first > 100
-            assert cuts(world)[-1].first == first
-            compare(world)
+@in_world(bounded)
+async def test_endless_load_needs_bounded_space_and_loses_nothing(world: World) -> None:
+    away = await world.connect("away", filters=[("old/#", 2)])
+    away.drop()
+    noisy = await world.connect("noisy")
+    noisy.send(
+        p.publish("old/1", b"first", 1, 1),
+        p.publish("old/2", b"second", 2, 2),
+        p.publish("kept", b"retained", 1, 3, retain=True),
+        p.publish("later", b"not released", 2, 4, retain=True),
+    )
+    await world.go(0.1)
+    noisy.send(p.pubrel(2))
+    most = 0
+    for _ in range(8):
+        await traffic(world, noisy, 100)
+        most = max(most, size(world))
+    assert most < BOUND * 1.2
+    first = world.disk.stream.first
+    assert first > 100
+    assert cuts(world)[-1].first == first
+    compare(world)
 
-            await world.restart()
-            compare(world)
-            away = await world.connect("away", present=True)
-            assert payloads(away) == [b"first", b"second"]
-            reader = await world.connect("reader", filters=[("#", 1)])
-            await world.go(0.1)
-            assert payloads(reader) == [b"retained"]
-            noisy = await world.connect("noisy", present=True)
-            noisy.send(p.pubrel(4))
-            await world.go(0.1)
-            assert payloads(reader) == [b"not released"]
-            reader = await world.connect("reader2", filters=[("later", 1)])
-            await world.go(0.1)
-            assert payloads(reader) == [b"not released"]
-            compare(world)
-
-    simulate(scenario)
+    await world.restart()
+    compare(world)
+    away = await world.connect("away", present=True)
+    assert payloads(away) == [b"first", b"second"]
+    reader = await world.connect("reader", filters=[("#", 1)])
+    await world.go(0.1)
+    assert payloads(reader) == [b"retained"]
+    noisy = await world.connect("noisy", present=True)
+    noisy.send(p.pubrel(4))
+    await world.go(0.1)
+    assert payloads(reader) == [b"not released"]
+    reader = await world.connect("reader2", filters=[("later", 1)])
+    await world.go(0.1)
+    assert payloads(reader) == [b"not released"]
+    compare(world)
 
 
 @pytest.mark.parametrize("lost", ["nothing", "the end", "everything"])
-def test_a_cut_log_is_enough(lost: str) -> None:
+@in_world(bounded)
+async def test_a_cut_log_is_enough(world: World, lost: str) -> None:
     """Without projections, or with those left by a power cut, the log gives the same state."""
-
-    async def scenario() -> None:
-        async with bounded().running() as world:
-            away = await world.connect("away", filters=[("old/#", 1)])
-            away.drop()
-            noisy = await world.connect("noisy", filters=[("nothing", 1)])
-            noisy.send(p.publish("old/1", b"first", 1, 1, retain=True))
-            noisy.send(p.publish("r/2", b"unreleased", 2, 2, retain=True))
-            await traffic(world, noisy, 400)
-            assert world.disk.stream.first > 1
-            await world.go(5)
-            before = described(world.broker.node.state)
-            await world.crash()
-            if lost == "the end":
-                world.keyed.lose(3)
-            elif lost == "everything":
-                world.keyed.history.clear()
-            await world.start()
-            compare(world)
-            after = described(world.broker.node.state)
-            assert before["retained"] == after["retained"]
-            assert before["not_released"] == after["not_released"]
-            assert before["sessions"]["away"] == after["sessions"]["away"]
-            away = await world.connect("away", present=True)
-            assert payloads(away) == [b"first"]
-
-    simulate(scenario)
+    away = await world.connect("away", filters=[("old/#", 1)])
+    away.drop()
+    noisy = await world.connect("noisy", filters=[("nothing", 1)])
+    noisy.send(p.publish("old/1", b"first", 1, 1, retain=True))
+    noisy.send(p.publish("r/2", b"unreleased", 2, 2, retain=True))
+    await traffic(world, noisy, 400)
+    assert world.disk.stream.first > 1
+    await world.go(5)
+    before = described(world.broker.node.state)
+    await world.crash()
+    if lost == "the end":
+        world.keyed.lose(3)
+    elif lost == "everything":
+        world.keyed.history.clear()
+    await world.start()
+    compare(world)
+    after = described(world.broker.node.state)
+    assert before["retained"] == after["retained"]
+    assert before["not_released"] == after["not_released"]
+    assert before["sessions"]["away"] == after["sessions"]["away"]
+    away = await world.connect("away", present=True)
+    assert payloads(away) == [b"first"]
 
 
-def test_old_records_are_cut_and_recent_ones_stay() -> None:
-    async def scenario() -> None:
-        async with World(keep=800.0).running() as world:
-            noisy = await world.connect("noisy")
-            for _ in range(40):
-                await traffic(world, noisy, 10)
-                await world.go(50)
-            records = world.disk.decoded()
-            age = (records[-1].time_ms - records[0].time_ms) / 1000
-            assert 800 <= age <= 800 * 1.3
-            assert cuts(world)[-1].reason == "keep"
-            compare(world)
-
-    simulate(scenario)
+@in_world(keep=800.0)
+async def test_old_records_are_cut_and_recent_ones_stay(world: World) -> None:
+    noisy = await world.connect("noisy")
+    for _ in range(40):
+        await traffic(world, noisy, 10)
+        await world.go(50)
+    records = world.disk.decoded()
+    age = (records[-1].time_ms - records[0].time_ms) / 1000
+    assert 800 <= age <= 800 * 1.3
+    assert cuts(world)[-1].reason == "keep"
+    compare(world)
 
 
 @pytest.mark.slow
-def test_nothing_is_cut_when_nothing_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with World(keep=0.0).running() as world:
-            noisy = await world.connect("noisy")
-            await traffic(world, noisy, 300)
-            look_rarely(monkeypatch)
-            await world.go(20_000)
-            assert world.disk.stream.first == 1
+@in_world(keep=0.0)
+async def test_nothing_is_cut_when_nothing_is_bounded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noisy = await world.connect("noisy")
+    await traffic(world, noisy, 300)
+    look_rarely(monkeypatch)
+    await world.go(20_000)
+    assert world.disk.stream.first == 1
 
-    simulate(scenario)
 
-
-def test_an_idle_broker_writes_nothing() -> None:
+@in_world(bounded)
+async def test_an_idle_broker_writes_nothing(world: World) -> None:
     """Also if sessions need more than what may be kept: it is carried once, not for ever."""
-
-    async def scenario() -> None:
-        async with bounded().running() as world:
-            away = await world.connect("away", filters=[("old", 1)])
-            away.drop()
-            noisy = await world.connect("noisy")
-            for number in range(1, 200):
-                noisy.send(p.publish("old", bytes(500), 1, number))
-                await world.go(0.05)
-            await traffic(world, noisy, 100)
-            await world.go(30)
-            assert size(world) > BOUND
-            before = world.disk.stream.last
-            await world.go(300)
-            assert world.disk.stream.last == before
-
-    simulate(scenario)
+    away = await world.connect("away", filters=[("old", 1)])
+    away.drop()
+    noisy = await world.connect("noisy")
+    for number in range(1, 200):
+        noisy.send(p.publish("old", bytes(500), 1, number))
+        await world.go(0.05)
+    await traffic(world, noisy, 100)
+    await world.go(30)
+    assert size(world) > BOUND
+    before = world.disk.stream.last
+    await world.go(300)
+    assert world.disk.stream.last == before
 
 
-def test_a_message_is_carried_once_for_all_that_wait_for_it() -> None:
-    async def scenario() -> None:
-        async with bounded().running() as world:
-            for name in ("a1", "a2", "a3"):
-                client = await world.connect(name, filters=[("old", 1)])
-                client.drop()
-            noisy = await world.connect("noisy")
-            noisy.send(p.publish("old", b"for three", 1, 1))
-            await traffic(world, noisy, 500)
-            carried = [one for one in world.disk.events() if isinstance(one, MessagesCarried)]
-            assert carried
-            assert all(one.count == 1 for one in carried)
-            for name in ("a1", "a2", "a3"):
-                client = await world.connect(name, present=True)
-                assert payloads(client) == [b"for three"]
-                client.send(p.puback(1))
-                await world.go(0.1)
-            await traffic(world, noisy, 500)
-            assert not [one for one in world.disk.events() if isinstance(one, MessagesCarried)]
-
-    simulate(scenario)
+@in_world(bounded)
+async def test_a_message_is_carried_once_for_all_that_wait_for_it(world: World) -> None:
+    for name in ("a1", "a2", "a3"):
+        client = await world.connect(name, filters=[("old", 1)])
+        client.drop()
+    noisy = await world.connect("noisy")
+    noisy.send(p.publish("old", b"for three", 1, 1))
+    await traffic(world, noisy, 500)
+    carried = [one for one in world.disk.events() if isinstance(one, MessagesCarried)]
+    assert carried
+    assert all(one.count == 1 for one in carried)
+    for name in ("a1", "a2", "a3"):
+        client = await world.connect(name, present=True)
+        assert payloads(client) == [b"for three"]
+        client.send(p.puback(1))
+        await world.go(0.1)
+    await traffic(world, noisy, 500)
+    assert not [one for one in world.disk.events() if isinstance(one, MessagesCarried)]
 
 
-def test_a_will_that_was_armed_long_ago_is_still_sent() -> None:
-    async def scenario() -> None:
-        async with bounded().running() as world:
-            will = p.Will("w", b"it is gone", 1, retain=False)
-            watched = await world.connect("watched", will=will)
-            noisy = await world.connect("noisy")
-            await traffic(world, noisy, 400)
-            assert world.disk.stream.first > 10
-            await world.restart()
-            watched = await world.connect("watched", will=will)
-            reader = await world.connect("reader", filters=[("w", 1)])
-            noisy = await world.connect("noisy")
-            await traffic(world, noisy, 400)
-            watched.drop()
-            await world.go(0.2)
-            assert payloads(reader) == [b"it is gone"]
-
-    simulate(scenario)
+@in_world(bounded)
+async def test_a_will_that_was_armed_long_ago_is_still_sent(world: World) -> None:
+    will = p.Will("w", b"it is gone", 1, retain=False)
+    watched = await world.connect("watched", will=will)
+    noisy = await world.connect("noisy")
+    await traffic(world, noisy, 400)
+    assert world.disk.stream.first > 10
+    await world.restart()
+    watched = await world.connect("watched", will=will)
+    reader = await world.connect("reader", filters=[("w", 1)])
+    noisy = await world.connect("noisy")
+    await traffic(world, noisy, 400)
+    watched.drop()
+    await world.go(0.2)
+    assert payloads(reader) == [b"it is gone"]
 
 
 def test_a_session_that_was_replaced_misses_nothing_that_was_cut_off(
@@ -348,55 +325,46 @@ def test_messages_of_a_failed_session_are_carried_when_it_is_rebuilt(
     [pytest.param(one, marks=[pytest.mark.long] if one % 4 else []) for one in range(40)],
 )
 @pytest.mark.slow
-def test_killed_at_any_step_of_a_checkpoint_or_a_cut(steps: int) -> None:
+@in_world(bounded)
+async def test_killed_at_any_step_of_a_checkpoint_or_a_cut(world: World, steps: int) -> None:
     """Whatever was done until then, the next run continues, and nothing is lost."""
-
-    async def scenario() -> None:
-        async with bounded().running() as world:
-            away = await world.connect("away", filters=[("old/#", 2)])
-            away.drop()
-            noisy = await world.connect("noisy")
-            noisy.send(
-                p.publish("old/1", b"first", 1, 1), p.publish("k", b"kept", 1, 2, retain=True)
-            )
-            while world.broker.node.log.first == 1:
-                await traffic(world, noisy, 10)
-            first = world.broker.node.log.first
-            await traffic(world, noisy, 60)
-            world.fuse = steps * 8
-            for _ in range(400):
-                if not world.up:
-                    break
-                await traffic(world, noisy, 1)
-            if world.up:
-                world.kill()
-            await world.crash()
-            await world.start_with_retries()
-            compare(world)
-            noisy = await world.connect("noisy", present=True)
-            await traffic(world, noisy, 300)
-            assert world.disk.stream.first > first
-            compare(world)
-            await world.restart()
-            compare(world)
-            away = await world.connect("away", present=True)
-            assert payloads(away) == [b"first"]
-            assert described(fold(world.disk.decoded()))["retained"][0][1] == b"kept"
-
-    simulate(scenario)
+    away = await world.connect("away", filters=[("old/#", 2)])
+    away.drop()
+    noisy = await world.connect("noisy")
+    noisy.send(p.publish("old/1", b"first", 1, 1), p.publish("k", b"kept", 1, 2, retain=True))
+    while world.broker.node.log.first == 1:
+        await traffic(world, noisy, 10)
+    first = world.broker.node.log.first
+    await traffic(world, noisy, 60)
+    world.fuse = steps * 8
+    for _ in range(400):
+        if not world.up:
+            break
+        await traffic(world, noisy, 1)
+    if world.up:
+        world.kill()
+    await world.crash()
+    await world.start_with_retries()
+    compare(world)
+    noisy = await world.connect("noisy", present=True)
+    await traffic(world, noisy, 300)
+    assert world.disk.stream.first > first
+    compare(world)
+    await world.restart()
+    compare(world)
+    away = await world.connect("away", present=True)
+    assert payloads(away) == [b"first"]
+    assert described(fold(world.disk.decoded()))["retained"][0][1] == b"kept"
 
 
-def test_removed_records_are_detected() -> None:
-    async def scenario() -> None:
-        async with bounded().running() as world:
-            noisy = await world.connect("noisy")
-            await traffic(world, noisy, 400)
-            await world.go(5)
-            await world.crash()
-            world.disk.stream.purge(world.disk.stream.last)
-            world.keyed.history.clear()
-            with pytest.raises(CorruptLog, match="gone: the log begins with record"):
-                await world.start()
-            await world.crash()
-
-    simulate(scenario)
+@in_world(bounded)
+async def test_removed_records_are_detected(world: World) -> None:
+    noisy = await world.connect("noisy")
+    await traffic(world, noisy, 400)
+    await world.go(5)
+    await world.crash()
+    world.disk.stream.purge(world.disk.stream.last)
+    world.keyed.history.clear()
+    with pytest.raises(CorruptLog, match="gone: the log begins with record"):
+        await world.start()
+    await world.crash()

@@ -1,7 +1,5 @@
 """Shared subscriptions under random crashes: no message is lost, or delivered to two members."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulation.loop import simulate

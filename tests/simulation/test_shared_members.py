@@ -1,7 +1,5 @@
 """Shared subscriptions with many members: bounds, permissions, and members that leave."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import chain
 
@@ -14,7 +12,7 @@ from actors.sharing import shared_delivery
 from actors.sharing.member_choice import Assignment, BalancedChoice, Rows
 from simulation.group_members import SHARED, members, numbers, prove
 from simulation.permission_worlds import permit
-from simulation.world import World, simulate
+from simulation.world import World, in_world, simulate
 
 RULES = """
 [[allow]]
@@ -124,46 +122,41 @@ def test_comparisons_in_a_turn_are_bounded(qos: int, monkeypatch: pytest.MonkeyP
     assert len(turns) == len(set(turns))
 
 
-def test_a_message_that_waits_for_a_member_goes_to_another_when_that_leaves() -> None:
+@in_world(max_ack_pending=1, shared_strategy="topic")
+async def test_a_message_that_waits_for_a_member_goes_to_another_when_that_leaves(
+    world: World,
+) -> None:
     """The first one may have it and has no room; it leaves with a QoS 2 message."""
-
-    async def scenario() -> None:
-        async with World(max_ack_pending=1, shared_strategy="topic").running() as world:
-            one, two = await members(world, "m1", "m2", qos=2)
-            sender = await world.connect("d")
-            for number in (1, 2):
-                sender.send(p.publish("a/b", b"%d" % number, 2, number), p.pubrel(number))
-                await world.go(0.1)
-            holder, other = (one, two) if one.received else (two, one)
-            assert numbers(holder) == [1]
-            assert numbers(other) == []
-            holder.drop()
-            await world.go(0.1)
-            assert numbers(other) == [2]
-            prove(world)
-
-    simulate(scenario)
+    one, two = await members(world, "m1", "m2", qos=2)
+    sender = await world.connect("d")
+    for number in (1, 2):
+        sender.send(p.publish("a/b", b"%d" % number, 2, number), p.pubrel(number))
+        await world.go(0.1)
+    holder, other = (one, two) if one.received else (two, one)
+    assert numbers(holder) == [1]
+    assert numbers(other) == []
+    holder.drop()
+    await world.go(0.1)
+    assert numbers(other) == [2]
+    prove(world)
 
 
-def test_another_strategy_applies_after_a_reload() -> None:
-    async def scenario() -> None:
-        async with World(shared_strategy="balanced").running() as world:
-            one, two = await members(world, "m1", "m2")
-            sender = await world.connect("d")
+@in_world(shared_strategy="balanced")
+async def test_another_strategy_applies_after_a_reload(world: World) -> None:
+    one, two = await members(world, "m1", "m2")
+    sender = await world.connect("d")
 
-            async def shares(first: int) -> list[int]:
-                pids = range(first, first + 6)
-                sender.send(*(p.publish("a/b", b"%d" % pid, 1, pid) for pid in pids))
-                await world.go(1)
-                return sorted(len(numbers(member)) for member in (one, two))
+    async def shares(first: int) -> list[int]:
+        pids = range(first, first + 6)
+        sender.send(*(p.publish("a/b", b"%d" % pid, 1, pid) for pid in pids))
+        await world.go(1)
+        return sorted(len(numbers(member)) for member in (one, two))
 
-            assert await shares(1) == [3, 3]
-            broker = world.broker
-            options = replace(broker.node.options, shared_strategy="topic")
-            broker.reload(options, broker.admission.authenticator)
-            assert await shares(7) == [0, 6]
-
-    simulate(scenario)
+    assert await shares(1) == [3, 3]
+    broker = world.broker
+    options = replace(broker.node.options, shared_strategy="topic")
+    broker.reload(options, broker.admission.authenticator)
+    assert await shares(7) == [0, 6]
 
 
 def test_a_busy_group_serves_members_in_larger_pieces_and_alike(

@@ -1,20 +1,15 @@
 """A standby that is disturbed while it follows the log."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 from harness import packets as p
 
 from actors.maintenance.state_reader import StateReader
 from eventstore.errors import LogUnavailable
+from eventstore.format.records import Record
 from simulation.simulated_standby import StandbyWorld
 from simulation.world import simulate
-
-if TYPE_CHECKING:
-    from eventstore.format.records import Record
 
 
 @pytest.mark.parametrize("error", [LogUnavailable, asyncio.CancelledError])

@@ -1,7 +1,5 @@
 """The topics $SYS/broker/...: their receivers, times and content."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
@@ -11,7 +9,7 @@ from harness.packets import Publish
 
 from actors.inspection.sys_topics import Counts, Load
 from eventstore.format.events import MessageDropped, MessagePublished
-from simulation.world import SimClient, World, simulate
+from simulation.world import SimClient, World, in_world, simulate
 
 
 def publishes(client: SimClient) -> list[Publish]:
@@ -37,229 +35,196 @@ def subscribe(client: SimClient, *filters: str) -> None:
     client.send(p.subscribe(9, *((one, 1) for one in filters)))
 
 
-def test_a_subscriber_gets_the_current_values_as_retained_messages() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c")
-            await world.go(35)
-            subscribe(client, "$SYS/broker/uptime", "$SYS/broker/clients/+")
-            await world.go(0.1)
-            suback, *received = client.take()
-            assert isinstance(suback, p.Suback)
-            assert all(isinstance(one, Publish) for one in received)
-            assert {(one.qos, one.retain) for one in received} == {(0, True)}
-            topics = [one.topic for one in received]
-            assert topics[0] == "$SYS/broker/uptime"
-            assert sorted(topics[1:]) == [
-                f"$SYS/broker/clients/{name}"
-                for name in (
-                    "active",
-                    "connected",
-                    "disconnected",
-                    "expired",
-                    "inactive",
-                    "maximum",
-                    "total",
-                )
-            ]
-            assert received[0].payload == b"35 seconds"
-
-    simulate(scenario)
+@in_world()
+async def test_a_subscriber_gets_the_current_values_as_retained_messages(world: World) -> None:
+    client = await world.connect("c")
+    await world.go(35)
+    subscribe(client, "$SYS/broker/uptime", "$SYS/broker/clients/+")
+    await world.go(0.1)
+    suback, *received = client.take()
+    assert isinstance(suback, p.Suback)
+    assert all(isinstance(one, Publish) for one in received)
+    assert {(one.qos, one.retain) for one in received} == {(0, True)}
+    topics = [one.topic for one in received]
+    assert topics[0] == "$SYS/broker/uptime"
+    assert sorted(topics[1:]) == [
+        f"$SYS/broker/clients/{name}"
+        for name in (
+            "active",
+            "connected",
+            "disconnected",
+            "expired",
+            "inactive",
+            "maximum",
+            "total",
+        )
+    ]
+    assert received[0].payload == b"35 seconds"
 
 
-def test_then_it_gets_changed_values_every_interval() -> None:
-    async def scenario() -> None:
-        async with World(sys_interval=7.0).running() as world:
-            client = await world.connect("c")
-            subscribe(client, "$SYS/broker/uptime", "$SYS/broker/clients/total")
-            await world.go(1)
-            assert values(client)["clients/total"] == "1"
-            await world.go(7)
-            (only,) = publishes(client)
-            assert (only.topic, only.qos, only.retain) == ("$SYS/broker/uptime", 0, False)
-            await world.connect("another")
-            await world.go(7)
-            assert values(client) == {"uptime": "14 seconds", "clients/total": "2"}
-            client.send(p.unsubscribe(10, "$SYS/broker/uptime"))
-            await world.go(7)
-            assert values(client) == {}
-
-    simulate(scenario)
+@in_world(sys_interval=7.0)
+async def test_then_it_gets_changed_values_every_interval(world: World) -> None:
+    client = await world.connect("c")
+    subscribe(client, "$SYS/broker/uptime", "$SYS/broker/clients/total")
+    await world.go(1)
+    assert values(client)["clients/total"] == "1"
+    await world.go(7)
+    (only,) = publishes(client)
+    assert (only.topic, only.qos, only.retain) == ("$SYS/broker/uptime", 0, False)
+    await world.connect("another")
+    await world.go(7)
+    assert values(client) == {"uptime": "14 seconds", "clients/total": "2"}
+    client.send(p.unsubscribe(10, "$SYS/broker/uptime"))
+    await world.go(7)
+    assert values(client) == {}
 
 
-def test_filters_that_begin_with_a_wildcard_do_not_match() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c")
-            subscribe(client, "#", "+/broker/uptime", "/#", "$SYSTEM/#", "$SYS/nothing/#")
-            await world.go(25)
-            assert publishes(client) == []
-            subscribe(client, "$SYS/+/uptime")
-            await world.go(0.1)
-            # As in the last update to the subscribers of that time.
-            assert values(client) == {"uptime": "20 seconds"}
-
-    simulate(scenario)
+@in_world()
+async def test_filters_that_begin_with_a_wildcard_do_not_match(world: World) -> None:
+    client = await world.connect("c")
+    subscribe(client, "#", "+/broker/uptime", "/#", "$SYSTEM/#", "$SYS/nothing/#")
+    await world.go(25)
+    assert publishes(client) == []
+    subscribe(client, "$SYS/+/uptime")
+    await world.go(0.1)
+    # As in the last update to the subscribers of that time.
+    assert values(client) == {"uptime": "20 seconds"}
 
 
-def test_overlapping_filters_of_a_client_give_one_copy_of_an_update() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c")
-            subscribe(client, "$SYS/#", "$SYS/broker/#", "$SYS/broker/uptime")
-            await world.go(5)
-            publishes(client)
-            await world.go(10)
-            assert values(client)["uptime"] == "10 seconds"
-
-    simulate(scenario)
+@in_world()
+async def test_overlapping_filters_of_a_client_give_one_copy_of_an_update(world: World) -> None:
+    client = await world.connect("c")
+    subscribe(client, "$SYS/#", "$SYS/broker/#", "$SYS/broker/uptime")
+    await world.go(5)
+    publishes(client)
+    await world.go(10)
+    assert values(client)["uptime"] == "10 seconds"
 
 
-def test_clients_cannot_publish_there() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            reader = await world.connect("reader", filters=[("$SYS/broker/uptime", 0)])
-            reader.take()
-            liar = await world.connect("liar")
-            liar.send(p.publish("$SYS/broker/uptime", b"lie", 1, 1, retain=True))
-            await world.go(1)
-            assert publishes(reader) == []
-            late = await world.connect("late", filters=[("$SYS/broker/uptime", 0)])
-            assert "lie" not in {one.payload.decode() for one in late.received}  # type: ignore[union-attr]
-            (dropped,) = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
-            assert dropped.reason == "reserved_topic"
-
-    simulate(scenario)
+@in_world()
+async def test_clients_cannot_publish_there(world: World) -> None:
+    reader = await world.connect("reader", filters=[("$SYS/broker/uptime", 0)])
+    reader.take()
+    liar = await world.connect("liar")
+    liar.send(p.publish("$SYS/broker/uptime", b"lie", 1, 1, retain=True))
+    await world.go(1)
+    assert publishes(reader) == []
+    late = await world.connect("late", filters=[("$SYS/broker/uptime", 0)])
+    assert "lie" not in {one.payload.decode() for one in late.received}  # type: ignore[union-attr]
+    (dropped,) = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+    assert dropped.reason == "reserved_topic"
 
 
-def test_nothing_of_it_is_in_the_log() -> None:
-    async def scenario() -> None:
-        async with World(sys_interval=1.0).running() as world:
-            client = await world.connect("c", filters=[("$SYS/#", 2)])
-            before = len(world.disk.events())
-            await world.go(30)
-            assert len(publishes(client)) > 30
-            assert len(world.disk.events()) == before
-            assert not any(isinstance(one, MessagePublished) for one in world.disk.events())
-
-    simulate(scenario)
+@in_world(sys_interval=1.0)
+async def test_nothing_of_it_is_in_the_log(world: World) -> None:
+    client = await world.connect("c", filters=[("$SYS/#", 2)])
+    before = len(world.disk.events())
+    await world.go(30)
+    assert len(publishes(client)) > 30
+    assert len(world.disk.events()) == before
+    assert not any(isinstance(one, MessagePublished) for one in world.disk.events())
 
 
-def test_a_client_that_was_away_gets_no_old_values_but_new_ones() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c", filters=[("$SYS/broker/uptime", 1)])
-            client.drop()
-            await world.go(60)
-            assert world.broker.node.state.sessions.frozen("c") is not None
-            client = await world.connect("c", present=True)
-            assert client.received == []
-            await world.go(10)
-            assert values(client) == {"uptime": "70 seconds"}
-
-    simulate(scenario)
+@in_world()
+async def test_a_client_that_was_away_gets_no_old_values_but_new_ones(world: World) -> None:
+    client = await world.connect("c", filters=[("$SYS/broker/uptime", 1)])
+    client.drop()
+    await world.go(60)
+    assert world.broker.node.state.sessions.frozen("c") is not None
+    client = await world.connect("c", present=True)
+    assert client.received == []
+    await world.go(10)
+    assert values(client) == {"uptime": "70 seconds"}
 
 
-def test_an_interval_of_nought_means_none() -> None:
-    async def scenario() -> None:
-        async with World(sys_interval=0.0).running() as world:
-            client = await world.connect("c", filters=[("$SYS/#", 0)])
-            await world.go(60)
-            assert client.received == publishes(client) == []
-
-    simulate(scenario)
+@in_world(sys_interval=0.0)
+async def test_an_interval_of_nought_means_none(world: World) -> None:
+    client = await world.connect("c", filters=[("$SYS/#", 0)])
+    await world.go(60)
+    assert client.received == publishes(client) == []
 
 
-def test_a_new_interval_counts_from_the_reload_on() -> None:
-    async def scenario() -> None:
-        async with World(sys_interval=10.0).running() as world:
-            client = await world.connect("c", filters=[("$SYS/broker/uptime", 0)])
-            assert publishes(client)[0].payload == b"0 seconds"
-            reload(world, sys_interval=3.0)
-            await world.go(7)
-            assert [one.payload for one in publishes(client)] == [b"3 seconds", b"6 seconds"]
-            reload(world, sys_interval=0.0)
-            await world.go(60)
-            assert publishes(client) == []
-            reload(world, sys_interval=100.0)
-            await world.go(101)
-            assert [one.payload for one in publishes(client)] == [b"167 seconds"]
-
-    simulate(scenario)
+@in_world(sys_interval=10.0)
+async def test_a_new_interval_counts_from_the_reload_on(world: World) -> None:
+    client = await world.connect("c", filters=[("$SYS/broker/uptime", 0)])
+    assert publishes(client)[0].payload == b"0 seconds"
+    reload(world, sys_interval=3.0)
+    await world.go(7)
+    assert [one.payload for one in publishes(client)] == [b"3 seconds", b"6 seconds"]
+    reload(world, sys_interval=0.0)
+    await world.go(60)
+    assert publishes(client) == []
+    reload(world, sys_interval=100.0)
+    await world.go(101)
+    assert [one.payload for one in publishes(client)] == [b"167 seconds"]
 
 
-def test_queued_and_retained_messages_count_as_stored() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            away = await world.connect("away", filters=[("a", 1)])
-            away.drop()
-            client = await world.connect("c")
-            await world.go(60)
-            sent = [p.publish("a", b"12345", 1, n + 1) for n in range(10)]
-            client.send(*sent, p.publish("b", b"1234567", 1, 11, retain=True))
-            await world.go(5)
-            client.take()
-            subscribe(client, "$SYS/broker/store/#", "$SYS/broker/messages/stored")
-            await world.go(1)
-            found = {one.topic: one.payload for one in publishes(client)}
-            assert found == {
-                "$SYS/broker/messages/stored": b"11",
-                "$SYS/broker/store/messages/count": b"11",
-                "$SYS/broker/store/messages/bytes": b"57",
-            }
-
-    simulate(scenario)
+@in_world()
+async def test_queued_and_retained_messages_count_as_stored(world: World) -> None:
+    away = await world.connect("away", filters=[("a", 1)])
+    away.drop()
+    client = await world.connect("c")
+    await world.go(60)
+    sent = [p.publish("a", b"12345", 1, n + 1) for n in range(10)]
+    client.send(*sent, p.publish("b", b"1234567", 1, 11, retain=True))
+    await world.go(5)
+    client.take()
+    subscribe(client, "$SYS/broker/store/#", "$SYS/broker/messages/stored")
+    await world.go(1)
+    found = {one.topic: one.payload for one in publishes(client)}
+    assert found == {
+        "$SYS/broker/messages/stored": b"11",
+        "$SYS/broker/store/messages/count": b"11",
+        "$SYS/broker/store/messages/bytes": b"57",
+    }
 
 
-def test_the_figures_are_right() -> None:
-    async def scenario() -> None:
-        async with World(sys_interval=1000.0).running() as world:
-            reader = await world.connect("reader", filters=[("t", 1), ("r", 0)])
-            gone = await world.connect("gone", filters=[("t", 0)])
-            gone.drop()
-            await world.go(0.1)
-            writer = await world.connect("writer")
-            writer.send(
-                p.publish("t", b"x", 0),
-                p.publish("t", b"x", 1, 1),
-                p.publish("t", b"x", 1, 2),
-                p.publish("r", b"x", 1, 3, retain=True),
-                p.publish("$SYS/x", b"x", 1, 4),
-            )
-            await world.go(1)
-            assert len(publishes(reader)) == 4
-            subscribe(writer, "$SYS/#")
-            await world.go(1)
-            found = values(writer)
-            assert found["version"].startswith("foldmq version ")
-            expected = {
-                "clients/total": 3,
-                "clients/connected": 2,
-                "clients/active": 2,
-                "clients/disconnected": 1,
-                "clients/inactive": 1,
-                "clients/maximum": 2,
-                "clients/expired": 0,
-                "publish/messages/received": 5,
-                "publish/messages/sent": 4,
-                "publish/messages/dropped": 1,
-                "retained messages/count": 1,
-                "subscriptions/count": 4,
-                "shared_subscriptions/count": 0,
-                # 3 CONNECT, 3 SUBSCRIBE, 5 PUBLISH
-                "messages/received": 11,
-                # 3 CONNACK, 3 SUBACK, 4 PUBLISH, 4 PUBACK
-                "messages/sent": 14,
-            }
-            assert {name: found[name] for name in expected} == {
-                name: str(value) for name, value in expected.items()
-            }
-            for name in found:
-                shape = r"\d+\.\d\d" if name.startswith("load/") else r"\d+"
-                if name not in ("version", "uptime"):
-                    assert re.fullmatch(shape, found[name]), name
-
-    simulate(scenario)
+@in_world(sys_interval=1000.0)
+async def test_the_figures_are_right(world: World) -> None:
+    reader = await world.connect("reader", filters=[("t", 1), ("r", 0)])
+    gone = await world.connect("gone", filters=[("t", 0)])
+    gone.drop()
+    await world.go(0.1)
+    writer = await world.connect("writer")
+    writer.send(
+        p.publish("t", b"x", 0),
+        p.publish("t", b"x", 1, 1),
+        p.publish("t", b"x", 1, 2),
+        p.publish("r", b"x", 1, 3, retain=True),
+        p.publish("$SYS/x", b"x", 1, 4),
+    )
+    await world.go(1)
+    assert len(publishes(reader)) == 4
+    subscribe(writer, "$SYS/#")
+    await world.go(1)
+    found = values(writer)
+    assert found["version"].startswith("foldmq version ")
+    expected = {
+        "clients/total": 3,
+        "clients/connected": 2,
+        "clients/active": 2,
+        "clients/disconnected": 1,
+        "clients/inactive": 1,
+        "clients/maximum": 2,
+        "clients/expired": 0,
+        "publish/messages/received": 5,
+        "publish/messages/sent": 4,
+        "publish/messages/dropped": 1,
+        "retained messages/count": 1,
+        "subscriptions/count": 4,
+        "shared_subscriptions/count": 0,
+        # 3 CONNECT, 3 SUBSCRIBE, 5 PUBLISH
+        "messages/received": 11,
+        # 3 CONNACK, 3 SUBACK, 4 PUBLISH, 4 PUBACK
+        "messages/sent": 14,
+    }
+    assert {name: found[name] for name in expected} == {
+        name: str(value) for name, value in expected.items()
+    }
+    for name in found:
+        shape = r"\d+\.\d\d" if name.startswith("load/") else r"\d+"
+        if name not in ("version", "uptime"):
+            assert re.fullmatch(shape, found[name]), name
 
 
 def test_the_same_simulation_gives_the_same_values() -> None:

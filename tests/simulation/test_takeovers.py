@@ -1,7 +1,5 @@
 """Two clients that compete for an identifier are slowed down; a client that flaps is not."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -10,7 +8,7 @@ from harness.packets import Connack
 
 from actors.limits.limit_options import LimitOptions
 from eventstore.format.events import SessionTakenOver
-from simulation.world import SimClient, World, simulate
+from simulation.world import SimClient, World, in_world, simulate
 
 ACCEPTED = Connack(0, session_present=True)
 HOSTS = [f"192.0.2.{number}" for number in range(1, 20)]
@@ -32,134 +30,110 @@ def takeovers(world: World) -> int:
     return sum(isinstance(one, SessionTakenOver) for one in world.disk.events())
 
 
-def test_a_client_that_takes_back_its_identifier_waits() -> None:
-    async def scenario() -> None:
-        async with World(takeover_delay=1.0).running() as world:
-            first = await world.connect("c")
-            second = come(world, HOSTS[1])
-            await world.go(0.1)
-            assert (first.open, second.take()) == (False, [ACCEPTED])
-            await use(world, second)
-            second.take()
-            third = come(world)
-            await world.go(0.8)
-            assert (second.open, third.take()) == (True, [])
-            await world.go(0.3)
-            assert (second.open, third.take()) == (False, [ACCEPTED])
-
-    simulate(scenario)
+@in_world(takeover_delay=1.0)
+async def test_a_client_that_takes_back_its_identifier_waits(world: World) -> None:
+    first = await world.connect("c")
+    second = come(world, HOSTS[1])
+    await world.go(0.1)
+    assert (first.open, second.take()) == (False, [ACCEPTED])
+    await use(world, second)
+    second.take()
+    third = come(world)
+    await world.go(0.8)
+    assert (second.open, third.take()) == (True, [])
+    await world.go(0.3)
+    assert (second.open, third.take()) == (False, [ACCEPTED])
 
 
-def test_a_waiting_client_does_not_take_over_a_later_connection() -> None:
+@in_world(takeover_delay=1.0)
+async def test_a_waiting_client_does_not_take_over_a_later_connection(world: World) -> None:
     """A client that gave up waiting and connected once more keeps that connection."""
-
-    async def scenario() -> None:
-        async with World(takeover_delay=1.0).running() as world:
-            await world.connect("c")
-            second = come(world, HOSTS[1])
-            await world.go(0.1)
-            await use(world, second)
-            waiting = come(world)
-            await world.go(0.2)
-            second.send(p.disconnect())
-            await world.go(0.1)
-            last = come(world)
-            await world.go(2)
-            assert (last.open, last.take()) == (True, [ACCEPTED])
-            assert (waiting.open, waiting.take()) == (False, [Connack(3, session_present=False)])
-
-    simulate(scenario)
+    await world.connect("c")
+    second = come(world, HOSTS[1])
+    await world.go(0.1)
+    await use(world, second)
+    waiting = come(world)
+    await world.go(0.2)
+    second.send(p.disconnect())
+    await world.go(0.1)
+    last = come(world)
+    await world.go(2)
+    assert (last.open, last.take()) == (True, [ACCEPTED])
+    assert (waiting.open, waiting.take()) == (False, [Connack(3, session_present=False)])
 
 
 @pytest.mark.parametrize(
     ("hosts", "used", "most"),
     [(HOSTS[:2], True, 13), (HOSTS[:2], False, 25), (HOSTS[:1], True, 25), (HOSTS[:1], False, 25)],
 )
-def test_two_clients_with_one_identifier_do_not_overload_the_broker(
-    hosts: list[str], *, used: bool, most: int
+@in_world(takeover_delay=1.0)
+async def test_two_clients_with_one_identifier_do_not_overload_the_broker(
+    world: World, hosts: list[str], *, used: bool, most: int
 ) -> None:
     """In ten seconds, each coming back as soon as it was thrown out; 13 of them may be free."""
-
-    async def scenario() -> None:
-        async with World(takeover_delay=1.0).running() as world:
-            fighters: list[SimClient | None] = [None, None]
-            for _ in range(200):
-                for at, fighter in enumerate(fighters):
-                    if fighter is None or not fighter.open:
-                        fighters[at] = come(world, hosts[at % len(hosts)])
-                    elif used and ACCEPTED in fighter.take():
-                        await use(world, fighter)
-                await asyncio.sleep(0.05)
-            assert 5 < takeovers(world) < most
-
-    simulate(scenario)
+    fighters: list[SimClient | None] = [None, None]
+    for _ in range(200):
+        for at, fighter in enumerate(fighters):
+            if fighter is None or not fighter.open:
+                fighters[at] = come(world, hosts[at % len(hosts)])
+            elif used and ACCEPTED in fighter.take():
+                await use(world, fighter)
+        await asyncio.sleep(0.05)
+    assert 5 < takeovers(world) < most
 
 
 @pytest.mark.parametrize("used", [True, False])
 @pytest.mark.parametrize("gone", [True, False])
-def test_ten_connections_in_a_row_from_one_host_are_accepted_at_once(
-    *, used: bool, gone: bool
+@in_world()
+async def test_ten_connections_in_a_row_from_one_host_are_accepted_at_once(
+    world: World, *, used: bool, gone: bool
 ) -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c")
-            for _ in range(9):
-                if gone:
-                    client.transport.stall()
-                client = come(world)
-                await world.go(0.01)
-                assert client.take()[:1] == [ACCEPTED]
-                if used:
-                    await use(world, client)
-            assert client.open
-            assert takeovers(world) == 9
-
-    simulate(scenario)
+    client = await world.connect("c")
+    for _ in range(9):
+        if gone:
+            client.transport.stall()
+        client = come(world)
+        await world.go(0.01)
+        assert client.take()[:1] == [ACCEPTED]
+        if used:
+            await use(world, client)
+    assert client.open
+    assert takeovers(world) == 9
 
 
 @pytest.mark.parametrize("hosts", [HOSTS[:10], HOSTS[:2] * 5])
-def test_ten_connections_in_a_row_from_changing_hosts_are_accepted_at_once(
+@in_world()
+async def test_ten_connections_in_a_row_from_changing_hosts_are_accepted_at_once(
+    world: World,
     hosts: list[str],
 ) -> None:
     """Each before is silent: its network is gone."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.connect("c")
-            for host in hosts[1:]:
-                client = come(world, host)
-                await world.go(0.01)
-                assert client.take() == [ACCEPTED]
-
-    simulate(scenario)
+    await world.connect("c")
+    for host in hosts[1:]:
+        client = come(world, host)
+        await world.go(0.01)
+        assert client.take() == [ACCEPTED]
 
 
-def test_an_active_client_that_changes_hosts_is_accepted_at_once() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.connect("c")
-            for host in HOSTS[1:10]:
-                client = come(world, host)
-                await world.go(0.01)
-                assert client.take() == [ACCEPTED]
-                await use(world, client)
-
-    simulate(scenario)
+@in_world()
+async def test_an_active_client_that_changes_hosts_is_accepted_at_once(world: World) -> None:
+    await world.connect("c")
+    for host in HOSTS[1:10]:
+        client = come(world, host)
+        await world.go(0.01)
+        assert client.take() == [ACCEPTED]
+        await use(world, client)
 
 
-def test_a_client_that_reconnects_every_second_is_never_held_back() -> None:
+@in_world()
+async def test_a_client_that_reconnects_every_second_is_never_held_back(world: World) -> None:
     """Neither for taking over nor, by default, for flapping."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.connect("c")
-            for _ in range(600):
-                client = come(world)
-                await world.go(1)
-                assert client.take() == [ACCEPTED]
-            assert world.broker.node.limits.refused.counts == {}
-
-    simulate(scenario)
+    await world.connect("c")
+    for _ in range(600):
+        client = come(world)
+        await world.go(1)
+        assert client.take() == [ACCEPTED]
+    assert world.broker.node.limits.refused.counts == {}
 
 
 def test_flapping_leaves_a_hundred_connections_in_a_row_alone() -> None:

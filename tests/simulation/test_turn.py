@@ -1,11 +1,10 @@
 """The packets of many clients in one turn of the event loop are decided as columns, in one pass."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import orjson
 import pytest
@@ -16,15 +15,11 @@ from harness.packets import Puback, Publish
 from actors.connection.connection import Connection
 from actors.fast_path.fast_path import FastPath, is_bulk
 from actors.kernel.kernel import Kernel
+from actors.session.session_messages import Publication
 from eventstore.format.records import HEADER_FROM
 from projections.state.digests import session_digest
 from simulation.jetstream import SimNats
-from simulation.world import SimClient, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.session.session_messages import Publication
+from simulation.world import SimClient, World, in_world, simulate
 
 SETTLED = 3.0
 
@@ -57,80 +52,75 @@ async def connected(
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_packets_of_many_clients_are_one_event_of_each_kind(qos: int) -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            publishers, subscribers = await connected(world, 20, qos)
-            before = len(written(world))
-            for at, client in enumerate(publishers):
-                client.send(p.publish(f"t/{at}", b"%d" % at, qos, 5))
-            await world.go(1)
-            if qos == 2:
-                for client in publishers:
-                    assert client.take() == [p.Pubrec(5)]
-                    client.send(p.pubrel(5))
-                await world.go(1)
-            answer = p.Puback(5) if qos == 1 else p.Pubcomp(5)
-            assert all(client.take() == [answer] for client in publishers)
-            for at, client in enumerate(subscribers):
-                (got,) = client.take()
-                assert isinstance(got, Publish)
-                assert (got.topic, got.payload, got.qos) == (f"t/{at}", b"%d" % at, qos)
-                if qos == 1:
-                    client.send(p.puback(got.packet_id or 0))
-                else:
-                    client.send(p.pubrec(got.packet_id or 0))
-            await world.go(1)
-            if qos == 2:
-                for client in subscribers:
-                    (released,) = client.take()
-                    assert isinstance(released, p.Pubrel)
-                    client.send(p.pubcomp(released.packet_id))
-                await world.go(1)
-            kinds = {1: ["TurnPublished", "TurnDelivered", "TurnAcked"]}.get(
-                qos, ["TurnPublished", "TurnReleased", "TurnDelivered", "TurnAcked", "TurnAcked"]
-            )
-            assert written(world)[before:] == kinds
-            for at in range(20):
-                assert not world.broker.node.state.sessions[f"s{at}"].inflight
-
-    simulate(scenario)
+@in_world()
+async def test_packets_of_many_clients_are_one_event_of_each_kind(world: World, qos: int) -> None:
+    publishers, subscribers = await connected(world, 20, qos)
+    before = len(written(world))
+    for at, client in enumerate(publishers):
+        client.send(p.publish(f"t/{at}", b"%d" % at, qos, 5))
+    await world.go(1)
+    if qos == 2:
+        for client in publishers:
+            assert client.take() == [p.Pubrec(5)]
+            client.send(p.pubrel(5))
+        await world.go(1)
+    answer = p.Puback(5) if qos == 1 else p.Pubcomp(5)
+    assert all(client.take() == [answer] for client in publishers)
+    for at, client in enumerate(subscribers):
+        (got,) = client.take()
+        assert isinstance(got, Publish)
+        assert (got.topic, got.payload, got.qos) == (f"t/{at}", b"%d" % at, qos)
+        if qos == 1:
+            client.send(p.puback(got.packet_id or 0))
+        else:
+            client.send(p.pubrec(got.packet_id or 0))
+    await world.go(1)
+    if qos == 2:
+        for client in subscribers:
+            (released,) = client.take()
+            assert isinstance(released, p.Pubrel)
+            client.send(p.pubcomp(released.packet_id))
+        await world.go(1)
+    kinds = {1: ["TurnPublished", "TurnDelivered", "TurnAcked"]}.get(
+        qos, ["TurnPublished", "TurnReleased", "TurnDelivered", "TurnAcked", "TurnAcked"]
+    )
+    assert written(world)[before:] == kinds
+    for at in range(20):
+        assert not world.broker.node.state.sessions[f"s{at}"].inflight
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_message_to_many_receivers_is_delivered_in_steps_and_in_order(qos: int) -> None:
+@in_world()
+async def test_a_message_to_many_receivers_is_delivered_in_steps_and_in_order(
+    world: World, qos: int
+) -> None:
     """What the client sent behind it does not overtake it, whichever way it takes."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            names = [f"s{at}" for at in range(60)]
-            receivers = [await world.connect(name, filters=[("t", 2)]) for name in names]
-            publisher = await world.connect("p")
-            publisher.send(p.publish("t", b"first", 0))
-            await world.go(SETTLED)
-            for client in (publisher, *receivers):
-                client.take()
-            fast_path = world.broker.fast_path
-            fast_path.delivered_at_once = fast_path.fan_out.step = 7
-            world.broker.kernel.turn_slice = 0.0
-            handled = fast_path.fan_out.handled
-            publisher.send(
-                p.publish("t", b"1", qos, 1 if qos else None),
-                p.publish("t", b"2", qos, 2 if qos else None, retain=True),  # by the actors
-                p.publish("t", b"3", qos, 3 if qos else None),
-            )
-            if qos == 2:
-                await world.go(1)
-                publisher.send(*(p.pubrel(pid) for pid in (1, 2, 3)))
-            await world.go(1)
-            if qos != 2:
-                assert fast_path.fan_out.handled - handled >= len(names) // 7
-            for client in receivers:
-                got = [one for one in client.take() if isinstance(one, Publish)]
-                assert [one.payload for one in got] == [b"1", b"2", b"3"]
-                assert all(one.qos == qos for one in got)
-
-    simulate(scenario)
+    names = [f"s{at}" for at in range(60)]
+    receivers = [await world.connect(name, filters=[("t", 2)]) for name in names]
+    publisher = await world.connect("p")
+    publisher.send(p.publish("t", b"first", 0))
+    await world.go(SETTLED)
+    for client in (publisher, *receivers):
+        client.take()
+    fast_path = world.broker.fast_path
+    fast_path.delivered_at_once = fast_path.fan_out.step = 7
+    world.broker.kernel.turn_slice = 0.0
+    handled = fast_path.fan_out.handled
+    publisher.send(
+        p.publish("t", b"1", qos, 1 if qos else None),
+        p.publish("t", b"2", qos, 2 if qos else None, retain=True),  # by the actors
+        p.publish("t", b"3", qos, 3 if qos else None),
+    )
+    if qos == 2:
+        await world.go(1)
+        publisher.send(*(p.pubrel(pid) for pid in (1, 2, 3)))
+    await world.go(1)
+    if qos != 2:
+        assert fast_path.fan_out.handled - handled >= len(names) // 7
+    for client in receivers:
+        got = [one for one in client.take() if isinstance(one, Publish)]
+        assert [one.payload for one in got] == [b"1", b"2", b"3"]
+        assert all(one.qos == qos for one in got)
 
 
 def test_input_behind_a_message_to_many_receivers_is_handled_before_the_end() -> None:
@@ -182,30 +172,26 @@ def test_input_behind_a_message_to_many_receivers_is_handled_before_the_end() ->
     simulate(scenario)
 
 
-def test_properties_that_differ_in_each_message() -> None:
+@in_world()
+async def test_properties_that_differ_in_each_message(world: World) -> None:
     """They are read with all packets of the turn; wrong ones close the connection of one client."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            publishers, subscribers = await connected(world, 6, 1, lambda: True)
-            before = len(written(world))
-            for at, client in enumerate(publishers):
-                properties: Any = [(p5.USER_PROPERTY, ("number", str(at)))]
-                if at == 5:
-                    properties = b"\x01\x02"  # a Payload Format Indicator of 2
-                packet = p5.publish(f"t/{at}", b"x", 1, 5, properties=properties)
-                client.transport.arrived.append(packet)  # ``send`` adds a block of properties
-                client.transport.deliver()
-            await world.go(1)
-            assert written(world)[before:][:2] == ["TurnPublished", "TurnDelivered"]
-            for at, client in enumerate(publishers):
-                assert client.open == (at < 5)
-            for at, client in enumerate(subscribers):
-                assert [one.payload for one in client.take() if isinstance(one, Publish)] == (
-                    [b"x"] if at < 5 else []
-                )
-
-    simulate(scenario)
+    publishers, subscribers = await connected(world, 6, 1, lambda: True)
+    before = len(written(world))
+    for at, client in enumerate(publishers):
+        properties: Any = [(p5.USER_PROPERTY, ("number", str(at)))]
+        if at == 5:
+            properties = b"\x01\x02"  # a Payload Format Indicator of 2
+        packet = p5.publish(f"t/{at}", b"x", 1, 5, properties=properties)
+        client.transport.arrived.append(packet)  # ``send`` adds a block of properties
+        client.transport.deliver()
+    await world.go(1)
+    assert written(world)[before:][:2] == ["TurnPublished", "TurnDelivered"]
+    for at, client in enumerate(publishers):
+        assert client.open == (at < 5)
+    for at, client in enumerate(subscribers):
+        assert [one.payload for one in client.take() if isinstance(one, Publish)] == (
+            [b"x"] if at < 5 else []
+        )
 
 
 def test_receivers_with_long_names_do_not_make_an_event_too_large(
@@ -231,21 +217,18 @@ def test_receivers_with_long_names_do_not_make_an_event_too_large(
     simulate(scenario)
 
 
-def test_messages_of_qos_0_leave_at_once() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            publishers, subscribers = await connected(world, 5, 1)
-            world.log.hold()
-            for at, client in enumerate(publishers):
-                client.send(p.publish(f"t/{at}", b"now"))
-            await world.calm()
-            for client in subscribers:
-                (got,) = client.take()
-                assert isinstance(got, Publish)
-                assert (got.payload, got.qos) == (b"now", 0)
-            world.log.release()
-
-    simulate(scenario)
+@in_world()
+async def test_messages_of_qos_0_leave_at_once(world: World) -> None:
+    publishers, subscribers = await connected(world, 5, 1)
+    world.log.hold()
+    for at, client in enumerate(publishers):
+        client.send(p.publish(f"t/{at}", b"now"))
+    await world.calm()
+    for client in subscribers:
+        (got,) = client.take()
+        assert isinstance(got, Publish)
+        assert (got.payload, got.qos) == (b"now", 0)
+    world.log.release()
 
 
 def one_by_one(kernel: Kernel) -> None:
@@ -489,59 +472,51 @@ def test_many_packets_on_few_topics_are_bulk(packets: list[bytes], *, bulk: bool
     assert is_bulk(b"".join(packets)) is bulk
 
 
-def test_two_reads_of_a_pass_have_one_receive_window() -> None:
+@in_world(receive_maximum=4)
+async def test_two_reads_of_a_pass_have_one_receive_window(world: World) -> None:
     """[MQTT-3.3.4-9]: neither read alone holds more than the client may send, both do."""
-
-    async def scenario() -> None:
-        async with World(receive_maximum=4).running() as world:
-            client = await world.connect("c", mqtt5=True)
-            client.send(p5.publish("t", b"first", 0))
-            await world.go(SETTLED)
-            client.take()
-            (connection,) = world.broker.admission.connections
-            for first in (1, 4):
-                pids = range(first, first + 3)
-                connection.data_received(b"".join(p5.publish("t", b"", 1, pid) for pid in pids))
-            await world.go(1)
-            assert world.broker.node.limits.refused.counts["receive_maximum"] == 1
-            assert not client.open
-
-    simulate(scenario)
+    client = await world.connect("c", mqtt5=True)
+    client.send(p5.publish("t", b"first", 0))
+    await world.go(SETTLED)
+    client.take()
+    (connection,) = world.broker.admission.connections
+    for first in (1, 4):
+        pids = range(first, first + 3)
+        connection.data_received(b"".join(p5.publish("t", b"", 1, pid) for pid in pids))
+    await world.go(1)
+    assert world.broker.node.limits.refused.counts["receive_maximum"] == 1
+    assert not client.open
 
 
-def test_reads_of_one_client_keep_their_order_when_a_turn_is_split() -> None:
+@in_world()
+async def test_reads_of_one_client_keep_their_order_when_a_turn_is_split(world: World) -> None:
     """The first read needs its actor from the second packet on; the other one could be passed."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            receivers = [await world.connect(f"r{at}", filters=[("t", 1)]) for at in range(300)]
-            sender = await world.connect("sender")
-            other = await world.connect("other")
-            for client in (sender, other):
-                client.send(p.publish("t", b"first", 0))
-            await world.go(3)
-            for client in receivers:
-                client.take()
-            kernel = world.broker.kernel
-            kernel.turn_slice, fast_path = 0.0, world.broker.fast_path
-            fast_path.fan_out.step = 7
-            session = world.broker.sessions.find_session("sender")
-            assert session is not None
-            connection = session.connection
-            assert isinstance(connection, Connection)
-            other.send(p.publish("t", b"x", 1, 9))
-            for _ in range(10_000):
-                if kernel.between:
-                    break
-                await asyncio.sleep(0)
-            assert kernel.between
-            first = p.publish("t", b"1", 1, 1) + p.publish("t", b"2", 1, 2, retain=True)
-            connection.data_received(first)
-            connection.data_received(p.publish("t", b"3", 1, 3))
-            await world.go(3)
-            for client in receivers:
-                got = [one.payload for one in client.take() if isinstance(one, Publish)]
-                assert got == [b"x", b"1", b"2", b"3"]
-            assert [one.packet_id for one in sender.take() if isinstance(one, Puback)] == [1, 2, 3]
-
-    simulate(scenario)
+    receivers = [await world.connect(f"r{at}", filters=[("t", 1)]) for at in range(300)]
+    sender = await world.connect("sender")
+    other = await world.connect("other")
+    for client in (sender, other):
+        client.send(p.publish("t", b"first", 0))
+    await world.go(3)
+    for client in receivers:
+        client.take()
+    kernel = world.broker.kernel
+    kernel.turn_slice, fast_path = 0.0, world.broker.fast_path
+    fast_path.fan_out.step = 7
+    session = world.broker.sessions.find_session("sender")
+    assert session is not None
+    connection = session.connection
+    assert isinstance(connection, Connection)
+    other.send(p.publish("t", b"x", 1, 9))
+    for _ in range(10_000):
+        if kernel.between:
+            break
+        await asyncio.sleep(0)
+    assert kernel.between
+    first = p.publish("t", b"1", 1, 1) + p.publish("t", b"2", 1, 2, retain=True)
+    connection.data_received(first)
+    connection.data_received(p.publish("t", b"3", 1, 3))
+    await world.go(3)
+    for client in receivers:
+        got = [one.payload for one in client.take() if isinstance(one, Publish)]
+        assert got == [b"x", b"1", b"2", b"3"]
+    assert [one.packet_id for one in sender.take() if isinstance(one, Puback)] == [1, 2, 3]

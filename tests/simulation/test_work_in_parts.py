@@ -1,10 +1,9 @@
 """Long work for one client is done in parts, between which other clients are served."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from harness import packets as p
@@ -18,31 +17,25 @@ from actors.session.session_messages import NEXT_TURN, Packets, Passivate
 from actors.session.subscription_handler import SubscriptionRate
 from eventstore.format.events import SessionClosed, Subscribed
 from protocol.mqtt.packets import Publishes, Subscribe
-from simulation.world import SimClient, World, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from simulation.world import SimClient, World, in_world, simulate
 
 MANY = [(f"many/{number}", 1) for number in range(1000)]
 SOME = MANY[:500]
 """So few that a session with them is frozen."""
 
 
-def test_a_large_subscribe_is_granted_in_parts_and_answered_once() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c")
-            parts = world.broker.kernel.parts
-            client.send(p.subscribe(7, *MANY))
-            await world.go(0.5)
-            (answer,) = client.take()
-            assert isinstance(answer, p.Suback)
-            assert list(answer.codes) == [1] * len(MANY)
-            granted = [one for one in world.disk.events() if isinstance(one, Subscribed)]
-            assert len(granted) == -(-len(MANY) // subscription_handler._FILTERS_AT_ONCE)
-            assert world.broker.kernel.parts - parts >= len(granted) - 1
-
-    simulate(scenario)
+@in_world()
+async def test_a_large_subscribe_is_granted_in_parts_and_answered_once(world: World) -> None:
+    client = await world.connect("c")
+    parts = world.broker.kernel.parts
+    client.send(p.subscribe(7, *MANY))
+    await world.go(0.5)
+    (answer,) = client.take()
+    assert isinstance(answer, p.Suback)
+    assert list(answer.codes) == [1] * len(MANY)
+    granted = [one for one in world.disk.events() if isinstance(one, Subscribed)]
+    assert len(granted) == -(-len(MANY) // subscription_handler._FILTERS_AT_ONCE)
+    assert world.broker.kernel.parts - parts >= len(granted) - 1
 
 
 def test_long_filters_are_granted_and_removed_a_few_at_a_time() -> None:
@@ -85,129 +78,113 @@ def test_others_come_between_the_parts_of_one_client(monkeypatch: pytest.MonkeyP
     simulate(scenario)
 
 
-def test_packets_after_a_large_subscribe_wait_for_it() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c")
-            client.send(
-                p.subscribe(7, *MANY),
-                p.publish("many/999", b"x", 1, 1),
-                p.pingreq(),
-                p.unsubscribe(8, "many/999"),
-            )
-            await world.go(1)
-            taken = client.take()
-            kinds = [type(one) for one in taken if not isinstance(one, p.Publish)]
-            assert kinds == [p.Suback, p.Puback, p.Pingresp, p.Unsuback]
-            assert sum(isinstance(one, p.Publish) for one in taken) == 1
-            assert not world.broker.sessions.find_session("c").connection.paused  # type: ignore[union-attr]
-
-    simulate(scenario)
+@in_world()
+async def test_packets_after_a_large_subscribe_wait_for_it(world: World) -> None:
+    client = await world.connect("c")
+    client.send(
+        p.subscribe(7, *MANY),
+        p.publish("many/999", b"x", 1, 1),
+        p.pingreq(),
+        p.unsubscribe(8, "many/999"),
+    )
+    await world.go(1)
+    taken = client.take()
+    kinds = [type(one) for one in taken if not isinstance(one, p.Publish)]
+    assert kinds == [p.Suback, p.Puback, p.Pingresp, p.Unsuback]
+    assert sum(isinstance(one, p.Publish) for one in taken) == 1
+    assert not world.broker.sessions.find_session("c").connection.paused  # type: ignore[union-attr]
 
 
-def test_a_client_that_leaves_meanwhile_stops_the_work() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c", clean=True)
-            client.send(p.subscribe(7, *[(f"f/{n}", 0) for n in range(20_000)]))
-            await world.calm()
-            client.drop()
-            await world.go(2)
-            assert world.broker.node.router.subscriptions == 0
-            assert "c" not in world.broker.node.state.sessions
-
-    simulate(scenario)
+@in_world()
+async def test_a_client_that_leaves_meanwhile_stops_the_work(world: World) -> None:
+    client = await world.connect("c", clean=True)
+    client.send(p.subscribe(7, *[(f"f/{n}", 0) for n in range(20_000)]))
+    await world.calm()
+    client.drop()
+    await world.go(2)
+    assert world.broker.node.router.subscriptions == 0
+    assert "c" not in world.broker.node.state.sessions
 
 
 @pytest.mark.parametrize("ends", [p.disconnect(), b""])
-def test_a_client_that_leaves_at_once_leaves_little_work_behind(ends: bytes) -> None:
+@in_world()
+async def test_a_client_that_leaves_at_once_leaves_little_work_behind(
+    world: World, ends: bytes
+) -> None:
     """Its first request is carried out: it was connected when it subscribed [MQTT-3.8.4-1]."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            node = world.broker.node
-            for number, many in enumerate((100, 20_000)):
-                client = await world.connect(f"c{number}")
-                client.send(p.subscribe(7, *[(f"f{number}/{n}", 0) for n in range(many)]), ends)
-                client.drop()
-                await world.go(20)
-            assert 100 + 1024 <= node.router.subscriptions < 100 + 2048
-
-    simulate(scenario)
+    node = world.broker.node
+    for number, many in enumerate((100, 20_000)):
+        client = await world.connect(f"c{number}")
+        client.send(p.subscribe(7, *[(f"f{number}/{n}", 0) for n in range(many)]), ends)
+        client.drop()
+        await world.go(20)
+    assert 100 + 1024 <= node.router.subscriptions < 100 + 2048
 
 
-def test_a_session_with_many_subscriptions_is_resumed_and_ends() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c", filters=SOME)
-            client.drop()
-            await world.go(5)
-            assert world.broker.sessions.find_session("c") is None
-            assert world.broker.node.state.sessions.frozen("c") is not None
-            writer = await world.connect("w")
-            writer.send(p.publish("many/5", b"away", 1, 1))
-            await world.go(1)
-            client = await world.connect("c", present=True)
-            await world.go(0.5)
-            found = [one.payload for one in client.take() if isinstance(one, p.Publish)]
-            assert found == [b"away"]
-            assert world.broker.node.router.subscriptions == len(SOME)
-            again = await world.connect("c", clean=True, present=False)
-            await world.go(1)
-            assert world.broker.node.router.subscriptions == 0
-            again.send(p.subscribe(1, ("many/5", 1)))
-            await world.go(0.1)
-            writer.send(p.publish("many/5", b"there", 1, 2))
-            await world.go(0.5)
-            assert [one.payload for one in again.take() if isinstance(one, p.Publish)] == [b"there"]
-
-    simulate(scenario)
+@in_world()
+async def test_a_session_with_many_subscriptions_is_resumed_and_ends(world: World) -> None:
+    client = await world.connect("c", filters=SOME)
+    client.drop()
+    await world.go(5)
+    assert world.broker.sessions.find_session("c") is None
+    assert world.broker.node.state.sessions.frozen("c") is not None
+    writer = await world.connect("w")
+    writer.send(p.publish("many/5", b"away", 1, 1))
+    await world.go(1)
+    client = await world.connect("c", present=True)
+    await world.go(0.5)
+    found = [one.payload for one in client.take() if isinstance(one, p.Publish)]
+    assert found == [b"away"]
+    assert world.broker.node.router.subscriptions == len(SOME)
+    again = await world.connect("c", clean=True, present=False)
+    await world.go(1)
+    assert world.broker.node.router.subscriptions == 0
+    again.send(p.subscribe(1, ("many/5", 1)))
+    await world.go(0.1)
+    writer.send(p.publish("many/5", b"there", 1, 2))
+    await world.go(0.5)
+    assert [one.payload for one in again.take() if isinstance(one, p.Publish)] == [b"there"]
 
 
-def test_a_session_with_very_many_subscriptions_is_not_frozen_nor_after_a_start() -> None:
+@in_world()
+async def test_a_session_with_very_many_subscriptions_is_not_frozen_nor_after_a_start(
+    world: World,
+) -> None:
     """Thawing it would restore all of them in one turn."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c", filters=MANY)
-            client.drop()
-            await world.go(5)
-            for _ in range(2):
-                assert world.broker.node.state.sessions.frozen("c") is None
-                assert world.broker.node.router.has("c", "many/5")
-                await world.restart()
-                await world.go(5)
-            writer = await world.connect("w")
-            writer.send(p.publish("many/5", b"away", 1, 1))
-            await world.go(1)
-            client = await world.connect("c", present=True)
-            await world.go(0.5)
-            found = [one.payload for one in client.take() if isinstance(one, p.Publish)]
-            assert found == [b"away"]
-
-    simulate(scenario)
+    client = await world.connect("c", filters=MANY)
+    client.drop()
+    await world.go(5)
+    for _ in range(2):
+        assert world.broker.node.state.sessions.frozen("c") is None
+        assert world.broker.node.router.has("c", "many/5")
+        await world.restart()
+        await world.go(5)
+    writer = await world.connect("w")
+    writer.send(p.publish("many/5", b"away", 1, 1))
+    await world.go(1)
+    client = await world.connect("c", present=True)
+    await world.go(0.5)
+    found = [one.payload for one in client.take() if isinstance(one, p.Publish)]
+    assert found == [b"away"]
 
 
-def test_many_retained_messages_are_replayed_in_order_of_age() -> None:
-    async def scenario() -> None:
-        async with World(max_ack_pending=100_000).running() as world:
-            writer = await world.connect("w")
-            count = 2 * subscription_handler._RETAINED_AT_ONCE + 7
-            for first in range(0, count, 500):
-                writer.send(
-                    *(
-                        p.publish(f"r/{n % 7}/{n}", b"%d" % n, 1, n % 500 + 1, retain=True)
-                        for n in range(first, min(first + 500, count))
-                    )
-                )
-                await world.go(0.2)
-            reader = await world.connect("r", filters=[("r/#", 1)])
-            await world.go(2)
-            taken = [one for one in reader.take() if isinstance(one, p.Publish)]
-            assert [one.payload for one in taken] == [b"%d" % n for n in range(count)]
-            assert all(one.retain for one in taken)
-
-    simulate(scenario)
+@in_world(max_ack_pending=100_000)
+async def test_many_retained_messages_are_replayed_in_order_of_age(world: World) -> None:
+    writer = await world.connect("w")
+    count = 2 * subscription_handler._RETAINED_AT_ONCE + 7
+    for first in range(0, count, 500):
+        writer.send(
+            *(
+                p.publish(f"r/{n % 7}/{n}", b"%d" % n, 1, n % 500 + 1, retain=True)
+                for n in range(first, min(first + 500, count))
+            )
+        )
+        await world.go(0.2)
+    reader = await world.connect("r", filters=[("r/#", 1)])
+    await world.go(2)
+    taken = [one for one in reader.take() if isinstance(one, p.Publish)]
+    assert [one.payload for one in taken] == [b"%d" % n for n in range(count)]
+    assert all(one.retain for one in taken)
 
 
 class Behind(LoopActor):
@@ -218,48 +195,44 @@ class Behind(LoopActor):
 
 
 @pytest.mark.parametrize("turn_slice", [0.0, 3600.0])
-def test_nothing_is_published_while_many_retained_messages_are_replayed(turn_slice: float) -> None:
+@in_world(max_ack_pending=100_000)
+async def test_nothing_is_published_while_many_retained_messages_are_replayed(
+    world: World, turn_slice: float
+) -> None:
     """What is published in the same turn, although the turn is split, comes after them."""
-
-    async def scenario() -> None:
-        async with World(max_ack_pending=100_000).running() as world:
-            writer = await world.connect("w")
-            reader = await world.connect("r")
-            count = subscription_handler._RETAINED_AT_ONCE + 7
-            for first in range(0, count, 500):
-                numbers = range(first, min(first + 500, count))
-                writer.send(
-                    *(p.publish(f"r/{n}", b"old", 1, n - first + 1, retain=True) for n in numbers)
-                )
-                await world.go(0.2)
-            await world.go(3)
-            reader.take()
-            kernel, sessions = world.broker.kernel, world.broker.sessions
-            kernel.turn_slice = turn_slice
-            reading, writing = sessions.find_session("r"), sessions.find_session("w")
-            assert reading is not None
-            assert writing is not None
-            assert reading.connection is not None
-            assert writing.connection is not None
-            news = Publishes(1, retain=True)
-            news.topics += [b"r/5", b"r/new", b"r/%d" % (count - 1)]
-            news.packet_ids += [1, 2, 3]
-            news.payloads.extend([b"new"] * 3)
-            behind = Behind()
-            kernel.spawn(behind)
-            splits = kernel.splits
-            kernel.tell(reading, Packets(reading.connection, [Subscribe(9, [("r/#", 1)])]))
-            # The grant is a part of longer work: this becomes the next part of the same turn.
-            kernel.tell(behind, (writing, Packets(writing.connection, [news])))
-            await world.go(1)
-            assert bool(turn_slice) or kernel.splits > splits
-            taken = [one for one in reader.take() if isinstance(one, p.Publish)]
-            assert [(one.payload, one.retain) for one in taken] == [
-                *[(b"old", True)] * count,
-                *[(b"new", False)] * 3,
-            ]
-
-    simulate(scenario)
+    writer = await world.connect("w")
+    reader = await world.connect("r")
+    count = subscription_handler._RETAINED_AT_ONCE + 7
+    for first in range(0, count, 500):
+        numbers = range(first, min(first + 500, count))
+        writer.send(*(p.publish(f"r/{n}", b"old", 1, n - first + 1, retain=True) for n in numbers))
+        await world.go(0.2)
+    await world.go(3)
+    reader.take()
+    kernel, sessions = world.broker.kernel, world.broker.sessions
+    kernel.turn_slice = turn_slice
+    reading, writing = sessions.find_session("r"), sessions.find_session("w")
+    assert reading is not None
+    assert writing is not None
+    assert reading.connection is not None
+    assert writing.connection is not None
+    news = Publishes(1, retain=True)
+    news.topics += [b"r/5", b"r/new", b"r/%d" % (count - 1)]
+    news.packet_ids += [1, 2, 3]
+    news.payloads.extend([b"new"] * 3)
+    behind = Behind()
+    kernel.spawn(behind)
+    splits = kernel.splits
+    kernel.tell(reading, Packets(reading.connection, [Subscribe(9, [("r/#", 1)])]))
+    # The grant is a part of longer work: this becomes the next part of the same turn.
+    kernel.tell(behind, (writing, Packets(writing.connection, [news])))
+    await world.go(1)
+    assert bool(turn_slice) or kernel.splits > splits
+    taken = [one for one in reader.take() if isinstance(one, p.Publish)]
+    assert [(one.payload, one.retain) for one in taken] == [
+        *[(b"old", True)] * count,
+        *[(b"new", False)] * 3,
+    ]
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -318,82 +291,73 @@ def test_a_burst_waits_for_another_turn_while_a_turn_has_many_deliveries(
     simulate(scenario)
 
 
-def test_a_client_that_sends_much_comes_behind_others_until_it_sends_less() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c")
-            await world.go(5)  # it counts as new no longer
-            connection = world.broker.sessions.find_session("c").connection  # type: ignore[union-attr]
-            assert connection is not None
-            client.send(p.publish("t", b"x"))
-            await world.go(1)
-            assert not connection.load.heavy
-            for _ in range(300):
-                client.send(*[p.publish("t", b"x")] * 5)
-                await world.go(0.001)
-            assert connection.load.heavy
-            parts = world.broker.kernel.parts
-            client.send(p.publish("t", b"x"))
-            await world.go(0.01)
-            assert world.broker.kernel.parts > parts
-            await world.go(10)
-            client.send(p.publish("t", b"x"))
-            await world.go(1)
-            assert not connection.load.heavy
+@in_world()
+async def test_a_client_that_sends_much_comes_behind_others_until_it_sends_less(
+    world: World,
+) -> None:
+    client = await world.connect("c")
+    await world.go(5)  # it counts as new no longer
+    connection = world.broker.sessions.find_session("c").connection  # type: ignore[union-attr]
+    assert connection is not None
+    client.send(p.publish("t", b"x"))
+    await world.go(1)
+    assert not connection.load.heavy
+    for _ in range(300):
+        client.send(*[p.publish("t", b"x")] * 5)
+        await world.go(0.001)
+    assert connection.load.heavy
+    parts = world.broker.kernel.parts
+    client.send(p.publish("t", b"x"))
+    await world.go(0.01)
+    assert world.broker.kernel.parts > parts
+    await world.go(10)
+    client.send(p.publish("t", b"x"))
+    await world.go(1)
+    assert not connection.load.heavy
 
-    simulate(scenario)
 
-
-def test_a_client_that_sends_much_from_the_beginning_is_soon_no_light_one() -> None:
+@in_world()
+async def test_a_client_that_sends_much_from_the_beginning_is_soon_no_light_one(
+    world: World,
+) -> None:
     """It used to count as light again for the first 0.1 s after its first second."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.go(100)
-            client = await world.connect("c")
-            for _ in range(120):
-                client.send(*[p.publish("t", b"x")] * 15)
-                await world.go(0.01)
-            connection = world.broker.sessions.find_session("c").connection  # type: ignore[union-attr]
-            assert connection is not None
-            assert connection.load.heavy
-            assert world.broker.kernel.light_at < 100.5
-
-    simulate(scenario)
+    await world.go(100)
+    client = await world.connect("c")
+    for _ in range(120):
+        client.send(*[p.publish("t", b"x")] * 15)
+        await world.go(0.01)
+    connection = world.broker.sessions.find_session("c").connection  # type: ignore[union-attr]
+    assert connection is not None
+    assert connection.load.heavy
+    assert world.broker.kernel.light_at < 100.5
 
 
-def test_a_client_that_begins_to_send_much_is_heavy_at_once() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c")
-            await world.go(5)  # it counts as new no longer
-            connection = world.broker.sessions.find_session("c").connection  # type: ignore[union-attr]
-            assert connection is not None
-            client.send(p.publish("t", b"x"))
-            await world.go(0.15)
-            for _ in range(12):
-                client.send(*[p.publish("t", b"x")] * 20)
-                await world.go(0.001)
-            assert connection.load.heavy
-
-    simulate(scenario)
+@in_world()
+async def test_a_client_that_begins_to_send_much_is_heavy_at_once(world: World) -> None:
+    client = await world.connect("c")
+    await world.go(5)  # it counts as new no longer
+    connection = world.broker.sessions.find_session("c").connection  # type: ignore[union-attr]
+    assert connection is not None
+    client.send(p.publish("t", b"x"))
+    await world.go(0.15)
+    for _ in range(12):
+        client.send(*[p.publish("t", b"x")] * 20)
+        await world.go(0.001)
+    assert connection.load.heavy
 
 
-def test_clients_that_only_acknowledge_or_ping_shorten_no_parts() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c")
-            await world.go(5)  # it counts as new no longer
-            kernel = world.broker.kernel
-            for packet in (p.puback(7), p.pubrec(7), p.pubcomp(7), p.pingreq()):
-                client.send(packet)
-                await world.go(0.01)
-                assert not kernel.shared
-            client.send(p.publish("t", b"x"))
-            await world.go(0.01)
-            assert kernel.shared
-
-    simulate(scenario)
+@in_world()
+async def test_clients_that_only_acknowledge_or_ping_shorten_no_parts(world: World) -> None:
+    client = await world.connect("c")
+    await world.go(5)  # it counts as new no longer
+    kernel = world.broker.kernel
+    for packet in (p.puback(7), p.pubrec(7), p.pubcomp(7), p.pingreq()):
+        client.send(packet)
+        await world.go(0.01)
+        assert not kernel.shared
+    client.send(p.publish("t", b"x"))
+    await world.go(0.01)
+    assert kernel.shared
 
 
 @pytest.mark.plain
@@ -457,26 +421,22 @@ def test_one_address_with_many_sessions_leaves_wildcard_patterns_to_others() -> 
     simulate(scenario)
 
 
-def test_many_retained_messages_are_replayed_in_several_batches() -> None:
+@in_world()
+async def test_many_retained_messages_are_replayed_in_several_batches(world: World) -> None:
     """They were one batch: 20,000 took 32 ms of processor time in one turn."""
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            publisher = await world.connect("p")
-            for first in range(0, 3000, 500):
-                topics = [f"r/{number}" for number in range(first, first + 500)]
-                publisher.send(b"".join(p.publish(topic, b"x", retain=True) for topic in topics))
-                await world.go(2)
-            client = await world.connect("c")
-            client.send(p.subscribe(1, ("r/#", 0)))
-            await world.go(5)
-            got = [one.topic for one in client.take() if isinstance(one, p.Publish)]
-            assert sorted(got) == sorted(f"r/{number}" for number in range(3000))
-            (found,) = world.broker.node.router.subscribers("c")
-            assert found.actor is not None
-            assert found.actor.handled == 3
-
-    simulate(scenario)
+    publisher = await world.connect("p")
+    for first in range(0, 3000, 500):
+        topics = [f"r/{number}" for number in range(first, first + 500)]
+        publisher.send(b"".join(p.publish(topic, b"x", retain=True) for topic in topics))
+        await world.go(2)
+    client = await world.connect("c")
+    client.send(p.subscribe(1, ("r/#", 0)))
+    await world.go(5)
+    got = [one.topic for one in client.take() if isinstance(one, p.Publish)]
+    assert sorted(got) == sorted(f"r/{number}" for number in range(3000))
+    (found,) = world.broker.node.router.subscribers("c")
+    assert found.actor is not None
+    assert found.actor.handled == 3
 
 
 def test_subscriptions_of_all_sessions_have_a_limit_and_no_owner_takes_all() -> None:
@@ -575,20 +535,17 @@ def test_changes_are_counted_against_a_rate() -> None:
     assert changes.add(10_000, 100.0, 0.0, 100) == 0
 
 
-def test_a_deferred_message_may_end_its_session() -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c", clean=True)
-            session = world.broker.sessions.find_session("c")
-            assert session is not None
-            client.send(p.subscribe(7, *MANY))
-            client.send(p.publish("t", b"x", 1, 1))
-            client.drop()
-            await world.go(5)
-            assert session.stopped
-            assert world.broker.sessions.find_session("c") is None
-            ends = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
-            assert [one.reason for one in ends] == ["error"]
-            assert world.broker.node.router.subscriptions == 0
-
-    simulate(scenario)
+@in_world()
+async def test_a_deferred_message_may_end_its_session(world: World) -> None:
+    client = await world.connect("c", clean=True)
+    session = world.broker.sessions.find_session("c")
+    assert session is not None
+    client.send(p.subscribe(7, *MANY))
+    client.send(p.publish("t", b"x", 1, 1))
+    client.drop()
+    await world.go(5)
+    assert session.stopped
+    assert world.broker.sessions.find_session("c") is None
+    ends = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
+    assert [one.reason for one in ends] == ["error"]
+    assert world.broker.node.router.subscriptions == 0

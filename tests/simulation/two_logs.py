@@ -1,7 +1,5 @@
 """A scenario with two brokers that exchange messages."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Any
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -35,7 +37,7 @@ from simulation.jetstream import SimNats, SimServer, SimStream
 from simulation.loop import SimClock, simulate
 from simulation.network import SimClient
 
-__all__ = ["SimClient", "World", "simulate"]
+__all__ = ["SimClient", "World", "in_world", "simulate"]
 
 STREAM, SUBJECT = "FOLDMQ_LOG_sim", "foldmq.log.sim"
 
@@ -382,6 +384,28 @@ class World:
             client.received = [one for one in taken if not isinstance(one, p.Suback)]
             assert len(client.received) < len(taken)
         return client
+
+
+def in_world(
+    make: Callable[..., Any] = World, **options: Any
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Run a test in virtual time; its first argument is a world that runs, made with options."""
+
+    def decorated(scenario: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @functools.wraps(scenario)
+        def test(**arguments: Any) -> None:
+            async def whole() -> None:
+                async with make(**options).running() as world:
+                    await scenario(world, **arguments)
+
+            simulate(whole)
+
+        signature = inspect.signature(scenario)
+        _world, *others = signature.parameters.values()
+        test.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return test
+
+    return decorated
 
 
 def tasks_of(broker: Broker) -> list[asyncio.Task[None]]:

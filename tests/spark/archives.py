@@ -1,27 +1,20 @@
 """Archives written without Spark, file by file, for tests of their readers and writers."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from harness.logs import LogBuilder
 from harness.nats import PASSWORD, USER, Nats
 from pyarrow import parquet
 
 from eventstore.format.events import MessagePublished
 from eventstore.format.records import decode_record
 from spark.tables.archive_directory import ArchiveWriter, open_writer
+from spark.tables.archive_ledger import Segment
 from spark.tables.directories import Directory
 from spark.tables.parquet_files import RecordRun, check_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from harness.logs import LogBuilder
-
-    from spark.tables.archive_ledger import Segment
 
 NODE = "node=n1"
 DAY_MS = 86_400_000

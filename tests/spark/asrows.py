@@ -1,10 +1,9 @@
 """The expected rows of a log, built one by one from eventstore's own events."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator
 from dataclasses import Field, fields
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -37,9 +36,6 @@ from eventstore.log.message_store import properties_of
 from protocol.mqtt.message_properties import decode_message_properties
 from protocol.mqtt.protocol_error import ProtocolError
 from spark.tables.columns import ENTRIES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 MESSAGES = (MessagePublished, MessagesCarried, RetainedSnapshot)
 AS_THEY_ARE = set(ENTRIES) - {

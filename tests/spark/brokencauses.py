@@ -1,7 +1,5 @@
 """Logs with a false reason for a will, a drop, an end of a session or a queue; and valid ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from brokenlogs import Case, Story, at, closed, delivered, opened, published, queued, snapshot

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.logs import LogBuilder
+from harness.nats import Nats
 
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -43,11 +45,6 @@ from eventstore.format.positions import Position, position
 from eventstore.format.records import decode_record, encode_record, previous_of
 from projections.state.single_session import SessionFold
 from projections.state.snapshot import encode_session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.nats import Nats
 
 Broken = tuple[str, Position, str | None]
 """Rule, position, session."""

@@ -1,7 +1,5 @@
 """Logs of MQTT 5 that break one promise each, and similar logs that keep all of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from brokenlogs import Case, Story, at, closed, delivered, opened, published, snapshot

@@ -3,8 +3,6 @@
 Arguments: the address of Spark's master, its settings and the options of the source, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

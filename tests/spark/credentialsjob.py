@@ -1,7 +1,5 @@
 """A job that reads a damaged log with a password and shows everything that Spark can show."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,13 +1,10 @@
 """Logs with the states of the broker's own fold, which rebuilt tables must equal."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.logs import LogBuilder
 from harness.state_rows import Row, state_rows, will_payloads
@@ -21,14 +18,12 @@ from projections.past.replay import head
 from projections.state.node_state import NodeState
 
 sys.path.append(str(Path(__file__).parents[1] / "projections"))
+from collections.abc import Iterable, Iterator
+
+from harness.nats import Nats
 from randomnode import NAMES, STEPS, Node
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from harness.nats import Nats
-
-    from eventstore.format.positions import Position
+from eventstore.format.positions import Position
 
 
 @dataclass

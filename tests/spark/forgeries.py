@@ -5,14 +5,14 @@ such an event, it may be put there, in a turn of its own or as part of that turn
 the last of these places, and one or the other at places that a fixed seed chooses.
 """
 
-from __future__ import annotations
-
 import random
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from soundlog import GROUP, LIMITS, Forged, opened, opened5, sound_log
 
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Assigned,
@@ -59,19 +59,13 @@ from eventstore.format.node_events import (
     WebAccessed,
 )
 from eventstore.format.positions import Position, from_runs, position
-from eventstore.format.records import decode_record
+from eventstore.format.records import Record, decode_record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reasons import DROP_REASONS
+from projections.state.session import SessionState, SubscriptionState
 from projections.state.single_session import SessionFold
 from projections.state.snapshot import encode_session
 from protocol.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.records import Record
-    from projections.state.session import SessionState, SubscriptionState
 
 PLACES: Final = 5
 """How many places are tried for each kind."""

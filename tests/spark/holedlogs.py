@@ -4,8 +4,6 @@ What is said of the time behind it is as true as in a whole log: what a broker d
 found, and nothing that the lost records explain is held against it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 

@@ -4,18 +4,18 @@ python tests/spark/mutants.py          prints the table of docs/contribute/audit
 python tests/spark/mutants.py --write  writes it there
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter, defaultdict
 from copy import deepcopy
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 ROOT: Final = Path(__file__).parents[2]
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from collections.abc import Iterator
 
 from forgeries import KINDS, Kind, forgeries
 from harness.plainaudit import audit_plainly
@@ -27,9 +27,6 @@ from eventstore.format.records import (
     decode_record,
 )
 from projections.audit.fact_scan import CheckedRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PAGE: Final = ROOT / "docs" / "contribute" / "audit-detection.md"
 BEGIN: Final = "<!-- tests/spark/mutants.py -->"

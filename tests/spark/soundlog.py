@@ -4,12 +4,12 @@
 by a broker.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from harness.logs import LogBuilder
 
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Assigned,
@@ -55,16 +55,10 @@ from eventstore.format.node_events import (
     SessionSnapshot,
     WebAccessed,
 )
-from eventstore.format.positions import position
+from eventstore.format.positions import Position, position
 from eventstore.format.records import decode_record, link_of, previous_of
 from projections.state.single_session import SessionFold
 from projections.state.snapshot import encode_session
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
 
 LIMITS = {
     "max_queued_messages": 3,

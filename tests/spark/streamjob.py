@@ -1,7 +1,5 @@
 """A streaming query that reads a few records at a time, until it is killed."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

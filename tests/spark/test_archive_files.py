@@ -1,13 +1,12 @@
 """An archive is read as the log was, and damage in it is reported."""
 
-from __future__ import annotations
-
 import asyncio
 import bisect
 import contextlib
 import itertools
 import pickle
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import orjson
 import pyarrow as pa
@@ -38,10 +37,6 @@ from spark.tables.directories import Directory, NoDirectory, without_secrets
 from spark.tables.options import SourceOptions
 from spark.tables.planning import RecordTimes
 from spark.tables.source import LogReader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def built(count: int, size: int = 20) -> LogBuilder:

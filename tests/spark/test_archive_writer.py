@@ -1,14 +1,13 @@
 """Whatever happens to a writer, an archive contains each record once, and can be continued."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from archives import NODE, archived, publish, stage
@@ -20,9 +19,6 @@ from spark.runtime.errors import NotWritable, OutOfDisk
 from spark.tables.archive_directory import ArchiveBusy, open_writer
 from spark.tables.archive_ledger import LEDGER_FILE, NoArchive
 from spark.tables.archive_log import archived_logs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[2]
 

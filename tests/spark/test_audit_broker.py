@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from harness.broker import Broker
 from harness.drill import SEED, Drill
 from harness.fixtures import make_broker
 
@@ -15,18 +17,13 @@ from cli.logs.source_flags import SourceFlags
 from cli.settings.settings import load_settings
 from cli.spark.claimed_states import claims_of_brokers, claims_of_projections
 from cli.spark.log_location import Found, _access
-from projections.audit.audit_outcome import BROKER, PROJECTIONS
+from projections.audit.audit_outcome import BROKER, PROJECTIONS, StateClaim
 from projections.audit.rule_table import Rule
 from spark.jobs.pipeline import audit
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.broker import Broker
     from pyspark.sql import SparkSession
-
-    from projections.audit.audit_outcome import StateClaim
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 __all__ = ["make_broker"]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from brokenlogs import Story, at, closed, delivered, opened, published
-from harness.nats import access
+from harness.logs import LogBuilder
+from harness.nats import Nats, access
 
 from eventstore.format.events import Acked, Released, SessionExpired, Subscribed
 from eventstore.format.node_events import OperatorActed, RetainedCleared
+from eventstore.format.positions import Position
 from eventstore.format.records import decode_record
 from projections.audit.audit_outcome import (
     ALL_CLAIM,
@@ -18,6 +21,7 @@ from projections.audit.audit_outcome import (
     PROJECTIONS,
     RETAINED_CLAIM,
     SESSION_CLAIM,
+    Outcome,
     StateClaim,
 )
 from projections.audit.rule_table import Rule
@@ -28,14 +32,7 @@ from spark.runtime.marked_errors import BadOption
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from harness.logs import LogBuilder
-    from harness.nats import Nats
     from pyspark.sql import SparkSession
-
-    from eventstore.format.positions import Position
-    from projections.audit.audit_outcome import Outcome
 
 Wrong = list[tuple["Position", str | None, str]]
 """Position, session, and part of the message."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from brokenlogs import at, closed, opened
 from harness.logs import LogBuilder
-from harness.nats import access
+from harness.nats import Nats, access
 from holedlogs import lacking
 
 from eventstore.format.node_events import BrokerStarted
@@ -16,7 +16,6 @@ from spark.jobs.pipeline import NOTHING, SMALL, LocalLimits, audit
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
-    from harness.nats import Nats
     from pyspark.sql import SparkSession
 
 BEGAN = 1_750_000_000_000

@@ -6,29 +6,26 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from e2e.tools import HOSTILE_ID, run_here
-from harness.nats import PASSWORD, USER
+from harness.logs import LogBuilder
+from harness.nats import PASSWORD, USER, Nats
 
 from cli.spark import audit as audit_command
 from eventstore.format.events import Acked, SessionOpened
 from eventstore.format.node_events import BrokerStarted
+from projections.audit.audit_outcome import Outcome
 from spark.jobs import pipeline
 from spark.jobs.pipeline import SMALL, LocalLimits, audit
 from spark.runtime.session import is_submitted
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from harness.logs import LogBuilder
-    from harness.nats import Nats
     from pyspark.sql import SparkSession
-
-    from projections.audit.audit_outcome import Outcome
-    from spark.tables.log import Log
 
 HERE = LocalLimits(1 << 40, 1 << 40)
 

@@ -1,7 +1,5 @@
 """Logs of earlier versions are audited."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,10 +1,10 @@
 """Checkpoints and cuts of a log."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
+from eventstore.format.positions import Position
 from projections.audit.chain_check import (
     BEGUN,
     COMPLETED,
@@ -17,11 +17,6 @@ from projections.audit.chain_check import (
 )
 from projections.audit.log_summary import _completions, _cuts, summarize_logs
 from projections.audit.rule_table import Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from eventstore.format.positions import Position
 
 # --------------------------------------------------------------------- checkpoints of a log
 

@@ -3,8 +3,6 @@
 And events that never happened, wherever they are plausible.
 """
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest

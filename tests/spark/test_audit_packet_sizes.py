@@ -1,9 +1,7 @@
 """Messages that the broker drops as too large for a client are too large for the audit as well."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness import mqtt5_packets as p
@@ -15,10 +13,7 @@ from simulation.world import World
 from eventstore.format.events import MessageDropped
 from projections.audit import single_event_rules
 from projections.state.session import SessionState, SubscriptionState
-from protocol.mqtt.publish_encoder_v5 import PacketVariant, prepare_publishes
-
-if TYPE_CHECKING:
-    from protocol.mqtt.publish_encoder_v5 import PublishEncoderV5
+from protocol.mqtt.publish_encoder_v5 import PacketVariant, PublishEncoderV5, prepare_publishes
 
 
 class Silent(SimClient):

@@ -1,7 +1,5 @@
 """The rules of the audit in logs whose shared subscriptions have members in several logs."""
 
-from __future__ import annotations
-
 import pytest
 from harness.plainaudit import audit_plainly, checked_records
 from simulation.partition_shares import run

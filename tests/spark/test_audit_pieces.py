@@ -1,12 +1,10 @@
 """The parts of an audit that need no Spark."""
 
-from __future__ import annotations
-
 import random
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import pytest
@@ -52,13 +50,11 @@ from spark.tables.options import SourceOptions
 from spark.tables.stored_log import RecordRange
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
+from collections.abc import Collection, Sequence
+
 from samples import every_event
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from eventstore.format.event_parsing import Event
-
+from eventstore.format.event_parsing import Event
 
 # ------------------------------------------------------------------------------ packing
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,6 @@ from spark.jobs.fact_schema import DDL
 from spark.jobs.fact_tables import FactTables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pyspark.sql import SparkSession
 
 TOPICS = ("a", "a/b", "a/c", "b", "b/c/d", "$x")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from brokencauses import BROKEN_CAUSES, KEPT_CAUSES
 from brokenlogs import BROKEN, KEPT, Case, at
 from brokenmqtt5 import BROKEN_MQTT5, KEPT_MQTT5
-from harness.nats import access
+from harness.nats import Nats, access
 from harness.spark_plans import compiled
 from holedlogs import BROKEN_HOLED, KEPT_HOLED
 
 from projections.audit import local_facts
+from projections.audit.audit_outcome import Outcome
 from projections.audit.facts import CARRIED, EFFECT, RELEASED, RETAINED, SENT
 from projections.audit.log_folds import MESSAGE_COLUMNS, RELEASED_COLUMNS, fold_released
 from projections.audit.rule_table import OF_SEVERAL_LOGS, RULES, Rule, Violation
@@ -21,12 +23,7 @@ from spark.jobs.pipeline import LOCAL_BYTES, NOTHING, SMALL, LocalLimits, audit
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from harness.nats import Nats
     from pyspark.sql import SparkSession
-
-    from projections.audit.audit_outcome import Outcome
 
 ALL_BROKEN = (*BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES, *BROKEN_HOLED)
 ALL = (*ALL_BROKEN, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES, *KEPT_HOLED)

@@ -3,11 +3,10 @@
 What the lost records explain is no violation; what a broker did wrong elsewhere still is.
 """
 
-from __future__ import annotations
-
 import random
+from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from harness.plainaudit import audit_plainly, checked_records
@@ -20,10 +19,6 @@ from eventstore.format.records import decode_record
 from eventstore.log.log_start import RecordedCut
 from projections.audit.log_verifier import LogVerifier
 from projections.state.node_state import NodeState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

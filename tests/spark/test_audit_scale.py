@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness.logs import LogBuilder
-from harness.nats import access
+from harness.nats import Nats, access
 
 from bench.logs.log_generator import Plan, Written, records
 from eventstore.format.event_parsing import entries
 from eventstore.format.events import Acked, Completed, Delivered, MessageDropped, MessagePublished
 from eventstore.format.records import decode_record
+from projections.audit.audit_outcome import Outcome
 from spark.jobs.pipeline import NOTHING, audit
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
-    from harness.nats import Nats
     from pyspark.sql import SparkSession
-
-    from projections.audit.audit_outcome import Outcome
 
 PLANS = (
     Plan(6000, "single", clients=60, node="single"),

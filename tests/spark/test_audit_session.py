@@ -1,26 +1,20 @@
 """The audit of one session as Spark's tasks run it, without Spark."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import orjson
 from brokenlogs import at, closed, delivered, opened
 
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import Subscribed, Unsubscribed
+from eventstore.format.positions import Position
 from projections.audit.audit_results import AuditResults
 from projections.audit.event_codec import pack_events, packed_item
 from projections.audit.expected_packs import REQUIRED
 from projections.audit.log_summary import BEYOND_ALL, LogSummary
 from projections.audit.rule_table import UNEXPECTED, Rule
 from projections.audit.session_checker import BEGUN, COMPLETED, SessionChecker, SessionMark
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
 
 LOG = LogSummary("n", at(1), at(100_000), 0, 0, BEYOND_ALL, BEYOND_ALL)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache
@@ -11,7 +12,7 @@ import pytest
 from harness import mqtt5_packets as p5
 from harness import packets as p
 from harness.logs import LogBuilder
-from harness.nats import access
+from harness.nats import Nats, access
 from simulation.network import SimClient
 from simulation.partitions import PartitionWorld, name_in
 from simulation.two_logs import two
@@ -19,17 +20,13 @@ from simulation.two_logs import two
 from eventstore.format.positions import INDEX_BITS, from_runs
 from eventstore.format.records import Record, decode_record
 from eventstore.partitions import partition_of
+from projections.audit.audit_outcome import Outcome
 from projections.audit.rule_table import Rule
 from spark.jobs.pipeline import NOTHING, SMALL, audit
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from harness.nats import Nats
     from pyspark.sql import SparkSession
-
-    from projections.audit.audit_outcome import Outcome
 
 Raw = dict[str, Any]
 A, B = "n-p0", "n-p1"

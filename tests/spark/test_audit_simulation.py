@@ -6,18 +6,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
-from foldedlogs import simulated, simulated_shares
-from harness.nats import access
+from foldedlogs import FoldedLog, simulated, simulated_shares
+from harness.nats import Nats, access
 
 from projections.audit.audit_outcome import (
     ALL_CLAIM,
     BROKER,
     RETAINED_CLAIM,
     SESSION_CLAIM,
+    Outcome,
     StateClaim,
 )
 from projections.audit.rule_table import Rule
@@ -26,13 +28,7 @@ from spark.jobs.pipeline import NOTHING, audit
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from foldedlogs import FoldedLog
-    from harness.nats import Nats
     from pyspark.sql import SparkSession
-
-    from projections.audit.audit_outcome import Outcome
 
 # The logs of all simulated runs are audited without Spark: tests/simulation/test_chaos.py.
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

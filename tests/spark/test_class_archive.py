@@ -1,7 +1,5 @@
 """Stored classes of Spark are used only if they are this user's, and kept whole or not at all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

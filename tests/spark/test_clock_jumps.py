@@ -1,7 +1,5 @@
 """Tables that are rebuilt from a log whose clock jumped."""
 
-from __future__ import annotations
-
 import orjson
 import pytest
 

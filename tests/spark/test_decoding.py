@@ -1,7 +1,5 @@
 """Records become the rows of eventstore's own reader, column by column."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.nats import PASSWORD, USER
+from harness.logs import LogBuilder
+from harness.nats import PASSWORD, USER, Nats
 from soundlog import sound_log
 
 from protocol.errors import FoldmqError
 from spark.runtime import notebook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from harness.logs import LogBuilder
-    from harness.nats import Nats
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]

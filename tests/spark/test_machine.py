@@ -1,15 +1,10 @@
 """What a machine or a container has left, from files as Linux has them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from spark.runtime.machine import available_memory, usable_cores
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIB = 1 << 20
 

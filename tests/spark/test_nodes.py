@@ -1,7 +1,5 @@
 """The owner of a log: the records name it, not the stream."""
 
-from __future__ import annotations
-
 import pytest
 from harness.logs import HeldLog, LogBuilder
 

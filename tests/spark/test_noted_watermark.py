@@ -1,14 +1,13 @@
 """The data directory's note of the last record of its log, before Spark reads the log."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from harness.logs import LogBuilder
-from harness.nats import PASSWORD, USER
+from harness.nats import PASSWORD, USER, Nats
 
 from cli.spark.log_location import _logs
 from eventstore.datadir import DataDir
@@ -19,12 +18,6 @@ from eventstore.format.records import link_of
 from eventstore.log.watermark import Watermark
 from eventstore.nats.connection import ConnectionOptions
 from eventstore.reading.log_location import LogLocation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from harness.nats import Nats
 
 
 @pytest.fixture

@@ -1,17 +1,12 @@
 """Reading ahead: bounded, in order, with errors passed on, and ended however the source behaves."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
 from spark.tables.read_ahead import read_ahead
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 
 def test_all_items_come_in_order() -> None:

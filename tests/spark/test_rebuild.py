@@ -11,15 +11,16 @@ import contextlib
 import os
 import random
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from brokenlogs import Story, at, delivered, published, snapshot
 from foldedlogs import FoldedLog, golden, moments, random_log, simulated, simulated_shares
-from harness.nats import PASSWORD, USER
+from harness.nats import PASSWORD, USER, Nats
 from harness.spark_plans import compiled
-from harness.state_rows import assert_same, rebuilt_rows
+from harness.state_rows import Row, assert_same, rebuilt_rows
 
 from eventstore.errors import CutOff
 from eventstore.format.events import Acked, WillArmed
@@ -35,10 +36,6 @@ from spark.jobs.jobs import JOBS, rebuild
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from harness.nats import Nats
-    from harness.state_rows import Row
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -1,7 +1,5 @@
 """The required state of a session after a broker's restart: each rule kept, and each broken."""
 
-from __future__ import annotations
-
 import pytest
 
 from eventstore.format.event_parsing import Event

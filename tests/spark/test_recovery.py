@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from foldedlogs import FoldedLog, moments, simulated
-from harness.nats import PASSWORD, USER
+from harness.logs import LogBuilder
+from harness.nats import PASSWORD, USER, Nats
 
 from cli.spark.recovery_check import recovery_lines, recovery_object
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import MessagePublished, SessionClosed, SessionOpened, Subscribed
 from eventstore.format.node_events import BrokerStarted, BrokerStopped, LogEndUnproven
-from eventstore.format.positions import MAX_INDEX, position, sequence_of
+from eventstore.format.positions import MAX_INDEX, Position, position, sequence_of
 from eventstore.format.turn_parts import TurnAssembler
 from projections.audit.audit_outcome import BROKER, PROJECTIONS, StateClaim
 from projections.audit.rule_table import Rule
@@ -24,13 +26,7 @@ from spark.runtime.marked_errors import BadOption
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from harness.logs import LogBuilder
-    from harness.nats import Nats
     from pyspark.sql import SparkSession
-
-    from eventstore.format.positions import Position
 
 pytestmark = pytest.mark.timeout(600)
 SEEDS = range(25, 55)

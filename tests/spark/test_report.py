@@ -1,7 +1,5 @@
 """The report of an audit as text and as JSON, and the numbers behind its plots."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from dataclasses import replace

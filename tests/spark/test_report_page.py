@@ -1,7 +1,5 @@
 """The report of an audit as a page: its content, and its safety against hostile names."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

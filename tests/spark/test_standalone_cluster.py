@@ -1,31 +1,25 @@
 """Jobs on a standalone cluster: a master and two workers, processes of this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pyspark
 import pytest
 from brokenlogs import KEPT, identifier_in_flight
 from foldedlogs import random_log
 from harness.broker import environment, foldmq, free_port
-from harness.nats import PASSWORD, USER, access
+from harness.nats import PASSWORD, USER, Nats, access
 from harness.waiting import until
 
 from spark.jobs.pipeline import SMALL, audit
 from spark.report.json_report import audit_json
 from spark.runtime.java import find_java
 from spark.tables.log import Log
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from harness.nats import Nats
 
 START = 180.0
 _DEPLOY = "org.apache.spark.deploy"

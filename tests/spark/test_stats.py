@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import html
 from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.logs import LogBuilder
-from harness.nats import access
+from harness.nats import Nats, access
 
 from bench.logs.log_generator import Plan, Written, records
 from eventstore.format.events import (
@@ -33,17 +34,18 @@ from eventstore.format.turn_parts import TurnAssembler
 from spark.report import traffic_report as reports
 from spark.report.traffic_html import group_label, traffic_page
 from spark.report.traffic_plots import busiest_plot, retention_forecast, window_sums
-from spark.report.traffic_stats import MEASURES, TRAFFIC_KEYS, measure_traffic, traffic_windows
+from spark.report.traffic_stats import (
+    MEASURES,
+    TRAFFIC_KEYS,
+    TrafficStats,
+    measure_traffic,
+    traffic_windows,
+)
 from spark.runtime.marked_errors import BadOption
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from harness.nats import Nats
     from pyspark.sql import DataFrame, SparkSession
-
-    from spark.report.traffic_stats import TrafficStats
-    from spark.tables.log import Log
 
 HOUR = 3_600_000
 BEGIN = 1_700_000_000_000 // HOUR * HOUR

@@ -1,15 +1,10 @@
 """Runs all asynchronous tests here on both event loops of foldmq."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 import pytest
 import uvloop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,7 +1,5 @@
 """The threads of TLS: their number, their order, refusals, and the names of errors."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import threading

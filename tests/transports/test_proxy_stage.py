@@ -1,13 +1,12 @@
 """The PROXY protocol: headers of both versions, whole and in pieces, good and bad."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress
 import socket
 import struct
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -16,9 +15,6 @@ from upper import Place, Upper, placed
 
 from actors.transports.acceptor import StackOptions, build_stack
 from actors.transports.proxy_protocol import BadHeader, ProxyStage, read_header
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.system
 

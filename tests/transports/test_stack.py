@@ -1,10 +1,8 @@
 """Stages on top of each other, in every combination that a listener may have."""
 
-from __future__ import annotations
-
 import ipaddress
 import itertools
-from typing import TYPE_CHECKING
+import ssl
 
 import pytest
 from harness.certs import Authority
@@ -15,9 +13,6 @@ from actors.transports.acceptor import StackOptions, build_stack
 from actors.transports.handshakes import Handshakes
 from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions
-
-if TYPE_CHECKING:
-    import ssl
 
 pytestmark = pytest.mark.system
 

@@ -1,11 +1,10 @@
 """Certificates, keys and revocation lists for TLS: valid ones, invalid ones, and the named user."""
 
-from __future__ import annotations
-
 import shutil
 import ssl
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -14,9 +13,6 @@ from structlog.testing import capture_logs
 
 from actors.transports.peer import identity
 from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,10 @@
 """TLS: real handshakes and traffic over real sockets, on both event loops."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket
 import ssl
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from harness.certs import Authority
@@ -17,9 +15,6 @@ from actors.transports.acceptor import StackOptions
 from actors.transports.handshakes import HandshakeError, Handshakes
 from actors.transports.tls import TlsStage
 from actors.transports.tls_context import TlsOptions, make_context
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.system
 

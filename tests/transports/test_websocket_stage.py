@@ -1,11 +1,10 @@
 """WebSocket: handshakes, frames of all kinds, closing, and required refusals."""
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import os
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 from harness.waiting import happens
@@ -20,9 +19,6 @@ from actors.transports import websocket
 from actors.transports.acceptor import StackOptions
 from actors.transports.peer import forwarded_peer
 from actors.transports.websocket import WebSocketOptions, WebSocketStage, frame_size, plain_frames
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = pytest.mark.system
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
 
 from harness.waiting import happens
 
 from actors.transports.acceptor import StackOptions, build_stack
 from actors.transports.handshakes import Handshakes
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 TIMEOUT = 10.0
 """Seconds in which what must come has come."""

@@ -1,16 +1,10 @@
 """The bytes of WebSocket clients, and the answers of the server."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
-from typing import TYPE_CHECKING
 
-from upper import TIMEOUT
+from upper import TIMEOUT, Client
 from websockets.frames import Frame, Opcode
-
-if TYPE_CHECKING:
-    from upper import Client
 
 
 def request(

@@ -1,8 +1,6 @@
 """Blocks of properties in records: stored once if equal, and assigned to each message."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import orjson
 import pytest
@@ -30,9 +28,6 @@ from eventstore.format.turn_events import TurnAcked, TurnPublished
 from eventstore.log.journal import Journal
 from eventstore.log.message_store import MessageStore, StoredMessages
 from eventstore.log.pending_record import PendingRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NOW_MS = 1_700_000_000_999
 

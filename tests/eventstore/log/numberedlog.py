@@ -1,14 +1,14 @@
 """A journal that writes numbered events to a real stream, and the helpers of its tests."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.waiting import happens
+from nats.aio.client import Client
 
 from eventstore.errors import EventStoreError
 from eventstore.format.events import MessagePublished
@@ -23,13 +23,7 @@ from eventstore.log.watermark import Watermark
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.log_stream import ensure_stream
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from nats.aio.client import Client
-
-    from eventstore.server.process import EmbeddedServer
+from eventstore.server.process import EmbeddedServer
 
 STREAM, SUBJECT = "FOLDMQ_LOG_a", "foldmq.log.a"
 

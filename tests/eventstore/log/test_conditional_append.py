@@ -1,9 +1,7 @@
 """Conditional append behind a known end of the log: of several nodes that try, one leads."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import nats.errors
 import orjson
@@ -17,9 +15,7 @@ from eventstore.log.jetstream_log import Appended, append_behind
 from eventstore.log.record_reader import LogTail, read_tail
 from eventstore.nats.jetstream import WRONG_LAST_SEQUENCE
 from eventstore.nats.log_stream import ensure_stream
-
-if TYPE_CHECKING:
-    from eventstore.server.process import EmbeddedServer
+from eventstore.server.process import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -1,7 +1,5 @@
 """Whether a lost connection to NATS means that nothing is acknowledged."""
 
-from __future__ import annotations
-
 from simulation.world import SimLog, World, simulate
 
 

@@ -1,12 +1,11 @@
 """The log over a real NATS server that is killed, paused, cut off and tampered with."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -23,6 +22,7 @@ from numberedlog import (
     writing,
 )
 
+from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, LostLog, NodeBusy
 from eventstore.format.records import GENESIS, ChainChecker, link_of
 from eventstore.log import jetstream_log, log_writer, record_reader
@@ -33,11 +33,6 @@ from eventstore.log.watermark import Watermark
 from eventstore.nats import jetstream, log_stream
 from eventstore.nats.log_stream import ensure_stream, lock_node
 from eventstore.server.process import EmbeddedServer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from eventstore.datadir import DataDir
 
 pytestmark = pytest.mark.system
 

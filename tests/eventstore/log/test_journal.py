@@ -1,8 +1,6 @@
 """The journal over a store that acts only on command."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 import orjson
 import pytest
@@ -23,9 +21,6 @@ from eventstore.format.records import GENESIS, ChainChecker, Record, decode_reco
 from eventstore.log.journal import Journal
 from eventstore.log.message_store import Message, MessageStore
 from eventstore.log.pending_record import GatedOutput, PendingRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 LIMIT = 4000
 

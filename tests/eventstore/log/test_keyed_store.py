@@ -1,7 +1,5 @@
 """The store with one message for each key, on a real server."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import AsyncIterator

@@ -1,26 +1,20 @@
 """Answers of a lagging replica, and of a replaced leader, do not count as damage."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from harness.waiting import happens
+from nats.aio.client import Client
 from numberedlog import STREAM, SUBJECT, Writing, api, client_of, filled, given_up, writing
 
 from eventstore.errors import CorruptLog, Fenced, LogUnavailable
 from eventstore.log import log_writer
 from eventstore.log.record_reader import read_records, read_some, read_tail
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from nats.aio.client import Client
-
-    from eventstore.server.process import EmbeddedServer
+from eventstore.server.process import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

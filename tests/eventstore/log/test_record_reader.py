@@ -1,7 +1,5 @@
 """Reading records: a reader that is cancelled, and one whose connection is lost."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,9 +1,9 @@
 """The log over a NATS cluster of three servers, with a replica on each."""
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
 
 import pytest
 from harness.nats import PASSWORD, USER
@@ -19,12 +19,7 @@ from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.record_reader import LogTail, read_tail
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.log_stream import ensure_stream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from eventstore.server.process import EmbeddedServer
+from eventstore.server.process import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

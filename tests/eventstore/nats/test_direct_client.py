@@ -1,12 +1,12 @@
 """The short path past nats-py's tasks, over a real NATS server."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import signal
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.broker import free_port
@@ -18,10 +18,6 @@ from nats.aio.transport import TcpTransport
 
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.direct_client import DirectClient
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.system
 

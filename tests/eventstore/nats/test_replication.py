@@ -1,10 +1,10 @@
 """Streams with replicas in a cluster of real servers, and refused configurations."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
 
 import nats
 import nats.errors
@@ -27,10 +27,6 @@ from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.jetstream import check_jetstream, read_info
 from eventstore.nats.log_stream import ensure_stream
 from eventstore.nats.replication import can_replicate
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.system
 

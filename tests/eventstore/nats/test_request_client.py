@@ -1,7 +1,5 @@
 """Requests over NATS: answers, silence, an absent server and one that returns."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

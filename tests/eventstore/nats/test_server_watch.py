@@ -1,20 +1,16 @@
 """When a connection without answers changes its NATS server."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 import structlog
 
 from eventstore.errors import LogUnavailable
 from eventstore.nats import jetstream
+from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.jetstream import ServerWatch
-
-if TYPE_CHECKING:
-    from eventstore.nats.direct_client import DirectClient
 
 
 class Connection:

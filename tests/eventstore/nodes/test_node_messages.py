@@ -1,18 +1,12 @@
 """The messages between the nodes of a cluster, over a real NATS server."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from harness.waiting import happens
 
 from eventstore.nats.cluster_messages import LeaderAnswer, NodeMessages, ask_nodes
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.direct_client import DirectClient
-
-if TYPE_CHECKING:
-    from eventstore.server.process import EmbeddedServer
+from eventstore.server.process import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

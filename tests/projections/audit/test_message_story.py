@@ -1,7 +1,5 @@
 """The history of a message: events given, history expected."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import orjson

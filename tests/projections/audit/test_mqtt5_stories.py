@@ -1,7 +1,5 @@
 """The history of a message that expires, is refused, or goes to a shared subscription."""
 
-from __future__ import annotations
-
 import pytest
 from harness.client_stories import ClientStories
 

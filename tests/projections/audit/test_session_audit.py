@@ -1,7 +1,5 @@
 """Each promise: a log that keeps it, and one that breaks it at a known position."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

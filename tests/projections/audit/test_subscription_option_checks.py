@@ -1,8 +1,7 @@
 """Each promise of MQTT 5 about one session: a log that keeps it, and one that breaks it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, TypeGuard
+from collections.abc import Sequence
+from typing import TypeGuard
 
 import pytest
 
@@ -29,9 +28,6 @@ from eventstore.format.positions import from_runs, position
 from projections.audit.rule_table import Rule, Violation
 from projections.audit.session_audit import SessionAudit
 from projections.audit.subscription_spans import SubscriptionSpans
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NO_LOCAL, IF_NEW, NEVER = 0x04, 0x10, 0x20
 NOW = 1_700_000_000

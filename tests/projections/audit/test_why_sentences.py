@@ -1,7 +1,5 @@
 """``why`` gives reasons as sentences, with their limits, and names filters that nearly match."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Linked filters of a session: no waiting message is overtaken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import orjson

@@ -1,7 +1,5 @@
 """The live fold, the fold of the written log, and the fold of one session agree."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

@@ -1,7 +1,5 @@
 """The effect of MQTT 5's events and fields on the state."""
 
-from __future__ import annotations
-
 import orjson
 import pytest
 from specification import CLIENT, given, opened, published, queued, snapshot, subscribed

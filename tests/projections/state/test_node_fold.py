@@ -1,7 +1,5 @@
 """Records, turns in several parts, void turns, and one session out of many."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The retained index as a fold."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

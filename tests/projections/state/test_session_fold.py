@@ -1,7 +1,5 @@
 """The effect of every event on a session's state."""
 
-from __future__ import annotations
-
 import pytest
 from specification import (
     CLIENT,

@@ -1,7 +1,5 @@
 """Frozen sessions are equal to the original ones."""
 
-from __future__ import annotations
-
 from specification import snapshot
 
 from eventstore.format.events import (

@@ -1,7 +1,5 @@
 """The queue of runs, compared with a queue that contains every message."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 
 import orjson

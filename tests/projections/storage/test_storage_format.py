@@ -1,7 +1,5 @@
 """The messages of the projections: read back whole, or not at all."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator

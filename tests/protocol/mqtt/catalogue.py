@@ -3,8 +3,6 @@
 All bytes are written out by hand, so that they prove the encoder as well as the decoder.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from protocol.mqtt.packets import (

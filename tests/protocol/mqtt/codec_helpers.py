@@ -1,8 +1,6 @@
 """Helpers of the codec tests."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from harness.client_packets import (
     encode_connect,
@@ -24,11 +22,7 @@ from protocol.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.protocol_error import ProtocolError
 
 
 def flat(packets: Iterable[Packet]) -> list[Packet | Publish]:

@@ -1,8 +1,6 @@
 """The catalogue, decoded whole, byte by byte, cut everywhere and two at once; and encoded."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 from catalogue import BAD, CONNECT, CONNECT_3_1, GOOD, LIMIT, Bad, Good
@@ -11,9 +9,6 @@ from harness.client_packets import bytewise
 
 from protocol.mqtt.connect_subscribe_decoder import parse_connect
 from protocol.mqtt.packets import Acks, Connect, Disconnect, Packet, PacketType, Publish
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _MAX_CUTS = 200
 

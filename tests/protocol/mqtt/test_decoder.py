@@ -1,7 +1,5 @@
 """Framing, limits and runs, which the catalogue with single packets does not cover."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

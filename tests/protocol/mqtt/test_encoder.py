@@ -1,7 +1,5 @@
 """The packets of a server, byte for byte."""
 
-from __future__ import annotations
-
 import pytest
 from harness.client_packets import encode_publish
 from hypothesis import given

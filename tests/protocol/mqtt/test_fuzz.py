@@ -1,7 +1,5 @@
 """Runs the fuzz targets of the codec for a short time in every test run."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

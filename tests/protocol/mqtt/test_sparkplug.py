@@ -1,7 +1,5 @@
 """Sparkplug: the topics of certificates, and the time of a death certificate."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The rules for legal topic names and filters, and for the broker's own."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.mqtt.topics import (

@@ -1,7 +1,5 @@
 """Both tries, compared with a matcher that is too simple to be wrong."""
 
-from __future__ import annotations
-
 import gc
 import random
 import tracemalloc

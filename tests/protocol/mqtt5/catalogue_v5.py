@@ -3,8 +3,6 @@
 All bytes are written out by hand, so that they prove the writers as well as the readers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from protocol.mqtt.packets import (

@@ -1,7 +1,5 @@
 """The catalogue of level 5: decoded whole, byte by byte, cut everywhere, two at once; written."""
 
-from __future__ import annotations
-
 import pytest
 from catalogue_v5 import BAD5, CONNECT5, GOOD5, LIMIT, Bad5, Good5
 from client_captures import CAPTURES

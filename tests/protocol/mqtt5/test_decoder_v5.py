@@ -1,7 +1,5 @@
 """Framing, runs, aliases and limits at level 5, which the catalogue does not cover."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

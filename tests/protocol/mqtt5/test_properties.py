@@ -1,7 +1,5 @@
 """Every property in every packet: allowed or not, twice, cut off, with values out of range."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

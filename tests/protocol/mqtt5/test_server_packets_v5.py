@@ -1,7 +1,5 @@
 """The packets of a server at level 5, byte for byte, bounded, and decoded."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The list of the statements of MQTT 5.0, and the statements that errors name."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """NATS headers: encoded ones read by nats-py, and arbitrary ones parsed."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 from urllib.parse import unquote
 

@@ -1,7 +1,5 @@
 """Rules, filters and prefixes: both directions, reserved subjects, covering subscriptions."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

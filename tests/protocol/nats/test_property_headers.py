@@ -1,7 +1,5 @@
 """Properties of MQTT 5 as NATS headers: carried ones return unchanged, others are rejected."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

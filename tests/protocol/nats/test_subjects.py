@@ -1,7 +1,5 @@
 """Topics as NATS subjects: every row of the table, and every legal topic in both directions."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

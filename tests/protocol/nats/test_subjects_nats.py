@@ -1,28 +1,23 @@
 """Topics and subjects with a real NATS Server: the mapping of its MQTT, and accepted subjects."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
 import socket
 import subprocess
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import aiomqtt
 import nats
 import pytest
 from harness.broker import free_port, nats_server
 from harness.waiting import until
+from nats.aio.msg import Msg
 
 from protocol.nats.mapping import MAX_SUBJECT
 from protocol.nats.subjects import subject_to_topic, topic_to_subject
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from nats.aio.msg import Msg
 
 pytestmark = pytest.mark.system
 
