@@ -55,8 +55,8 @@ from cli.serve.log_store import (
     nats_tls,
     open_store,
 )
+from cli.serve.main_process import check_process_count
 from cli.serve.microservice import serve_inspector
-from cli.serve.supervisor import check_process_count
 from cli.serve.systemd_notify import Notifier
 from cli.serve.web_process import WebProcess
 from cli.settings.settings import RELOADABLE, Settings, check_settings

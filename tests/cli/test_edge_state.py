@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulation.world import simulate
 
-from cli.serve.partitioned_node import EdgeState
+from cli.serve.main_process import EdgeState
 from cluster.status import NodeStatus, Role
 
 if TYPE_CHECKING:
