@@ -22,7 +22,6 @@ import orjson
 import structlog
 
 from actors.kernel.clock import SystemClock
-from actors.node.reload_outcome import ReloadOutcome
 from cli.common import logging_setup
 from cli.common.units import Address
 from cli.logs.cluster_keys import check_cluster_key
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from actors.connection.listener import ListenerOptions
+    from actors.node.reload_outcome import ReloadOutcome
     from cli.common.endpoints import Endpoint
     from cli.settings.settings import Settings
     from cluster.edge_listeners import Edges
@@ -354,25 +354,14 @@ class MainProcess:
         while True:
             await self._hangup.wait()
             self._hangup.clear()
-            self.notifier.reloading()
             if self._signals_members:
                 self._signals_members = False
                 for member in self.members:
                     member.signal(signal.SIGHUP)
-            failure = ""
-            try:
-                await self._reload()
-            except (FoldmqError, OSError, ValueError) as error:
-                failure = str(error)
-                _log.error("settings not reloaded in the main process", reason=failure)
-            except Exception as error:  # noqa: BLE001 - the next SIGHUP must be handled
-                failure = "internal error, please report it"
-                _log.error("settings not reloaded", reason=failure, exc_info=error)
-            finally:
-                self.notifier.reloaded()
-            self.note_reload(ReloadOutcome(SystemClock().time_ms(), failure))
+            failed = "settings not reloaded in the main process"
+            self.note_reload(await self.notifier.reload(self._reload, failed))
 
-    async def _reload(self) -> None:
+    async def _reload(self) -> tuple[str, ...]:
         """Apply settings that are read again; raises an error for invalid ones."""
         merged = self.settings.reloaded(await asyncio.to_thread(self._reread))
         check_settings(merged)
@@ -386,6 +375,7 @@ class MainProcess:
         if self.nats_clients is not None:
             await asyncio.to_thread(nats_tls, merged)
             await self.nats_clients.renew_tls()
+        return ()
 
     def note_reload(self, outcome: ReloadOutcome) -> None:
         """Let the processes report a reload of this one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.program.argv_secrets import without_secrets
+from cli.program.process import without_secrets
 
 
 @pytest.mark.parametrize(

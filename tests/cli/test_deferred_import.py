@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli.program.deferred_import import _DeferredFinder
+from cli.program.process import _DeferredFinder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
