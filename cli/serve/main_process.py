@@ -24,7 +24,7 @@ import structlog
 from actors.kernel.clock import SystemClock
 from cli.common import logging_setup
 from cli.common.units import Address
-from cli.logs.cluster_keys import check_cluster_key
+from cli.logs.cluster_keys import check_cluster_key, cluster_key
 from cli.serve.auth_factory import Access, make_permissions, pseudonym_key
 from cli.serve.banner import Facts, announce
 from cli.serve.broker_process import (
@@ -36,7 +36,7 @@ from cli.serve.broker_process import (
     MemberFacts,
     reloaded_message,
 )
-from cli.serve.edge_factory import partition_edges
+from cli.serve.edge_factory import client_tls_context
 from cli.serve.http_monitor import HttpMonitor
 from cli.serve.limits_factory import affordable_connections, limit_options
 from cli.serve.listener_factory import Listeners
@@ -55,6 +55,7 @@ from cli.serve.systemd_notify import Notifier
 from cli.serve.web_process import WebProcess
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import check_settings
+from cluster.edge_listeners import Edges
 from cluster.status import Role, decode_status
 from eventstore.datadir import DataDir
 from eventstore.nats.cluster_messages import NodeMessages
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
     from actors.node.reload_outcome import ReloadOutcome
     from cli.common.endpoints import Endpoint
     from cli.settings.settings import Settings
-    from cluster.edge_listeners import Edges
     from eventstore.server.client_server import ClientServer
     from projections.log_proof import Doubt
 
@@ -427,7 +427,16 @@ class PartitionedNode(MainProcess):
         for member, name in zip(self.members, own, strict=True):
             member.prepare(datadir, name, names, {}, {}, cluster=True)
         key = pseudonym_key(settings, datadir)
-        edges = partition_edges(settings, node, self.most, SystemClock(), len(names), key)
+        edges = Edges(
+            node,
+            cluster_key(settings),
+            client_tls_context(settings),
+            limit_options(settings, self.most),
+            self.most,
+            SystemClock().monotonic,
+            len(names),
+            key,
+        )
         state = EdgeState(edges, node)
         self._monitor.member = state
         for number, name in enumerate(names):
