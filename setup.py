@@ -138,6 +138,7 @@ def _extensions() -> list[Extension]:
         opt_level="2",
         debug_level="0",
         multi_file=True,
+        group_name="foldmq",  # else the shared library is named by a hash, which is no module name
     )
 
 

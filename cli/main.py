@@ -8,11 +8,9 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli.common.colour import painted
-from cli.program import argv_secrets
 from cli.program.command_table import CommandGroup
-from cli.program.deferred_import import defer
 from cli.program.help_pages import Program
-from cli.program.process_end import end_process
+from cli.program.process import defer, end_process, hide_secrets
 from cli.program.version_command import show_version
 from protocol.errors import FoldmqError
 
@@ -39,7 +37,7 @@ _MAX_PROBLEMS = 50
 def main() -> NoReturn:
     """Run the command; a FoldmqError becomes a line for each problem, and its exit code."""
     _open_standard_streams()
-    argv_secrets.hide(sys.argv)
+    hide_secrets(sys.argv)
     defer("aiohttp", "nats.js", "urllib.request")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

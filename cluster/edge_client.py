@@ -69,6 +69,8 @@ _WRITE_HIGH: Final = 256 * 1024
 MAX_PARKED: Final = 64 * 1024
 """Bytes of a client that waits for a leader, above which it is not read; its identifier has to be
 among them where there are several logs."""
+_MAX_LEFT: Final = 32 * 1024
+"""Bytes of a client with which its socket can be left to another process."""
 _FRAME_ROOM: Final = 1024 * 1024
 """Bytes of a WebSocket frame beyond the largest packet, as in ``actors.connection``."""
 
@@ -216,6 +218,20 @@ class EdgeClient(asyncio.Protocol):
                 self._early = [b"".join(self._early)]
                 if self._edge.place(self, self._early[0]):
                     self._edge.park(self)
+
+    @property
+    def first_bytes(self) -> bytes | None:
+        """What the client has sent; None if only its bytes can be passed on, not its socket."""
+        stack = self._options.stack
+        staged = stack.proxy is not None or stack.tls_context is not None
+        if staged or stack.websocket is not None or self._seen > _MAX_LEFT:
+            return None
+        return b"".join(self._early)
+
+    def leave(self) -> None:
+        """Close this process's copy of the socket: another process continues."""
+        self.stage = ClientStage.ENDED
+        self.drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Close the connection to the leader behind the bytes of the client."""

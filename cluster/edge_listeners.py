@@ -267,6 +267,11 @@ class Edges:
         """Count a client that the leader refuses."""
         self._limits.refused.add("refused_by_leader", self._now(), address=client.address)
 
+    def give(self, client: EdgeClient) -> bool | None:
+        """Return None: another node gets the bytes of a client, not its socket."""
+        del client
+        return None
+
     async def reach(self, client: EdgeClient, leader: LeaderPlace) -> Upstream:
         """Connect to the leader for a client; raises OSError."""
         transport, upstream = await self._loop.create_connection(

@@ -149,7 +149,14 @@ class LeaderLink:
             return
         while self._parked and len(self._opening) < _OPENING_AT_MOST:
             client = next(iter(self._parked))
-            del self._parked[client]
+            given = self._owner.give(client)
+            if given is False:
+                self._not_before = self._now() + _AGAIN
+                self._open_some()
+                return
+            self._parked.pop(client, None)
+            if given:
+                continue
             client.stage = ClientStage.OPENING
             task = self._loop.create_task(self._connect(client, leader), name="edge")
             self._opening[task] = client, leader

@@ -73,7 +73,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
         "Run a broker",
         (
             CommandEntry("serve", "cli.serve.serve_command", "Run the broker."),
-            CommandEntry("config", "cli.serve.config_command", "Check the configuration."),
+            CommandEntry("config", "cli.serve.serve_command", "Check the configuration."),
             CommandEntry(
                 "passwd", "cli.users.passwd_command", "Manage the users of a password file."
             ),

@@ -17,7 +17,6 @@ import structlog
 from actors.exchange.exchange import OtherLog
 from actors.node.reload_outcome import ReloadOutcome
 from cli.common.units import Address
-from cli.serve.nats_exchange_link import NatsExchangeLink
 from cli.serve.process_edges import PASSED_ON
 from cluster.peer_listener import PeerListener
 from eventstore.datadir import DataDir
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from cli.serve.log_store import Store
     from cli.settings.settings import Settings
     from eventstore.nats.connection import ConnectionOptions
+    from eventstore.nats.direct_client import DirectClient
     from projections.log_proof import Doubt
 
 _log = structlog.get_logger("foldmq")
@@ -49,8 +49,9 @@ RELOAD: Final = b"reload"
 COUNTS: Final = struct.Struct("!II")
 """A message of the main process: clients that it passes on, and those that wait for a leader."""
 GIVEN: Final = struct.Struct("!Bf")
-"""The number of the listener of a socket, and the seconds that its client has waited."""
-_MAX_SAID: Final = 4096
+"""The number of the listener of a socket, and the seconds that its client has waited; then follows
+what the client has sent already."""
+_MAX_MESSAGE: Final = 33 * 1024
 """Maximum bytes of a message of the main process."""
 _MAX_ERROR: Final = 500
 """Maximum characters of the error of a reload in such a message: each is at most 6 bytes."""
@@ -62,6 +63,9 @@ _MAIN_RELOADS: Final = 10.0
 _TIMEOUT: Final = 15.0
 """Seconds without an answer about another log after which the NATS server is changed, over which
 this process writes its own log."""
+_EXCHANGE: Final = "foldmq.exchange.{}.{}"
+"""Subject of messages between broker processes, of the log of a name."""
+_PROTOCOL_ROOM: Final = 1024
 _OF_NATS_CLIENTS: Final = (
     "nats_listen",
     "nats_users",
@@ -95,7 +99,7 @@ class MemberFacts(NamedTuple):
 
 def member_settings(settings: Settings, facts: MemberFacts) -> Settings:
     """Return the settings of a broker process."""
-    changed: dict[str, object] = {"data_dir": facts.data_dir, "web": None}
+    changed: dict[str, object] = {"data_dir": Path(facts.data_dir), "web": None}
     # The main process runs the NATS server for NATS clients.
     changed |= dict.fromkeys(_OF_NATS_CLIENTS) | {"nats_anonymous": False}
     if facts.nats:
@@ -108,7 +112,6 @@ def member_settings(settings: Settings, facts: MemberFacts) -> Settings:
     if settings.metrics is not None:
         host, port = settings.metrics
         changed["metrics"] = Address(host, port + facts.number if port else 0)
-    changed["data_dir"] = type(settings.data_dir)(facts.data_dir)
     if facts.cluster:
         changed["cluster"] = facts.names[facts.number]
         changed["partitions"] = 1  # it has one of them
@@ -120,11 +123,11 @@ def member_settings(settings: Settings, facts: MemberFacts) -> Settings:
             changed["metrics"] = settings.metrics._replace(
                 port=settings.metrics.port + 1 + facts.number
             )
-    found = settings.model_copy(update=changed)
+    copied = settings.model_copy(update=changed)
     # A copied setting counts as set only if it was set.
-    asked = settings.model_fields_set | (changed.keys() - {"metrics"})
-    found.model_fields_set.intersection_update(asked)
-    return found
+    given = settings.model_fields_set | (changed.keys() - {"metrics"})
+    copied.model_fields_set.intersection_update(given)
+    return copied
 
 
 def reloaded_message(outcome: ReloadOutcome) -> bytes:
@@ -140,8 +143,8 @@ class ProcessMember:
         self.facts = facts
         self._channel = socket.socket(fileno=facts.channel)
         self._channel.setblocking(False)
-        self._take: Callable[[int, float, socket.socket], object] = _close
-        """Takes a socket, for the listener of a number."""
+        self._take: Callable[[int, float, bytes, socket.socket], object] = _close
+        """Takes a socket for the listener of a number, and what its client has sent already."""
         self.counts = 0, 0
         """The numbers of clients of this log that the main process passes on, and that wait for a
         leader."""
@@ -216,7 +219,7 @@ class ProcessMember:
         names = self.facts.names
         link = NatsExchangeLink(store.client, names[self.facts.number])
         others = [OtherLog(name, _log_of(store, name)) for name in names if name != link.name]
-        await link.listen(join(names, others, link), [one.name for one in others])
+        await link.listen(join(names, others, link), [other.name for other in others])
 
     def take_connections(
         self, node: NodeContext, admission: Admission, listeners: Sequence[ListenerOptions]
@@ -227,11 +230,16 @@ class ProcessMember:
         names = [options.name for options in listeners]
         passed_on = PeerListener(node, admission, b"")
 
-        def take(number: int, waited: float, client: socket.socket) -> None:
-            if number == PASSED_ON:
-                self._begin(node, passed_on.accept, client)
-            else:
-                self._accept(node, admission.listeners[names[number]], waited, client)
+        def take(number: int, waited: float, data: bytes, client: socket.socket) -> None:
+            client.setblocking(False)
+            make: Callable[[], asyncio.BaseProtocol] = passed_on.accept
+            if number != PASSED_ON:
+                listener = admission.listeners[names[number]]
+                if not _admitted(listener, client):
+                    client.close()
+                    return
+                make = partial(_BegunClient, partial(listener.accept, waited), data)
+            node.spawn_task(_connect(make, client))
 
         self._take = take
         self.watch()
@@ -244,48 +252,107 @@ class ProcessMember:
     def _read(self) -> None:
         for _ in range(_AT_ONCE):
             try:
-                said, descriptors, _, _ = socket.recv_fds(self._channel, _MAX_SAID, 1)
+                message, descriptors, _, _ = socket.recv_fds(self._channel, _MAX_MESSAGE, 1)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
-                said, descriptors = b"", []
-            if not said:
+                message, descriptors = b"", []
+            if not message:
                 # As after a kill: nothing that is not in the log was acknowledged.
                 _log.error("the main process has ended: this one stops")
                 os._exit(ORPHANED)
             for descriptor in descriptors:
-                number, waited = GIVEN.unpack(said)
-                self._take(number, waited, socket.socket(fileno=descriptor))
-            if not descriptors and len(said) == COUNTS.size:
-                self.counts = COUNTS.unpack(said)
+                client = socket.socket(fileno=descriptor)
+                number, waited = GIVEN.unpack_from(message)
+                self._take(number, waited, message[GIVEN.size :], client)
+            if not descriptors and len(message) == COUNTS.size:
+                self.counts = COUNTS.unpack(message)
             elif not descriptors and self._reports_main:
-                self.reload = ReloadOutcome(**orjson.loads(said))
+                self.reload = ReloadOutcome(**orjson.loads(message))
                 self.on_reload()
                 self._reloaded.set()
 
-    def _accept(
-        self, node: NodeContext, listener: Listener, waited: float, client: socket.socket
-    ) -> None:
-        try:
-            address = client.getpeername()
-        except OSError:  # the client is gone
-            client.close()
-            return
-        # A Unix socket has no address.
-        if not listener.admits(address[0] if isinstance(address, tuple) else ""):
-            client.close()
-            return
-        self._begin(node, partial(listener.accept, waited), client)
 
-    @staticmethod
-    def _begin(
-        node: NodeContext, make: Callable[[], asyncio.BaseProtocol], client: socket.socket
-    ) -> None:
-        client.setblocking(False)
-        node.spawn_task(_connect(make, client))
+class NatsExchangeLink:
+    """The link of a process to the others on core NATS; ``name`` is that of its log.
+
+    It carries the ends of logs, members of shared subscriptions, messages of QoS 0, and the topic
+    filters that the bridges to NATS subscribe to for each other.
+    """
+
+    def __init__(self, client: DirectClient, name: str) -> None:
+        self._client = client
+        self.name = name
+        self._stored, self._messages, self._members, self._filters = (
+            _EXCHANGE.format(name, what) for what in ("stored", "messages", "members", "filters")
+        )
+        self.largest = client.max_payload - _PROTOCOL_ROOM
+
+    async def listen(self, exchange: LogExchange, others: Sequence[str]) -> None:
+        """Pass the messages of other processes to the exchange."""
+        takes: dict[str, Callable[[str, bytes], object]] = {
+            "stored": lambda other, data: exchange.heard(other, int(data)),
+            "messages": exchange.arrived,
+            "members": exchange.reported,
+            "filters": exchange.reported_filters,
+        }
+        for other in others:
+            for what, take in takes.items():
+                await self._client.listen(
+                    _EXCHANGE.format(other, what), partial(_without_subject, take, other)
+                )
+
+    def announce(self, log: str, sequence: int) -> None:
+        """Tell the other processes that this process's log is stored up to a record."""
+        del log  # it is that of this process
+        self._client.publish_now(self._stored, b"%d" % sequence)
+
+    def pass_on(self, batch: bytes) -> bool:
+        """Send a batch of QoS 0 messages to the other processes."""
+        return self._client.publish_now(self._messages, batch)
+
+    def report(self, members: bytes) -> bool:
+        """Tell the other processes about the members of shared subscriptions."""
+        return self._client.publish_now(self._members, members)
+
+    def report_filters(self, filters: bytes) -> bool:
+        """Tell the bridges of the other processes about the topic filters of clients."""
+        return self._client.publish_now(self._filters, filters)
 
 
-def _close(_number: int, _waited: float, client: socket.socket) -> None:
+def _without_subject(
+    take: Callable[[str, bytes], object], other: str, _subject: str, data: bytes
+) -> None:
+    take(other, data)
+
+
+class _BegunClient(asyncio.Protocol):
+    """The first protocol of a client's socket: what the main process has read comes first."""
+
+    def __init__(self, make: Callable[[], asyncio.Protocol], data: bytes) -> None:
+        self._make = make
+        self._data = data
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Continue with the protocol of the listener."""
+        protocol = self._make()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        if not transport.is_closing():
+            protocol.data_received(self._data)
+
+
+def _admitted(listener: Listener, client: socket.socket) -> bool:
+    """Return whether a listener takes a client."""
+    try:
+        address = client.getpeername()
+    except OSError:  # the client is gone
+        return False
+    # A Unix socket has no address.
+    return listener.admits(address[0] if isinstance(address, tuple) else "")
+
+
+def _close(_number: int, _waited: float, _data: bytes, client: socket.socket) -> None:
     """Close a socket that cannot be served."""
     client.close()
 

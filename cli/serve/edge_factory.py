@@ -31,25 +31,6 @@ _DIGEST: Final = 12
 """Hexadecimal digits of a digest that distinguishes certificates."""
 
 
-def partition_edges(
-    settings: Settings, node: str, most: int, clock: Clock, logs: int, pseudonyms: bytes
-) -> Edges:
-    """Return what passes at most that many clients on to the leaders of several logs.
-
-    ``pseudonyms`` is the key of pseudonyms, empty without. Raises ConfigError for invalid files.
-    """
-    return Edges(
-        node,
-        cluster_key(settings),
-        _client_context(settings),
-        limit_options(settings, most),
-        most,
-        clock.monotonic,
-        logs,
-        pseudonyms,
-    )
-
-
 class PeerSockets:
     """The listening sockets of ``cluster_listen``, bound before this node leads."""
 
@@ -59,7 +40,7 @@ class PeerSockets:
         assert place is not None  # noqa: S101 - the caller has checked that
         self._key = cluster_key(settings)
         self._context = _server_context(settings)
-        self._client_context = _client_context(settings)
+        self._client_context = client_tls_context(settings)
         self._sockets: list[socket.socket] = bind(place, "cluster_listen", 4096)
         port = self._sockets[0].getsockname()[1]
         self.address: Address = settings.cluster_advertise or place._replace(port=port)
@@ -78,8 +59,8 @@ class PeerSockets:
 
     def close(self) -> None:
         """Close the sockets, unless the broker has them."""
-        for one in self._sockets:
-            one.close()
+        for bound in self._sockets:
+            bound.close()
 
 
 def _server_context(settings: Settings) -> ssl.SSLContext | None:
@@ -99,7 +80,7 @@ def _server_context(settings: Settings) -> ssl.SSLContext | None:
     )
 
 
-def _client_context(settings: Settings) -> ssl.SSLContext | None:
+def client_tls_context(settings: Settings) -> ssl.SSLContext | None:
     """Return the context for connections to the leader; any certificate of the CA is a node's."""
     if settings.cluster_tls_cert is None:
         return None
@@ -147,6 +128,6 @@ def _check_own_certificate(
 
 def cluster_authorities(settings: Settings) -> str:
     """Return short digests of the certificates of ``cluster_tls_ca``; empty without it."""
-    context = _client_context(settings)
-    found = context.get_ca_certs(binary_form=True) if context is not None else []
-    return ",".join(sorted(hashlib.sha256(one).hexdigest()[:_DIGEST] for one in found))
+    context = client_tls_context(settings)
+    certificates = context.get_ca_certs(binary_form=True) if context is not None else []
+    return ",".join(sorted(hashlib.sha256(data).hexdigest()[:_DIGEST] for data in certificates))

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import time
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from aiohttp import web
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from actors.inspection.broker_inspection import BrokerInspection
-    from actors.node.reload_outcome import ReloadOutcome
+    from cli.serve.cluster_member import ClusterMember
+    from cli.serve.main_process import EdgeState
     from cli.settings.settings import Settings
     from eventstore import metric_types
     from eventstore.metric_types import Status
@@ -120,32 +121,6 @@ _quiet = logging.getLogger("foldmq.http")
 _quiet.setLevel(logging.CRITICAL + 1)
 
 
-class ClusterNode(Protocol):
-    """A node of a cluster."""
-
-    @property
-    def passes_on(self) -> bool:
-        """Whether it accepts clients and passes them on while it does not lead."""
-
-    @property
-    def reload(self) -> ReloadOutcome | None:
-        """Its last reload while it did not lead; None: there was none."""
-
-    @property
-    def certificates(self) -> list[dict[str, Any]]:
-        """Its certificates while it does not lead, as in the status of a broker."""
-
-    def waiting(self) -> str:
-        """Return why it takes no clients; empty if it does."""
-
-    @property
-    def state(self) -> dict[str, str]:
-        """Its role, and the leader that it knows."""
-
-    def metrics(self) -> dict[str, Any]:
-        """Return the metrics of the cluster."""
-
-
 class HttpMonitor:
     """The HTTP server; the service sets the broker when it exists, and when it listens."""
 
@@ -154,7 +129,7 @@ class HttpMonitor:
         self.inspection: BrokerInspection | None = None
         self.listening = False
         """Whether clients can connect."""
-        self.member: ClusterNode | None = None
+        self.member: ClusterMember | EdgeState | None = None
         """The node in its cluster; None: there is no cluster."""
         self._hosts = Hosts([])
         self._refusal_told = -_REFUSAL_EVERY

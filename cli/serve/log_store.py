@@ -9,7 +9,7 @@ import importlib.metadata
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
 import nats.errors
 import structlog
@@ -207,17 +207,17 @@ async def open_store(
     Raises the EventStoreError that says why the log cannot be stored there.
     """
     server: EmbeddedServer | None = None
-    users = _users_of_clients(settings)
+    users = users_of_clients(settings)
     tls = nats_tls(settings)
     if settings.nats_url is None:
-        server = await _start_embedded(stack, settings, datadir)
+        server = await start_embedded(stack, settings, datadir)
         access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
     else:
         access = external_access(settings)
     logs: list[EventLog] = []
 
     def connection_lost() -> None:
-        written = [held.connection_lost() for held in logs]
+        written = [event_log.connection_lost() for event_log in logs]
         if any(written):
             log.warning("connection to NATS lost: nothing is acknowledged until it is restored")
         else:  # it follows, and changes the server while the log cannot be read
@@ -294,7 +294,7 @@ async def open_store(
         replicas=state.replicas,
     )
     logs.append(event_log)
-    visitors = await _start_for_clients(stack, settings, datadir, users, tls)
+    visitors = await start_for_clients(stack, settings, datadir, users, tls)
     if visitors is not None:
         of_clients = visitors.access()
     return Store(
@@ -324,16 +324,16 @@ async def _when_led(client: DirectClient, ask: Callable[[], Awaitable[T]]) -> T:
     The server may be cut off from the others, so each is asked in turn.
     """
     deadline = time.monotonic() + _ELECTION_SECONDS
-    told = ""
+    reported = ""
     while True:
         try:
             return await ask()
         except LogUnavailable as error:
             if not in_cluster(client) or time.monotonic() > deadline:
                 raise
-            if str(error) != told:
-                told = str(error)
-                log.warning("waiting for JetStream", reason=told)
+            if str(error) != reported:
+                reported = str(error)
+                log.warning("waiting for JetStream", reason=reported)
             await client.change_server()
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
@@ -361,10 +361,10 @@ async def answer_requests(
     async def on_request(message: Msg) -> None:
         if not message.reply:
             return
-        said, pause = answer(message.data)
+        reply, pause = answer(message.data)
         # The caller retries when the connection is back.
         with contextlib.suppress(nats.errors.Error, OSError):
-            await message.respond(said)
+            await message.respond(reply)
         await asyncio.sleep(pause)
 
     await client.subscribe(subject, cb=on_request, pending_msgs_limit=_REQUESTS_WAITING)
@@ -398,40 +398,18 @@ async def _connect(
     return client
 
 
-async def _start_embedded(
+async def start_embedded(
     stack: contextlib.AsyncExitStack, settings: Settings, datadir: DataDir
 ) -> EmbeddedServer:
-    server = EmbeddedServer(
-        datadir,
-        sync=settings.sync,
-        log=lambda line: log.info(line),
-    )
+    """Start the NATS server of the log; ``stack`` stops it."""
+    server = EmbeddedServer(datadir, sync=settings.sync, log=lambda line: log.info(line))
     await server.start()
     stack.push_async_callback(server.stop)
     return server
 
 
-class ServerOfClients(NamedTuple):
-    """The NATS server that the main process of several runs for NATS clients."""
-
-    server: ClientServer
-    users: int
-    """Number of users that may connect; 0: any client may."""
-
-
-async def start_for_clients(
-    stack: contextlib.AsyncExitStack, settings: Settings, datadir: DataDir
-) -> ServerOfClients | None:
-    """Start the NATS server for NATS clients, if there is to be one; ``stack`` stops it.
-
-    Raises ConfigError or the EventStoreError that prevents it.
-    """
-    users = _users_of_clients(settings)
-    server = await _start_for_clients(stack, settings, datadir, users, nats_tls(settings))
-    return ServerOfClients(server, len(users)) if server is not None else None
-
-
-def _users_of_clients(settings: Settings) -> tuple[NatsUser, ...]:
+def users_of_clients(settings: Settings) -> tuple[NatsUser, ...]:
+    """Return the users of the NATS server for NATS clients; raises NatsUsersError, ConfigError."""
     users = nats_users(settings)
     who = settings.auth_nats_user
     if who is not None and who not in [user.identity for user in users]:
@@ -439,13 +417,17 @@ def _users_of_clients(settings: Settings) -> tuple[NatsUser, ...]:
     return users
 
 
-async def _start_for_clients(
+async def start_for_clients(
     stack: contextlib.AsyncExitStack,
     settings: Settings,
     datadir: DataDir,
     users: tuple[NatsUser, ...],
     tls: TlsFiles | None,
 ) -> ClientServer | None:
+    """Start the NATS server for NATS clients, if there is to be one; ``stack`` stops it.
+
+    Raises ConfigError or the EventStoreError that prevents it.
+    """
     place = settings.nats_listen
     if place is None:
         return None

@@ -1,4 +1,4 @@
-"""Clients whose bytes pass through the main process: it ends TLS, WebSocket and PROXY protocol."""
+"""The clients of the main process: a process gets the socket or the bytes of each."""
 
 from __future__ import annotations
 
@@ -23,16 +23,20 @@ PASSED_ON: Final = 255
 
 
 class ProcessEdges(Edges):
-    """Passes the bytes of each client to the process that has its session.
+    """Passes each client to the process that has its session.
 
-    ``give(number, socket)`` passes a process one end of a pair of sockets; it returns False while
-    the process cannot take it. The other arguments are those of :class:`Edges`.
+    The process gets the client's socket, with what the client has sent so far. Where the main
+    process ends TLS, WebSocket or PROXY protocol, it gets one end of a pair of sockets instead, and
+    bytes are passed on.
+
+    ``give(number, listener, socket, waited, data)`` passes a process a socket of a listener; it
+    returns False while the process cannot take it. The other arguments are those of :class:`Edges`.
     """
 
     def __init__(
         self,
         processes: int,
-        give: Callable[[int, socket.socket], bool],
+        give: Callable[[int, int, socket.socket, float, bytes], bool],
         limits: LimitOptions,
         max_connections: int,
         now: Callable[[], float],
@@ -52,6 +56,18 @@ class ProcessEdges(Edges):
         """Let clients of a process wait until it takes connections again."""
         self.links[number].follow(None)
 
+    def give(self, client: EdgeClient) -> bool | None:
+        """Leave a client's socket to its process; None: its bytes are passed on."""
+        data, transport = client.first_bytes, client.transport
+        if data is None or transport is None:
+            return None
+        listener = [*self._options].index(client.listener)
+        end = transport.get_extra_info("socket")
+        if not self._give(client.log, listener, end, self.waited(client), data):
+            return False
+        client.leave()
+        return True
+
     async def reach(self, client: EdgeClient, leader: LeaderPlace) -> Upstream:
         """Connect to the process of a client; raises OSError."""
         ours, theirs = socket.socketpair()
@@ -69,5 +85,5 @@ class ProcessEdges(Edges):
     def _pass(self, number: int, end: socket.socket, name: str) -> None:
         """Pass a socket to a process; raises OSError if it takes none."""
         with end:
-            if not self._give(number, end):
+            if not self._give(number, PASSED_ON, end, 0.0, b""):
                 raise ConnectionRefusedError(f"the process of log {name} takes no connections now")

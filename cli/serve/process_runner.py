@@ -16,7 +16,7 @@ from cli.serve.broker_process import ProcessMember, member_settings
 from cli.serve.cluster_member import SteppedDown
 from cli.serve.limits_factory import check_open_files
 from cli.serve.listener_factory import SOCKETS_VARIABLE
-from cli.serve.main_process import run_partitioned, supervise
+from cli.serve.main_process import MainProcess, PartitionedNode
 from cli.serve.service import Service
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings, load_settings
@@ -61,9 +61,9 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
         try:
             if process is None and settings.partitions > 1:
-                runner.run(run_partitioned(settings, reread))
+                runner.run(PartitionedNode(settings, reread, settings.partitions).run())
             elif process is None and settings.processes > 1:
-                runner.run(supervise(settings, reread))
+                runner.run(MainProcess(settings, reread, settings.processes).run())
             else:
                 runner.run(Service(settings, reread, _refused_before(), process).run())
         except RecordTooLarge as refused:

@@ -1,14 +1,17 @@
-"""The command ``foldmq serve``."""
+"""The commands ``foldmq serve`` and ``foldmq config check``."""
 
 from pathlib import Path
 
 from cli.program.help_pages import Program
 from cli.settings.setting_flags import with_settings_flags
 
+_config = Program(help="Check the configuration.", no_args_is_help=True)
+
 
 def register_serve_command(app: Program) -> None:
-    """Add the command to the program."""
+    """Add the commands to the program."""
     app.command("serve")(_serve)
+    app.add_typer(_config, name="config")
 
 
 @with_settings_flags
@@ -24,3 +27,22 @@ def _serve(config: Path | None, flags: dict[str, object]) -> None:
     from cli.serve import process_runner
 
     process_runner.run_service(flags, config)
+
+
+@_config.callback()
+def _check_commands() -> None:
+    """Check the configuration."""
+
+
+@_config.command("check")
+@with_settings_flags
+def _check(config: Path | None, flags: dict[str, object]) -> None:
+    """Check the settings and the files that they name, without starting anything.
+
+    Takes the flags of 'serve', reads the same environment and file, and refuses what 'serve' would
+    refuse, with exit code 78. Prints the settings that are set, and where. Addresses are not
+    listened on, so that a broker may be running.
+    """
+    from cli.serve import config_check
+
+    config_check.run_config_check(flags, config)

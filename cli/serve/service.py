@@ -55,8 +55,8 @@ from cli.serve.log_store import (
     nats_tls,
     open_store,
 )
+from cli.serve.main_process import check_process_count
 from cli.serve.microservice import serve_inspector
-from cli.serve.supervisor import check_process_count
 from cli.serve.systemd_notify import Notifier
 from cli.serve.web_process import WebProcess
 from cli.settings.settings import RELOADABLE, Settings, check_settings
@@ -380,26 +380,23 @@ class Service:
         while True:
             await self._hangup.wait()
             self._hangup.clear()
-            failure = ""
-            try:
-                merged = self._settings.reloaded(await asyncio.to_thread(self._reread))
-                check_settings(merged)
-                merged = fit_packet_size(merged, self._largest, lower=self._refused > 0)
-                listeners = self._listeners.options(merged, largest_packet(self._largest))
-                certificates = await self._look_at_certificates(merged)
-                if member.edges is not None:
-                    most = affordable_connections(merged, each=2)
-                    bounds = limit_options(merged, most)
-                    member.edges.reload(bounds, most, listeners)
-                member.certificates = certificates
-                self._listeners.reloaded(merged)
-                self._settings = merged
-            except (FoldmqError, OSError, ValueError) as error:
-                failure = str(error)
-                log.error(_NOT_RELOADED, reason=failure)  # noqa: TRY400 -- its sentence says it all
-            else:
-                log.info("settings reloaded")
-            self._note_reload(member, ReloadOutcome(_now_ms(), failure))
+            reload = partial(self._reload_follower, member)
+            self._note_reload(member, await self._notifier.reload(reload, _NOT_RELOADED))
+
+    async def _reload_follower(self, member: ClusterMember) -> tuple[str, ...]:
+        merged = self._settings.reloaded(await asyncio.to_thread(self._reread))
+        check_settings(merged)
+        merged = fit_packet_size(merged, self._largest, lower=self._refused > 0)
+        listeners = self._listeners.options(merged, largest_packet(self._largest))
+        certificates = await self._look_at_certificates(merged)
+        if member.edges is not None:
+            most = affordable_connections(merged, each=2)
+            member.edges.reload(limit_options(merged, most), most, listeners)
+        member.certificates = certificates
+        self._listeners.reloaded(merged)
+        self._settings = merged
+        log.info("settings reloaded")
+        return ()
 
     def _listen(self, broker: Broker, waiting: dict[str, list[socket.socket]]) -> list[Endpoint]:
         """Accept clients at all listeners; return their addresses. Raises ListenError.
@@ -561,21 +558,7 @@ class Service:
     async def _try_reload(self, broker: Broker) -> ReloadOutcome:
         """Reload, and remember the outcome."""
         async with self._reloading:
-            self._notifier.reloading()
-            error = ""
-            later: tuple[str, ...] = ()
-            try:
-                later = await self._reload(broker)
-            except (FoldmqError, OSError, ValueError) as refused:
-                error = str(refused)
-                log.error(_NOT_RELOADED, reason=error)  # noqa: TRY400 -- its sentence says it all
-            except Exception:
-                # The next one must be handled after any error.
-                error = "internal error, please report it"
-                log.exception(_NOT_RELOADED, reason=error)
-            finally:
-                self._notifier.reloaded()
-            outcome = ReloadOutcome(broker.node.clock.time_ms(), error, later)
+            outcome = await self._notifier.reload(partial(self._reload, broker), _NOT_RELOADED)
             self._note_reload(broker.node, outcome)
             return outcome
 

@@ -13,11 +13,16 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+import structlog
+
+from actors.node.reload_outcome import ReloadOutcome
 from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, MutableMapping
+    from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+
+_log = structlog.get_logger("foldmq")
 
 _SOCKET, _WATCHDOG, _WATCHED = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 _PINGS = 3
@@ -89,14 +94,28 @@ class Notifier:
         self._describe = describe
         self._notify("READY=1", *self._changed_status())
 
-    def reloading(self) -> None:
-        """Report that the settings are being reloaded; call :meth:`reloaded` afterwards."""
+    async def reload(
+        self, apply: Callable[[], Awaitable[tuple[str, ...]]], failed: str
+    ) -> ReloadOutcome:
+        """Reload the settings by ``apply`` and report it; return the outcome.
+
+        ``apply`` returns the changed settings that need a restart; if it raises an error, a line
+        that begins with ``failed`` is logged.
+        """
         microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._notify("RELOADING=1", f"MONOTONIC_USEC={microseconds}")
-
-    def reloaded(self) -> None:
-        """Report that the reload has ended, successfully or not."""
-        self._notify("READY=1")
+        error, later = "", tuple[str, ...]()
+        try:
+            later = await apply()
+        except (FoldmqError, OSError, ValueError) as refused:
+            error = str(refused)
+            _log.error(failed, reason=error)
+        except Exception:  # noqa: BLE001 - the next one must be handled after any error
+            error = "internal error, please report it"
+            _log.exception(failed, reason=error)
+        finally:
+            self._notify("READY=1")
+        return ReloadOutcome(time.time_ns() // 1_000_000, error, later)
 
     def stopping(self, what: str) -> None:
         """Report that the broker stops, and why."""

@@ -20,7 +20,7 @@ from cli.spark.job_runner import Job, check_html, run_job, save_html, write_resu
 from cli.spark.spark_flags import SparkFlags
 from eventstore.errors import UsageError
 from projections.audit.audit_outcome import Outcome
-from spark.jobs.pipeline import NOTHING, SMALL, all_here, audit, limits_here
+from spark.jobs.pipeline import SMALL, all_here, audit, limits_here
 from spark.report.json_report import audit_json
 from spark.report.text_report import audit_text
 from spark.runtime.session import is_submitted
@@ -43,25 +43,9 @@ class AuditOptions:
     """Whether the nodes form one cluster."""
 
 
-_RECORDS_TO_PREPARE = 1000
 _TOO_LARGE = (
     "the log is too large to be audited in half of the free memory: use 'foldmq spark audit'"
 )
-
-
-def run_prepare(flags: SparkFlags) -> None:
-    """Audit the beginning of a log, and let Java store the classes that this needs."""
-
-    def work(job: Job, _claims: ClaimedStates) -> None:
-        log = job.log
-        bounds = list(log.bounds().values())
-        if len(bounds) == 1 and bounds[0].last - bounds[0].first >= _RECORDS_TO_PREPARE:
-            log = log.until(bounds[0].first + _RECORDS_TO_PREPARE)
-        with job.busy("preparing") as tell:
-            audit(log, progress=tell, local=NOTHING)
-
-    run_job(flags, None, no_claims, work, record_classes=True)
-    write_result("prepared: jobs on this machine start with the stored classes of Spark")
 
 
 def run_audit(flags: SparkFlags, wanted: AuditOptions, *, spark: bool = True) -> bool:

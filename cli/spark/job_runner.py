@@ -73,15 +73,13 @@ def run_job(
     *,
     when_needed: bool = False,
     too_large: str | None = None,
-    record_classes: bool = False,
 ) -> _Result:
     """Find the log, collect data while it is open, run the job; return its result.
 
     ``at`` is the position up to which the log is read. Errors are found before Spark starts, if
     possible. If ``idle`` has a result, Spark is not started. ``when_needed``: Spark starts when the
     job first uses it; with ``too_large`` it never starts, and this is the error if it were needed.
-    ``record_classes`` is as for ``running_session``. Everything that was started
-    has ended when this returns or raises, even after Ctrl-C.
+    Everything that was started has ended when this returns or raises, even after Ctrl-C.
     """
     if is_submitted() and flags.of_session:
         raise UsageError(
@@ -111,10 +109,7 @@ def run_job(
             def start() -> "SparkSession":
                 if too_large is not None:
                     raise OutOfMemory(too_large)
-                log_bytes = 0 if record_classes else _log_bytes(options)
-                spark = session.enter_context(
-                    _session(flags, log_bytes, record_classes=record_classes)
-                )
+                spark = session.enter_context(_session(flags, _log_bytes(options)))
                 # PySpark handles SIGINT from now on.
                 session.enter_context(_ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
                 return spark
@@ -134,7 +129,7 @@ def _log_bytes(given: Mapping[str, str]) -> int:
 
 
 def _session(
-    flags: SparkFlags, log_bytes: int, *, record_classes: bool
+    flags: SparkFlags, log_bytes: int
 ) -> contextlib.AbstractContextManager["SparkSession"]:
     return running_session(
         flags.master or MASTER,
@@ -142,7 +137,6 @@ def _session(
         flags.conf,
         verbose=flags.source.verbose,
         log_bytes=log_bytes,
-        record_classes=record_classes,
     )
 
 

@@ -157,19 +157,6 @@ def _audit(
         raise typer.Exit(1)
 
 
-@spark_app.command("prepare")
-@with_spark_flags
-def _prepare(spark: SparkFlags) -> None:
-    """Store Spark's classes, so that jobs start faster.
-
-    Audits the beginning of the log, discards the result, and lets Java store the classes that it
-    loaded in the user's cache directory (170 MB). Once for each installation and Java.
-    """
-    from cli.spark import audit
-
-    audit.run_prepare(spark)
-
-
 @spark_app.command("archive")
 @with_spark_flags_but_archive
 def _archive(

@@ -10,7 +10,7 @@ from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import Screen
-from textual.widgets import DataTable, Static
+from textual.widgets import DataTable, Footer, Static
 
 from cli.common import text
 from cli.top import number_format
@@ -18,7 +18,7 @@ from cli.top.columns import GAP, Row, TopColumn, cells_of, fitting, titles
 from cli.top.figures import BAD, LABEL, TITLE, WARN, header, health, top_problems
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rich.console import RenderableType
     from textual.app import ComposeResult
@@ -41,7 +41,7 @@ class Scroller(VerticalScroll, can_focus=True):
     Scroller { overflow-x: hidden; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("k", "scroll_up", show=False),
+        Binding("up,k", "scroll_up", "scroll", key_display="↑↓"),
         Binding("j", "scroll_down", show=False),
     ]
 
@@ -66,13 +66,13 @@ class RowTable(DataTable[Text], inherit_bindings=False):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "cursor_up", show=False),
+        Binding("up,k", "cursor_up", "move", key_display="↑↓"),
         Binding("down,j", "cursor_down", show=False),
         Binding("pageup", "page_up", show=False),
         Binding("pagedown", "page_down", show=False),
         Binding("home", "scroll_top", show=False),
         Binding("end", "scroll_bottom", show=False),
-        Binding("enter", "select_cursor", show=False),
+        Binding("enter", "select_cursor", "open", key_display="Enter"),
     ]
 
     def __init__(self, columns: Sequence[TopColumn], key: Callable[[Row], str], *, id: str) -> None:  # noqa: A002
@@ -87,11 +87,18 @@ class RowTable(DataTable[Text], inherit_bindings=False):
         """Filter of the rows, shown beside the first title."""
         self.hint = ""
         """Text shown without rows."""
+        self.opens = True
+        """Whether Enter opens the marked row."""
         self._key = key
         self._kept: str | None = None
         self._cursor_set = 0
         """Where the cursor was placed; elsewhere it was moved by the user."""
         self._head: list[tuple[Text, int]] = []
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """Return whether a key has its action."""
+        del parameters
+        return self.opens or action != "select_cursor"
 
     @property
     def marked(self) -> Row | None:
@@ -166,12 +173,17 @@ class View(Screen[None]):
 
     DEFAULT_CSS = """
     View { layout: vertical; }
-    View #header, View #keys { height: 1; }
+    View #header { height: 1; }
+    View Footer, View FooterKey { background: ansi_default; color: ansi_default; }
+    View FooterKey {
+        .footer-key--key { background: ansi_default; color: ansi_default; text-style: reverse; }
+        .footer-key--description {
+            background: ansi_default; color: ansi_default; text-style: dim;
+        }
+    }
     """
     topics: ClassVar[bool] = False
     """Whether to request the busiest topics."""
-    keys: tuple[tuple[str, str], ...] = ()
-    """The keys shown on the last line, with their actions."""
 
     def __init__(self, monitor: WatchedBroker) -> None:
         super().__init__()
@@ -179,14 +191,13 @@ class View(Screen[None]):
         self.ready = False
         """Whether the widgets exist."""
         self._header, self._banner = Static(id="header"), Static(id="banner")
-        self._keys = Static(id="keys")
 
     def compose(self) -> ComposeResult:
-        """Place the body between the common lines."""
+        """Place the body between the common lines; the last one shows the keys."""
         yield self._header
         yield self._banner
         yield from self.body()
-        yield self._keys
+        yield Footer(show_command_palette=False, compact=True)
 
     def body(self) -> ComposeResult:
         """Yield the widgets of this view."""
@@ -205,9 +216,6 @@ class View(Screen[None]):
         self._banner.update(
             Text("\n").join(_cut(Text(line, alarm), width, pad=True) for line in problems)
         )
-        pairs = [((f" {key} ", "reverse"), (f"{what} ", LABEL)) for key, what in self.keys]
-        keys = Text.assemble(*(part for pair in pairs for part in pair))
-        self._keys.update(_cut(keys, width))
 
     def on_resize(self) -> None:
         """Redraw for the new width."""
@@ -227,11 +235,30 @@ class View(Screen[None]):
 class Page(View):
     """A view opened from another one; Escape returns."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,backspace", "back", show=False)]
+    traced: Mapping[str, str] | None = None
+    """What a live trace is of; None: there is none."""
+    log_name = ""
+    """The log with what the view is about, if there are several."""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,backspace", "back", "back", key_display="Esc"),
+        Binding("t", "trace", "live trace"),
+    ]
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """Return whether a key has its action."""
+        del parameters
+        return self.traced is not None or action != "trace"
 
     def action_back(self) -> None:
         """Close this view."""
         self.app.pop_screen()
+
+    def action_trace(self) -> None:
+        """Open a live trace of what this view is about."""
+        from cli.top.trace_view import TracePage
+
+        if self.traced is not None:
+            self.app.push_screen(TracePage(self.monitor, self.traced, self.log_name))
 
 
 def as_text(lines: Iterable[str], width: int) -> Text:

@@ -19,7 +19,6 @@ from cli.common import text
 from cli.logs.broker_client import Refused
 from cli.top.base_view import Page, RowTable, Scroller, as_text
 from cli.top.columns import LOGS, Row, TopColumn
-from cli.top.trace_view import TracePage
 from projections.views.session_view import session_from
 
 if TYPE_CHECKING:
@@ -70,23 +69,13 @@ class ActorPage(TextPage):
     """An actor in full, as in ``foldmq actors show``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("t", "trace", show=False),
-        Binding("enter", "session", show=False),
+        Binding("enter", "session", "its session", key_display="Enter"),
     ]
-    keys: tuple[tuple[str, str], ...] = (
-        ("Esc", "back"),
-        ("↑↓", "scroll"),
-        ("t", "live trace"),
-        ("Enter", "its session"),
-        ("p", "pause"),
-        ("q", "quit"),
-    )
 
     def __init__(self, monitor: WatchedBroker, actor: str, log: str = "") -> None:
         super().__init__(monitor, log)
         self._actor = actor
-        if actor.startswith("session:"):
-            self.keys = SessionPage.keys
+        self.traced = {"actor": actor}
         self._client: str | None = None
         self._before: tuple[float, dict[str, Any]] | None = None
 
@@ -111,31 +100,25 @@ class ActorPage(TextPage):
         else:
             self.say(actor_lines(found, rates))
 
-    def action_trace(self) -> None:
-        """Open a live trace of the actor."""
-        self.app.push_screen(TracePage(self.monitor, {"actor": self._actor}, self.log_name))
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """Return whether a key has its action; the actor of a session shows it already."""
+        if action == "session" and self._actor.startswith("session:"):
+            return False
+        return super().check_action(action, parameters)
 
     def action_session(self) -> None:
         """Open the session of the actor."""
-        if self._client is not None and not self._actor.startswith("session:"):
+        if self._client is not None:
             self.app.push_screen(SessionPage(self.monitor, self._client, self.log_name))
 
 
 class SessionPage(TextPage):
     """A session in full, connected or not."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("t", "trace", show=False)]
-    keys = (
-        ("Esc", "back"),
-        ("↑↓", "scroll"),
-        ("t", "live trace"),
-        ("p", "pause"),
-        ("q", "quit"),
-    )
-
     def __init__(self, monitor: WatchedBroker, client: str, log: str = "") -> None:
         super().__init__(monitor, log)
         self._client = client
+        self.traced = {"client": client}
 
     async def load(self) -> None:
         """Request the session."""
@@ -145,10 +128,6 @@ class SessionPage(TextPage):
             self.say([f"session {_short(self._client)} no longer exists", f"  {refusal}"])
             return
         self.say(live_session_lines(session_from(found), None))
-
-    def action_trace(self) -> None:
-        """Open a live trace of the client."""
-        self.app.push_screen(TracePage(self.monitor, {"client": self._client}, self.log_name))
 
 
 RECEIVERS = (
@@ -170,20 +149,12 @@ class TopicPage(Page):
     DEFAULT_CSS = """
     TopicPage #outcome { margin-bottom: 1; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("t", "trace", show=False)]
     AUTO_FOCUS = "#receivers"
-    keys = (
-        ("Esc", "back"),
-        ("↑↓", "move"),
-        ("Enter", "its session"),
-        ("t", "live trace"),
-        ("p", "pause"),
-        ("q", "quit"),
-    )
 
     def __init__(self, monitor: WatchedBroker, topic: str) -> None:
         super().__init__(monitor)
         self._topic = topic
+        self.traced = {"topic": topic}
         self._outcome = Static(id="outcome")
         self._table = RowTable(RECEIVERS, _receiver, id="receivers")
         self._lines: list[str] = []
@@ -225,20 +196,16 @@ class TopicPage(Page):
             log = str(row.get("log", ""))
             self.app.push_screen(SessionPage(self.monitor, row["client"], log))
 
-    def action_trace(self) -> None:
-        """Open a live trace of the topic."""
-        self.app.push_screen(TracePage(self.monitor, {"topic": self._topic}))
-
 
 class LogsPage(Page):
     """The figures of each log."""
 
     AUTO_FOCUS = "#logs"
-    keys = (("Esc", "back"), ("↑↓", "move"), ("p", "pause"), ("q", "quit"))
 
     def __init__(self, monitor: WatchedBroker) -> None:
         super().__init__(monitor)
         self._table = RowTable(LOGS, lambda row: str(row["log"]), id="logs")
+        self._table.opens = False
 
     def body(self) -> ComposeResult:
         """Yield the table."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from cli.common.tables import whole_span
+
 NOTHING = "-"
 """Shown for unknown values."""
 _BYTES = ("KiB", "MiB", "GiB", "TiB")
@@ -63,11 +65,7 @@ def percent(share: float | None) -> str:
 
 def age_text(milliseconds: int) -> str:
     """Return an age in its largest unit: ``5s``, ``3min``, ``2h``."""
-    seconds = max(0, milliseconds) // 1000
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds // length}{unit}"
-    return f"{seconds}s"
+    return whole_span(max(0, milliseconds)).replace(" ", "")
 
 
 def _three_digits(value: float) -> str:

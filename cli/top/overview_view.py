@@ -53,24 +53,14 @@ class Overview(View):
     Overview.beside #topics { width: 1fr; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", show=False),
-        Binding("l", "logs", show=False),
-        Binding("s", "sort", show=False),
-        Binding("tab,shift+tab,left,right", "other", show=False),
+        Binding("tab,shift+tab,left,right", "other", "table", key_display="Tab"),
+        Binding("l", "logs", "logs"),
+        Binding("slash", "filter", "filter", key_display="/"),
+        Binding("s", "sort", "sort"),
         Binding("escape", "clear", show=False),
     ]
     AUTO_FOCUS = "#actors"
     topics = True
-    keys: tuple[tuple[str, str], ...] = (
-        ("↑↓", "move"),
-        ("Tab", "table"),
-        ("Enter", "open"),
-        ("/", "filter"),
-        ("s", "sort"),
-        ("p", "pause"),
-        ("?", "help"),
-        ("q", "quit"),
-    )
 
     def __init__(self, monitor: WatchedBroker, sort: str) -> None:
         super().__init__(monitor)
@@ -87,6 +77,8 @@ class Overview(View):
         self._line = Input(id="filter", compact=True, select_on_focus=False)
         self._line.display = False
         self._due = 0.0
+        self._several = False
+        """Whether there are several logs."""
 
     def body(self) -> ComposeResult:
         """Yield figures, curves, tables, and the filter line."""
@@ -120,7 +112,9 @@ class Overview(View):
         if frame is None:
             return
         width, height = self.size
-        self.keys = _KEYS_OF_LOGS if frame.logs else Overview.keys
+        if self._several != bool(frame.logs):
+            self._several = bool(frame.logs)
+            self.refresh_bindings()
         self.set_class(width >= _BESIDE, "beside")
         self._summary.update(top_summary(frame, width))
         self._charts.display = height >= _TALL
@@ -162,10 +156,14 @@ class Overview(View):
         else:
             self.app.push_screen(TopicPage(self.monitor, str(row["topic"])))
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """Return whether a key has its action: there may be one log only."""
+        del parameters
+        return self._several or action != "logs"
+
     def action_logs(self) -> None:
-        """Show the figures of each log, if there are several."""
-        if self.monitor.frame is not None and self.monitor.frame.logs:
-            self.app.push_screen(LogsPage(self.monitor))
+        """Show the figures of each log."""
+        self.app.push_screen(LogsPage(self.monitor))
 
     def action_other(self) -> None:
         """Move the focus to the other table."""
@@ -212,11 +210,3 @@ class Overview(View):
         self.show()
         if name == "actors":
             self.monitor.wanted.set()
-
-
-_KEYS_OF_LOGS = (
-    *Overview.keys[1:3],
-    ("l", "logs"),
-    *Overview.keys[3:],
-)
-"""The keys with several logs; all do not fit into 80 columns."""

@@ -6,6 +6,7 @@ counters begin at 0 again; then there are no rates.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -87,65 +88,57 @@ def between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Rates | None
 
     None if no time passed, or if the broker was restarted.
     """
-    seconds = (after["time_ms"] - before["time_ms"]) / 1000
-    if seconds <= 0 or _identity(before) != _identity(after):
-        return None
-    try:
-        totals = {
-            name: _rise(_total(before, *key), _total(after, *key)) / seconds
-            for name, key in _TOTALS.items()
-        }
-        came, went = (
-            tuple(
-                _rise(old, new) / seconds
-                for old, new in zip(before["messages"][way], after["messages"][way], strict=True)
-            )
-            for way in ("in", "out")
-        )
-        dropped = {
-            reason: _rise(before["dropped"].get(reason, 0), count) / seconds
-            for reason, count in after["dropped"].items()
-        }
-    except _CounterReset:
-        return None
-    return Rates(
-        seconds,
-        messages_in=came,
-        messages_out=went,
-        dropped={reason: rate for reason, rate in dropped.items() if rate},
-        commit=_percentiles_of([(before, after)], "commit"),
-        lag=_percentiles_of([(before, after)], "lag"),
-        **totals,
-    )
+    return between_all([(before, after)])
 
 
-def between_all(
-    pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
-) -> Rates | None:
+def between_all(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Rates | None:
     """Return the rates of several brokers together, of pairs of replies from the same broker.
 
     Those of a broker that was restarted are not known, and not included; None if none are known.
     """
-    known = [(pair, rates) for pair in pairs if (rates := between(*pair)) is not None]
-    if len(known) <= 1:
-        return known[0][1] if known else None
-    each = [rates for _, rates in known]
-    dropped: Counter[str] = Counter()
-    for rates in each:
-        dropped.update(rates.dropped)
+    rates: list[dict[tuple[str, str], float]] = []
+    known: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
+    for before, after in pairs:
+        if _seconds(before, after) <= 0 or _identity(before) != _identity(after):
+            continue
+        with contextlib.suppress(_CounterReset):
+            rates.append(_rises(before, after))
+            known.append((before, after))
+    if not known:
+        return None
+    total: Counter[tuple[str, str]] = Counter()
+    for each in rates:
+        total.update(each)
     return Rates(
-        max(rates.seconds for rates in each),
-        messages_in=_sums(rates.messages_in for rates in each),
-        messages_out=_sums(rates.messages_out for rates in each),
-        dropped=dict(dropped),
-        commit=_percentiles_of([pair for pair, _ in known], "commit"),
-        lag=_percentiles_of([pair for pair, _ in known], "lag"),
-        **{name: sum(getattr(rates, name) for rates in each) for name in _TOTALS},
+        max(_seconds(*pair) for pair in known),
+        messages_in=tuple(total["in", str(qos)] for qos in range(3)),
+        messages_out=tuple(total["out", str(qos)] for qos in range(3)),
+        dropped={name: rate for (kind, name), rate in total.items() if kind == "dropped" and rate},
+        commit=_percentiles_of(known, "commit"),
+        lag=_percentiles_of(known, "lag"),
+        **{name: total["total", name] for name in _TOTALS},
     )
 
 
-def _sums(rows: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
-    return tuple(map(sum, zip(*rows, strict=True)))
+def _seconds(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
+    return float(after["time_ms"] - before["time_ms"]) / 1000
+
+
+def _rises(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[tuple[str, str], float]:
+    """Return the rises of all counters per second; raises _CounterReset."""
+    pairs = {
+        ("total", name): (_total(before, *key), _total(after, *key))
+        for name, key in _TOTALS.items()
+    }
+    for way in ("in", "out"):
+        for qos, counts in enumerate(
+            zip(before["messages"][way], after["messages"][way], strict=True)
+        ):
+            pairs[way, str(qos)] = counts
+    for reason, count in after["dropped"].items():
+        pairs["dropped", reason] = before["dropped"].get(reason, 0), count
+    seconds = _seconds(before, after)
+    return {key: _rise(*counts) / seconds for key, counts in pairs.items()}
 
 
 def difference(before: Sequence[int], after: Sequence[int]) -> list[int] | None:

@@ -64,8 +64,6 @@ mouse, so that you can select and copy names.
 class Help(TextPage):
     """Explains the keys and figures."""
 
-    keys = (("Esc", "back"), ("↑↓", "scroll"), ("q", "quit"))
-
     def __init__(self, monitor: WatchedBroker) -> None:
         super().__init__(monitor)
         self._lines = TEXT.splitlines()
@@ -79,10 +77,10 @@ class Top(App[str]):
 
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", show=False),
+        Binding("p", "pause", "pause"),
+        Binding("question_mark,f1", "help", "help", key_display="?"),
+        Binding("q", "quit", "quit"),
         Binding("ctrl+c", "quit", show=False, priority=True),
-        Binding("p", "pause", show=False),
-        Binding("question_mark,f1", "help", show=False),
     ]
 
     def __init__(self, link: ReconnectingClient, interval: float, sort: str) -> None:

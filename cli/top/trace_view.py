@@ -42,24 +42,17 @@ class TraceLog(RichLog):
     TraceLog { background: ansi_default; overflow-x: hidden; scrollbar-size-vertical: 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("k", "scroll_up", show=False),
+        Binding("up,k", "scroll_up", "scroll", key_display="↑↓"),
         Binding("j", "scroll_down", show=False),
+        Binding("end", "scroll_end", "go on", key_display="End"),
     ]
 
 
 class TracePage(Page):
     """Follows the end of a trace, except while scrolled back."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("c", "clear", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("c", "clear", "clear")]
     AUTO_FOCUS = "#trace"
-    keys = (
-        ("Esc", "back"),
-        ("↑↓", "scroll"),
-        ("End", "go on"),
-        ("c", "clear"),
-        ("p", "pause"),
-        ("q", "quit"),
-    )
 
     def __init__(self, monitor: WatchedBroker, of: Mapping[str, str], log: str = "") -> None:
         super().__init__(monitor)

@@ -33,11 +33,11 @@ _TIMEOUT = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """A history that is not complete yet."""
+    """A history, or a difference, that is not complete yet."""
 
     done: int
     of: int
-    """Records."""
+    """Records, or sessions."""
 
     @property
     def percent(self) -> int:

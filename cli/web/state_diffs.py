@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cli.common import text
+from cli.web.background_fold import Folding
 from eventstore.display import count_of
 from eventstore.errors import UsageError
 from eventstore.reading.indexed_reading import asked_of
@@ -34,20 +35,6 @@ _SLICE: Final = 0.01
 _TIMEOUT: Final = 30.0
 """Seconds after the last request until the work is cancelled."""
 _KINDS: Final = {"+": "added", "-": "removed", "~": "changed", "*": "set"}
-
-
-@dataclass(frozen=True, slots=True)
-class FoldingStates:
-    """The difference is not known yet."""
-
-    done: int
-    of: int
-    """Records, or sessions."""
-
-    @property
-    def percent(self) -> int:
-        """The progress."""
-        return 100 * self.done // self.of if self.of else 0
 
 
 @dataclass(slots=True)
@@ -97,7 +84,7 @@ class StateDiff:
 @dataclass(slots=True)
 class _Running:
     task: asyncio.Task[StateDiff]
-    progress: FoldingStates
+    progress: Folding
     asked: float
 
 
@@ -131,7 +118,7 @@ class StateDiffs:
 
     async def find(
         self, before: int, after: int, max_wait: float, log: str = ""
-    ) -> StateDiff | FoldingStates:
+    ) -> StateDiff | Folding:
         """Return the differences between the states after two records of a log.
 
         After ``max_wait`` seconds, returns the progress instead; the work continues. Raises
@@ -144,7 +131,7 @@ class StateDiffs:
             return found
         held = self._running.get(key)
         if held is None:
-            progress = FoldingStates(0, after)
+            progress = Folding(0, after)
             task = asyncio.create_task(self._find(key))
             held = self._running[key] = _Running(task, progress, time.monotonic())
         held.asked = time.monotonic()
@@ -181,7 +168,7 @@ class StateDiffs:
             nonlocal turn
             now = time.monotonic()
             if now - turn >= _SLICE:
-                self._note(key, FoldingStates(min(changes.done, of), of))
+                self._note(key, Folding(min(changes.done, of), of))
                 await asyncio.sleep(0)
                 turn = time.monotonic()
 
@@ -206,7 +193,7 @@ class StateDiffs:
                 found.retained("*", f"* {named}, {text.size(size)}, set between the moments")
         return found.finish()
 
-    def _note(self, key: _WantedDiff, progress: FoldingStates) -> None:
+    def _note(self, key: _WantedDiff, progress: Folding) -> None:
         """Record the progress; cancel the work if no page requests it any longer."""
         held = self._running[key]
         held.progress = progress

@@ -30,7 +30,8 @@ from spark.runtime.java import find_java
 _KEPT = 64 * 1024
 """Bytes of the JVM's last output that are kept."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-END_SECONDS = 10.0
+_END_SECONDS = 10.0
+"""Seconds that it may take to end."""
 _KILL_SECONDS = 2.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -38,18 +39,16 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Jvm:
     """A JVM for Spark, with its own directory for Spark's files.
 
-    ``verbose`` leaves its output on stderr; ``end_seconds`` is the time that it may take to end.
-    Raises OutOfDisk if the directory cannot be made.
+    ``verbose`` leaves its output on stderr. Raises OutOfDisk if the directory cannot be made.
     """
 
-    def __init__(self, *, verbose: bool = False, end_seconds: float = END_SECONDS) -> None:
+    def __init__(self, *, verbose: bool = False) -> None:
         try:
             self.directory = Path(tempfile.mkdtemp(prefix="foldmq-spark-"))
         except OSError as error:
             raise disk_failed(error) from None
         self.gateway: JavaGateway | None = None
         self._verbose = verbose
-        self._end_seconds = end_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._output = bytearray()
         self._listener: threading.Thread | None = None
@@ -117,7 +116,7 @@ class Jvm:
         if self.gateway is not None and self._process is not None:
             with contextlib.suppress(Py4JError, OSError):
                 self.gateway.shutdown()
-            _wait(self._process, self._end_seconds)
+            _wait(self._process, _END_SECONDS)
         self.kill()
 
     def abandon(self) -> None:

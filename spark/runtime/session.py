@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protocol.errors import FoldmqError
-from spark.runtime.class_archive import RECORD_SECONDS, ClassArchive, find_class_archive
 from spark.runtime.errors import (
     BadSetting,
     NoSpark,
@@ -110,36 +109,17 @@ def running_session(
     *,
     verbose: bool = False,
     log_bytes: int | None = None,
-    record_classes: bool = False,
 ) -> Iterator["SparkSession"]:
     """Yield a session as `spark_session` does, and end it with its JVM; immediately after Ctrl-C.
-
-    ``record_classes``: at the end store the classes that were loaded, for the starts of later
-    sessions on this machine; the session must be one that this process starts. Raises NoSpark if
-    that does not work.
 
     Errors of Spark in the block are raised as the FoldmqError that explains them.
     """
     require_pyspark()
-    archive = _class_archive(master) if record_classes else None
-    if archive is not None:
-        check_settings(master, memory)
-        if not verbose:
-            _quieten()
-        archive.prepare()
-        session = _started(
-            master, memory, conf or {}, verbose=verbose, log_bytes=log_bytes, record=archive
-        )
-    elif record_classes:
-        raise NoSpark("only a Spark that foldmq starts on this machine can store its classes")
-    else:
-        session = spark_session(master, memory, conf, verbose=verbose, log_bytes=log_bytes)
+    session = spark_session(master, memory, conf, verbose=verbose, log_bytes=log_bytes)
     with _ended_by_errors():
         yield session
         session.stop()
     _end()
-    if archive is not None:
-        archive.keep()
 
 
 @contextlib.contextmanager
@@ -214,31 +194,22 @@ def _started(
     *,
     verbose: bool,
     log_bytes: int | None,
-    record: "ClassArchive | None" = None,
 ) -> "SparkSession":
     global _jvm
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    from spark.runtime.jvm import END_SECONDS, Jvm
+    from spark.runtime.jvm import Jvm
 
-    archive = record or _class_archive(master)
-    if archive is not None and record is None and not archive.usable:
-        archive = None
-    jvm = _jvm = Jvm(verbose=verbose, end_seconds=END_SECONDS if record is None else RECORD_SECONDS)
+    jvm = _jvm = Jvm(verbose=verbose)
     atexit.register(jvm.kill)
     settings = SparkConf(loadDefaults=False)
     level = {"spark.log.level": "INFO"} if verbose else {}
     own = _settings(master, memory, jvm.directory, log_bytes)
-    if archive is not None:
-        option = f'"-XX:SharedArchiveFile={archive.file}"'
-        if record is not None:
-            option = f'"-XX:ArchiveClassesAtExit={archive.draft}"'
-        own["spark.driver.extraJavaOptions"] += f" {option}"
     for key, value in {**own, **level, **conf}.items():
         settings.set(key, value)
     with _ended_by_errors():
-        session = SparkSession(jvm.launch(settings, _environment(master, jvm.directory, archive)))
+        session = SparkSession(jvm.launch(settings, _environment(master, jvm.directory)))
         if is_local(master) and SHUFFLE_PARTITIONS not in conf:
             # Not in the settings of the context, where it would be the operator's choice.
             session.conf.set(SHUFFLE_PARTITIONS, _PARTITIONS_PER_CORE * _cores(master))
@@ -289,23 +260,10 @@ def _settings(master: str, memory: str, directory: Path, log_bytes: int | None) 
     }
 
 
-def _class_archive(master: str) -> ClassArchive | None:
-    """Return the place of the archive of Spark's classes; None where there can be none."""
-    import pyspark
-
-    package = Path(pyspark.__file__).parent
-    if not is_local(master) or is_submitted() or not (package / "jars").is_dir():
-        return None
-    return find_class_archive(package, pyspark.__version__)
-
-
-def _environment(
-    master: str, directory: Path, archive: ClassArchive | None
-) -> dict[str, str | None]:
+def _environment(master: str, directory: Path) -> dict[str, str | None]:
     """Return the changes to this process's environment for the JVM.
 
-    ``directory`` belongs to this session alone. The classes of ``archive`` are those of the jars
-    under its path.
+    ``directory`` belongs to this session alone.
     """
     import pyspark
 
@@ -321,9 +279,7 @@ def _environment(
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         # Another Spark would not understand this PySpark.
-        "SPARK_HOME": str(_home(own, directory if archive is None else archive.folder))
-        if bundled
-        else os.environ.get("SPARK_HOME"),
+        "SPARK_HOME": str(_home(own, directory)) if bundled else os.environ.get("SPARK_HOME"),
         # Otherwise Spark looks up the address of its host's name, which takes long without a DNS.
         "SPARK_LOCAL_IP": "127.0.0.1",
         # The JVM that puts together the command for the one with Spark.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.program.argv_secrets import without_secrets
+from cli.program.process import without_secrets
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.program.deferred_import import _DeferredFinder
+from cli.program.process import _DeferredFinder
 
 
 @pytest.fixture

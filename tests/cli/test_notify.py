@@ -190,13 +190,16 @@ def test_a_watchdog_that_is_not_ours_is_none(usec: str, pid: str) -> None:
 
 
 def test_without_a_manager_nothing_is_done() -> None:
+    async def refused() -> tuple[str, ...]:
+        raise OSError("no such file")
+
     async def scenario() -> None:
         notifier = Notifier({})
         with notifier.telling():
             notifier.starting("starting")
             notifier.ready(lambda: "well")
-            notifier.reloading()
-            notifier.reloaded()
+            outcome = await notifier.reload(refused, "not reloaded")
+            assert outcome.error == "no such file"
             notifier.stopping("done")
 
     run(scenario)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import atexit, sys, threading, time
-from cli.program.process_end import end_process
+from cli.program.process import end_process
 
 class Freed:
     def __del__(self):

@@ -10,23 +10,23 @@ import pytest
 from structlog.testing import capture_logs
 
 from cli.serve.service import Service
+from cli.serve.systemd_notify import Notifier
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings, load_settings
 
 
-class FakeServiceManager:
-    """Replaces the service manager."""
+class FakeServiceManager(Notifier):
+    """Records what the service manager would be told."""
 
     def __init__(self) -> None:
+        super().__init__({})
         self.words: list[str] = []
         self.again = asyncio.Event()
 
-    def reloading(self) -> None:
-        self.words.append("reloading")
-
-    def reloaded(self) -> None:
-        self.words.append("reloaded")
-        self.again.set()
+    def _notify(self, *lines: str) -> None:
+        self.words.append(lines[0])
+        if lines[0] == "READY=1":
+            self.again.set()
 
 
 def reading(*errors: Exception) -> Any:
@@ -54,9 +54,7 @@ async def test_an_error_ends_one_reload_only(
     service: Any = Service(load_settings({}, {}), reading(error, ConfigError("again")))
     before = service._settings
     told = service._notifier = FakeServiceManager()
-    broker: Any = SimpleNamespace(
-        node=SimpleNamespace(clock=SimpleNamespace(time_ms=lambda: 7_000), reload=None)
-    )
+    broker: Any = SimpleNamespace(node=SimpleNamespace(reload=None))
     reloading = asyncio.create_task(service._reload_on_hangup(broker))
     with capture_logs() as lines:
         for _ in range(2):
@@ -75,6 +73,6 @@ async def test_an_error_ends_one_reload_only(
     )
     assert (first["log_level"], first["reason"], second["reason"]) == ("error", reason, "again")
     assert bool(first.get("exc_info")) is unforeseen
-    assert told.words == ["reloading", "reloaded"] * 2
+    assert told.words == ["RELOADING=1", "READY=1"] * 2
     assert service._settings is before
-    assert broker.node.reload == (7_000, "again", ())
+    assert broker.node.reload[1:] == ("again", ())

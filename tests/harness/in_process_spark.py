@@ -26,7 +26,7 @@ def run_with(spark: SparkSession, *arguments: str) -> tuple[int, str, str]:
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
 
     @contextlib.contextmanager
-    def session(*_given: Any, record_classes: bool) -> Iterator[SparkSession]:
+    def session(*_given: Any) -> Iterator[SparkSession]:
         yield spark
 
     with (
