@@ -20,8 +20,9 @@ from actors.broker.session_admission import SessionAdmission
 from actors.broker.session_registry import SWEEP_INDEX, SessionRegistry
 from actors.broker.supervision import inherit, replace
 from actors.connection.admission import Admission
+from actors.connection.connection import Connection
 from actors.exchange.exchange import LogExchange
-from actors.fast_path.fan_out import fail_turn
+from actors.fast_path.fast_delivery import fail_turn
 from actors.fast_path.fast_path import FastPath
 from actors.inspection.broker_inspection import BrokerInspection
 from actors.inspection.inspector import Inspector
@@ -37,11 +38,11 @@ from actors.maintenance.recovery import adopt, applied_limits, end_connections, 
 from actors.maintenance.retention import Retention
 from actors.node.read_pause import ReadPause
 from actors.routing.router import Router
-from actors.session.birth_certificates import BirthCertificates
 from actors.session.decisions.publish_admission import PublishRules
 from actors.session.decisions.queueing import DeliveryLimits
 from actors.session.decisions.subscribing import by_text
 from actors.session.node_context import Authorizer, NodeContext
+from actors.session.outside_publisher import BirthCertificates
 from actors.session.session import Session
 from actors.session.session_messages import ConnectRequest
 from actors.sharing.shared_subscriptions import SharedSubscriptions
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _IDLE_SWEEP = 1.0
-"""Seconds between checks for offline sessions to passivate, and for a stuck log."""
+"""Seconds between checks for offline sessions to freeze, and for a stuck log."""
 _NOTIFIED_AT_ONCE = 256
 """Maximum connections that are notified in one iteration of the event loop."""
 _CLOSED_AT_ONCE = 32
@@ -106,7 +107,7 @@ class Broker(LoopActor):
         if self.bridge is not None:
             node.add_observer(self.bridge)
         node.topic_observers.append(BirthCertificates(node))
-        self.admission = Admission(node, authenticator)
+        self.admission = Admission(node, authenticator, Connection)
         self.session_admission = SessionAdmission(node, self.admission)
         node.limits = self.admission.limits
         node.delivery_limits = _delivery_limits(options)
@@ -157,10 +158,10 @@ class Broker(LoopActor):
         """
         await self._begin(await recover(self.node, self.projector, self._reset, progress))
 
-    async def adopt(self, found: FollowedState) -> None:
+    async def adopt(self, state: FollowedState) -> None:
         """Continue with the state of a follower."""
-        self._use(found.router)
-        await adopt(self.node, self.projector, found)
+        self._use(state.router)
+        await adopt(self.node, self.projector, state)
         await self._begin(None)
         self.sessions.watch_all()
 
@@ -169,7 +170,7 @@ class Broker(LoopActor):
         SharedSubscriptions(self.node).begin()
         self.node.recovered = True
         self.kernel.turn_ended = self._end_turn
-        self.kernel.take_gathered = self.fast_path.take
+        self.kernel.handle_gathered = self.fast_path.handle
         self.kernel.turn_split = self.node.journal.split_turn
         self.node.journal.call_soon = self._loop.call_soon
         self.node.journal.on_input_resumed = self._on_input_resumed
@@ -220,7 +221,7 @@ class Broker(LoopActor):
         self.admission.close()
         for connection in self.admission.connections:
             connection.pause(ReadPause.DRAIN)
-            connection.take_all()
+            connection.feed_all()
         await self.wait_durable()
         for connection in list(self.admission.connections):
             connection.close("broker_stopped")
@@ -384,7 +385,7 @@ class Broker(LoopActor):
     def _sweep(self) -> None:
         self.node.timers.after(_IDLE_SWEEP, self._sweep)
         self._check_clock()
-        self.sessions.passivate_idle(_IDLE_SWEEP)
+        self.sessions.freeze_idle(_IDLE_SWEEP)
         if self.node.paused and not self.node.journal.congested:
             self._on_input_resumed()
         if not self._expiring_retained:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from actors.connection.core import ConnectionCore
 from actors.connection.input_throttle import (
     CONTINUE,
     SLICE_BYTES,
@@ -20,16 +21,16 @@ from actors.connection.input_throttle import (
     InputThrottle,
     count_messages,
 )
-from actors.connection.socket_actor import SocketActor
 from actors.kernel.actor import DeferredRead
 from actors.kernel.kernel import LATER_SLICE
 from actors.node.read_pause import ReadPause
 from protocol.mqtt.decoder import Decoder
 
 if TYPE_CHECKING:
-    from actors.access.credentials import Verdict
     from actors.connection.connect_handshake import ConnectHandshake
+    from actors.connection.keep_alive import KeepAlive
     from actors.connection.listener import Listener
+    from actors.connection.socket_closer import SocketCloser
     from actors.limits.publish_rates import RateLimiter
     from actors.session.node_context import NodeContext
     from protocol.mqtt.packets import Packet
@@ -75,17 +76,18 @@ class _Lost:
         """Whether it waited until the broker had handled the CONNECT."""
 
 
-_TAKE_ALL = object()
+_FEED_ALL = object()
 """Tells the connection to take all input now."""
-_TAKE_MORE = object()
+_FEED_MORE = object()
 """Tells the connection to take packets beyond those of the last turn."""
 
 
-class InputActor(SocketActor):
+class InputActor(ConnectionCore):
     """An actor that takes the input of a client from its transport."""
 
     begins_turns = True
     __slots__ = (
+        "_alive",
         "_decoder",
         "_deferred_reads",
         "_handshake",
@@ -93,21 +95,19 @@ class InputActor(SocketActor):
         "_read_between",
         "_throttle",
         "bytes_in",
-        "caused",
-        "identity",
         "ignores_input",
         "independent_until",
         "joined",
         "last_ack",
         "last_read",
-        "listener",
         "load",
         "pace",
-        "packets_in",
     )
 
-    def __init__(self, node: NodeContext, listener: Listener) -> None:
-        super().__init__(node)
+    def __init__(self, node: NodeContext, listener: Listener, closer: SocketCloser) -> None:
+        super().__init__(node, listener, closer)
+        self._alive: KeepAlive | None = None
+        """None without a keep alive."""
         self._decoder = Decoder(listener.options.max_packet_size, _PACKETS_AT_ONCE, listener.v5)
         self._deferred_reads = 0
         """Number of reads handled after those of clients that send little."""
@@ -121,10 +121,6 @@ class InputActor(SocketActor):
         self._read_between = -1
         """Number of the turn during whose breaks the last read arrived."""
         self.bytes_in = 0
-        self.caused = 0
-        """Number of deliveries caused by the client's publications."""
-        self.identity: Verdict | None = None
-        """The identity of the client, once it is known."""
         self.ignores_input = False
         """Whether the connection is about to be closed, so that unhandled input is ignored."""
         self.independent_until = -math.inf
@@ -136,12 +132,10 @@ class InputActor(SocketActor):
         """``last_read`` when the client last acknowledged a delivery."""
         self.last_read = -math.inf
         """Time of the last read after the CONNECT, in seconds of the broker's clock."""
-        self.listener = listener
         self.load: InputLoad | None = None
         """Measures the client's input; None while a new client has published nothing."""
         self.pace = 1.0
         """Fraction of the usual work that the client may cause in one turn while others wait."""
-        self.packets_in = 0
 
     # What packets and the end mean: implemented by the connection.
 
@@ -160,6 +154,19 @@ class InputActor(SocketActor):
     def _on_request(self, message: Any) -> None:
         """Handle a message that is not input."""
         raise NotImplementedError
+
+    def pause(self, reason: int) -> None:
+        """Stop reading until every reason for the pause is removed."""
+        if not self.paused and self._alive is not None:
+            self._alive.pause()
+        super().pause(reason)
+
+    def resume(self, reason: int) -> None:
+        """Remove a reason for the pause; resume reading if it was the last one."""
+        paused = self.paused
+        super().resume(reason)
+        if paused and not self.paused and self._alive is not None:
+            self._alive.resume()
 
     # Calls of the transport.
 
@@ -200,7 +207,7 @@ class InputActor(SocketActor):
                 else:
                     kernel.gather(self, data)
         else:
-            if self._handshake is not None and not self._ended:
+            if self._handshake is not None and not self.ended:
                 self._handshake.saw(len(data))
             if self.load is None and self.session is not None and _PUBLISH <= data[:1] < _PUBACK:
                 self.load = InputLoad(self, self.kernel.clock())
@@ -273,7 +280,7 @@ class InputActor(SocketActor):
     def connection_lost(self, exc: Exception | None) -> None:
         """Put the end into the mailbox, after earlier reads."""
         self._gone = True
-        if not self.stopped and not self._ended:
+        if not self.stopped and not self.ended:
             if self._deferred_reads:
                 self.kernel.later(self, _Lost(exc))
             elif self._new_until is None:
@@ -289,7 +296,7 @@ class InputActor(SocketActor):
         Before authentication, the bytes count as buffered; afterwards they count for the keep
         alive.
         """
-        if self._ended:
+        if self.ended:
             return False
         if self._handshake is not None:
             self._handshake.saw_below(size)
@@ -309,9 +316,9 @@ class InputActor(SocketActor):
         elif type(message) is DeferredRead:
             self.on_read_resumed()
             self.on_receive(message.data)
-        elif message is _TAKE_MORE:
-            if self._decoder.more and not self._ended:
-                self.take(b"")
+        elif message is _FEED_MORE:
+            if self._decoder.more and not self.ended:
+                self.feed(b"")
             self._resume_turn()
         elif message is CONTINUE:
             if self._throttle is not None:
@@ -319,8 +326,8 @@ class InputActor(SocketActor):
                 self._drop_throttle()
         elif type(message) is _Lost:
             self._lost(message)
-        elif message is _TAKE_ALL:
-            self._take_what_waits()
+        elif message is _FEED_ALL:
+            self._feed_what_waits()
         else:
             self._on_request(message)
 
@@ -328,7 +335,7 @@ class InputActor(SocketActor):
     # ``actors.fast_path``.
 
     def _on_bytes(self, data: bytes) -> None:
-        if self._ended:
+        if self.ended:
             return
         node = self._node
         self.last_read = node.clock.monotonic()
@@ -337,19 +344,19 @@ class InputActor(SocketActor):
         if len(data) > SLICE_BYTES and self._new_until is not None:
             self._needs_throttle()
         if self._throttle is None or not self._throttle.defer(data):
-            self.take(data)
+            self.feed(data)
 
     def _lost(self, message: _Lost) -> None:
         """Handle the input received before the end, then the end."""
-        if self._deferred_reads and not self._ended:
+        if self._deferred_reads and not self.ended:
             self.kernel.later(self, message)
             return
-        if self.untaken and not self._ended and not self.authenticating:
+        if self.untaken and not self.ended and not self.authenticating:
             # The same amount per turn as for a connected client.
             if self._throttle is not None:
-                self._throttle.take_slice()
+                self._throttle.feed_slice()
             else:
-                self.take(b"")
+                self.feed(b"")
             self.kernel.later(self, message)
             return
         if self._handshake is not None and self.identity is not None and not message.waited:
@@ -358,18 +365,18 @@ class InputActor(SocketActor):
             return
         self._disconnected(message.error)
 
-    def take_all(self) -> None:
+    def feed_all(self) -> None:
         """Process all input that was read: the broker is shutting down."""
         if self.untaken:
-            self.kernel.tell(self, _TAKE_ALL)
+            self.kernel.tell(self, _FEED_ALL)
 
-    def _take_what_waits(self) -> None:
+    def _feed_what_waits(self) -> None:
         if self._throttle is not None:
-            self._throttle.take_all()
-        while self._decoder.more and not self._ended and not self.authenticating:
-            self.take(b"")
+            self._throttle.feed_all()
+        while self._decoder.more and not self.ended and not self.authenticating:
+            self.feed(b"")
 
-    def take(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Decode bytes and handle their packets."""
         node, handshake = self._node, self._handshake
         if handshake is not None and handshake.authenticating:
@@ -384,7 +391,7 @@ class InputActor(SocketActor):
             self._alive.took(len(data), packets=bool(packets))
         if handshake is not None:
             handshake.hold()
-            if self._ended:
+            if self.ended:
                 return
         if self.observer is not None:
             self.observer.took(self, packets, self._decoder.error)
@@ -396,31 +403,31 @@ class InputActor(SocketActor):
         if handshake is None and self._throttle is not None:
             self._throttle.count(count_messages(packets), len(data))
         self._close_after_violation()
-        if self._decoder.more and not self._ended and not self.authenticating:
-            self._take_more_later()
+        if self._decoder.more and not self.ended and not self.authenticating:
+            self._feed_more_later()
         if node.journal.congested and (self._handshake is None or self.authenticating):
             # The rest of a CONNECT does not wait: a later one of the client may be complete.
             self.pause(ReadPause.LOG)
             node.paused[self] = None
 
-    def take_more(self) -> None:
+    def feed_more(self) -> None:
         """Process input that was read while the client had to wait for an answer."""
         self.resume(ReadPause.CONNECT)
-        self._take_what_waits()
+        self._feed_what_waits()
         self._close_after_violation()
         self._resume_turn()
 
-    def _take_more_later(self) -> None:
+    def _feed_more_later(self) -> None:
         """Process the remaining packets in another turn; reading pauses meanwhile."""
         self.pause(ReadPause.TURN)
         if self._throttle is not None or self._new_until is not None:
             self._needs_throttle().reschedule()
         else:
-            self.kernel.later(self, _TAKE_MORE)
+            self.kernel.later(self, _FEED_MORE)
 
     def _resume_turn(self) -> None:
         """Resume reading if no input is left for another turn."""
-        if self._paused & ReadPause.TURN and not self._deferred_reads and not self.untaken:
+        if self.paused & ReadPause.TURN and not self._deferred_reads and not self.untaken:
             self.resume(ReadPause.TURN)
 
     def ignore_input(self) -> None:
@@ -431,7 +438,7 @@ class InputActor(SocketActor):
     def _close_after_violation(self) -> None:
         """Close after a protocol error, once all preceding packets have been handled."""
         error = self._decoder.error
-        if error is not None and not self._ended and not self.authenticating:
+        if error is not None and not self.ended and not self.authenticating:
             self._violated(error)
 
     def on_part_done(self, seconds: float) -> None:
@@ -463,12 +470,12 @@ class InputActor(SocketActor):
         if self._new_until is None and self._throttle is not None and self._throttle.idle:
             self._throttle = None
 
-    def set_rate_limiter(self, set_rate_limiter: RateLimiter | None) -> None:
+    def set_rate_limiter(self, rate_limiter: RateLimiter | None) -> None:
         """Set the rate limiter that counts the client's publications."""
-        if set_rate_limiter is not None:
+        if rate_limiter is not None:
             self._needs_throttle()
         if self._throttle is not None:
-            self._throttle.rate_limiter = set_rate_limiter
+            self._throttle.rate_limiter = rate_limiter
             self._drop_throttle()
 
     # Members used by the fast path, which handles many connections in one pass; see
@@ -482,7 +489,7 @@ class InputActor(SocketActor):
             and self._handshake is None
             and self.observer is None
             and not self.ignores_input
-            and not self._ended
+            and not self.ended
             and not self.stopped
             and self._decoder.empty
         )
@@ -517,7 +524,7 @@ class InputActor(SocketActor):
         node.counters.packets_in += packets
         if self._alive is not None:
             self._alive.took(size, packets=True)
-        if self._paused & ReadPause.TURN:
+        if self.paused & ReadPause.TURN:
             self._resume_turn()
 
     # What others see of the input.

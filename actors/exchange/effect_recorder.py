@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from actors.exchange.shared_parts import SharedParts
     from actors.exchange.taken_messages import TakenEffect
     from actors.session.node_context import NodeContext
-    from actors.session.publisher import Publisher
+    from actors.session.outside_publisher import OutsidePublisher
     from actors.sharing.shared_subscriptions import SharedSubscriptions
     from eventstore.format.positions import Position
 
@@ -82,7 +82,7 @@ class EffectRecorder:
         self,
         node: NodeContext,
         names: Sequence[str],
-        publishers: Mapping[str, Publisher],
+        publishers: Mapping[str, OutsidePublisher],
         positions: FollowedPositions,
         versions: RetainedVersions,
         shares: SharedSubscriptions,
@@ -173,7 +173,7 @@ class EffectRecorder:
             blocks=content.blocks,
             expires=content.expires,
         )
-        receiver.take_in(Outgoing(only_subscriber(taken.share), batch, taken.qos))
+        receiver.add_assigned(Outgoing(only_subscriber(taken.share), batch, taken.qos))
         self._shares.settled(taken.share)
 
     def _publish_parts(self, name: str, taken: TakenMessages, count: int) -> None:
@@ -189,7 +189,7 @@ class EffectRecorder:
             wanted = keep = taken.retain and self._versions.accepts(topic, version)
             if taken.live and not keep:
                 route = routes[topic]
-                wanted = bool(route.targets or route.denied or route.passive)
+                wanted = bool(route.targets or route.denied or route.frozen)
             if not wanted or self._has_expired(name, taken, at, passed):
                 continue
             if not self._fits(name, taken, at):

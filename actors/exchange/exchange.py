@@ -16,7 +16,7 @@ from actors.exchange.qos0_exchange import Qos0Exchange, Qos0Messages
 from actors.exchange.shared_parts import SharedParts
 from actors.exchange.taken_messages import TakenClearing, TakenMessages
 from actors.kernel.actor import LoopActor
-from actors.session.publisher import Publisher
+from actors.session.outside_publisher import OutsidePublisher
 from actors.session.session_messages import Batch
 from actors.sharing.shared_subscriptions import SharedSubscriptions
 from eventstore.format.events import LOG_SESSION, SessionClosed
@@ -211,7 +211,9 @@ class LogExchange(LoopActor):
             )
             for name, log in others
         }
-        self._publishers = {name: Publisher(node, LOG_SESSION + name) for name in self._followers}
+        self._publishers = {
+            name: OutsidePublisher(node, LOG_SESSION + name) for name in self._followers
+        }
         self._positions = FollowedPositions(node, tuple(self._followers))
         self._versions = RetainedVersions()
         self._began = False
@@ -444,7 +446,7 @@ class LogExchange(LoopActor):
         """Return a client's unacknowledged messages to the home: this log has no more members."""
         receiver = self._shares.receiver(name)
         if receiver is not None:
-            receiver.take_back(returned)
+            receiver.shared_delivery.requeue(returned)
             self._shares.settled(name)
 
     # Publications of this broker's clients.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from actors.session.node_context import NodeContext
-    from actors.session.publisher import Publisher
+    from actors.session.outside_publisher import OutsidePublisher
     from actors.sharing.shared_subscriptions import SharedSubscriptions
     from eventstore.log.pending_record import GatedOutput
 
@@ -145,7 +145,7 @@ class Qos0Exchange:
         node: NodeContext,
         send: Callable[[bytes], bool],
         largest: int,
-        publishers: Mapping[str, Publisher],
+        publishers: Mapping[str, OutsidePublisher],
         shares: SharedSubscriptions,
         route_later: Callable[[], None],
     ) -> None:
@@ -267,7 +267,7 @@ class Qos0Exchange:
         receiver = self._shares.receiver(name)
         if receiver is not None:
             batch = Batch(0, found.topics, found.payloads, (), blocks=found.blocks)
-            receiver.take_in(Outgoing(only_subscriber(name), batch, 0))
+            receiver.add_assigned(Outgoing(only_subscriber(name), batch, 0))
 
 
 def _size(topics: Sequence[bytes], payloads: Sequence[bytes], blocks: Sequence[bytes]) -> int:

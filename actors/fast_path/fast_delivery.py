@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+import structlog
+
 from actors.fast_path.read_columns import distinct
+from actors.kernel.actor import LoopActor
 from actors.routing.subscriber import is_shared
 from actors.session.decisions.acknowledgements import PACKET_IDS
 from actors.session.session_messages import Batch, Outgoing
@@ -15,6 +18,7 @@ from actors.session.subscription_actor import enqueue
 from eventstore.format.positions import to_runs
 from eventstore.format.turn_events import TurnDelivered
 from eventstore.log.pending_record import LARGE_PAYLOAD
+from protocol.errors import FoldmqError
 from protocol.mqtt.encoder import PID_BYTES, publish_head
 from protocol.mqtt.property_codec import with_length
 
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
     from projections.state.session import SessionState, SubscriptionState
 
     _Row: TypeAlias = tuple[Subscriber, SessionCore, ClientConnection, int, int]
+    from collections.abc import Mapping
+
+    from actors.connection.connection import Connection
+
 
 _ROWS_OF_EVENT = 256
 """Maximum deliveries of one event."""
@@ -138,8 +146,8 @@ class FastDelivery(TurnDelivery):
                 self._pass_on(target, left)
             self._left.clear()
         if done:
-            for target, some in self._shared.items():
-                self._pass_on(target, some)
+            for target, numbers in self._shared.items():
+                self._pass_on(target, numbers)
 
     def _send(self, target: Subscriber, at: int) -> bool:
         """Send a message if its receiver is ready; return whether it was sent."""
@@ -152,11 +160,11 @@ class FastDelivery(TurnDelivery):
             connection is None
             or session in self._excluded
             or state.waiting
-            or not session.may_send(connection)
+            or not actor.delivery.may_send(connection)
         ):
             return False
         v5 = connection.properties is not None
-        if v5 and not session.takes_plain(connection):
+        if v5 and not actor.delivery.takes_plain(connection):
             return False
         qos = target.qos if target.qos < self._qos else self._qos
         if not qos:
@@ -170,12 +178,12 @@ class FastDelivery(TurnDelivery):
             return True
         if len(session.name) + len(target.filter) > _NAMES:
             return False
-        held = state.subscriptions.get(target.filter)
+        subscription = state.subscriptions.get(target.filter)
         pid = self._pids.get(state, state.last_pid) % PACKET_IDS + 1
-        if held is None or pid in state.inflight or pid in state.releasing:
+        if subscription is None or pid in state.inflight or pid in state.releasing:
             return False
-        more = self._more.get(held, 0)
-        if held.outstanding + more >= self._node.delivery_limits.window:
+        more = self._more.get(subscription, 0)
+        if subscription.outstanding + more >= self._node.delivery_limits.window:
             return False
         if self._node.state.sessions.live.get(session.name) is not state:
             return False
@@ -185,7 +193,7 @@ class FastDelivery(TurnDelivery):
                 return False
             self._sent[state] = sent + 1
         self._pids[state] = pid
-        self._more[held] = more + 1
+        self._more[subscription] = more + 1
         rows = self._rows[qos]
         rows.append((target, session, connection, pid, at))
         if len(rows) >= _ROWS_OF_EVENT:
@@ -261,7 +269,7 @@ class FastDelivery(TurnDelivery):
             if actor is not None:
                 actor.matched += 1
                 actor.handled += 1
-            session.expect_acks()
+                actor.delivery.expect_acks()
         counters = node.counters
         counters.sent[qos] += len(rows)
         counters.packets_out += len(rows)
@@ -276,11 +284,11 @@ class FastDelivery(TurnDelivery):
         pieces = (head + PID_BYTES[pid] + block, payload)
         return self._node.journal.send_pieces_when_durable(connection, pieces)
 
-    def _pass_on(self, target: Subscriber, some: list[int]) -> None:
+    def _pass_on(self, target: Subscriber, numbers: list[int]) -> None:
         """Pass some messages to the receiving session, which decides on them."""
         node = self._node
-        if self._batch is None or self._batch[0] != some:
-            self._batch = some, self._batch_of(some)
+        if self._batch is None or self._batch[0] != numbers:
+            self._batch = numbers, self._batch_of(numbers)
         batch = self._batch[1]
         actor = target.actor
         if actor is not None and not actor.stopped:
@@ -290,19 +298,19 @@ class FastDelivery(TurnDelivery):
         if qos or actor is not None:
             node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, qos))
 
-    def _batch_of(self, some: Sequence[int]) -> Batch:
+    def _batch_of(self, numbers: Sequence[int]) -> Batch:
         messages = self._messages
-        payloads = [messages.payloads[at] for at in some]
+        payloads = [messages.payloads[at] for at in numbers]
         return Batch(
             self._qos,
-            [messages.topics[at] for at in some],
+            [messages.topics[at] for at in numbers],
             payloads,
-            [messages.refs[at] for at in some],
+            [messages.refs[at] for at in numbers],
             size=sum(map(len, payloads)),
-            publisher=messages.publishers[some[-1]],
-            blocks=[messages.blocks[at] for at in some],
-            expires=[messages.expires[at] for at in some] if messages.expires else (),
-            publishers=[messages.publishers[at] for at in some] if len(some) > 1 else (),
+            publisher=messages.publishers[numbers[-1]],
+            blocks=[messages.blocks[at] for at in numbers],
+            expires=[messages.expires[at] for at in numbers] if messages.expires else (),
+            publishers=[messages.publishers[at] for at in numbers] if len(numbers) > 1 else (),
         )
 
 
@@ -338,7 +346,7 @@ class FastDeliveryQos0(TurnDelivery):
                 or not connection.writable
                 or not actor.free
                 or session in self._excluded
-                or not session.takes_plain(publisher)
+                or not actor.delivery.takes_plain(publisher)
             ):
                 self._excluded.add(session)
                 if batch is None:
@@ -356,18 +364,88 @@ class FastDeliveryQos0(TurnDelivery):
     def _end_step(self, *, done: bool) -> None:
         if done:
             node = self._node
-            for (target, v5), some in self._shared.items():
-                batch = self._batch_of(some, v5=v5)
+            for (target, v5), numbers in self._shared.items():
+                batch = self._batch_of(numbers, v5=v5)
                 node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, 0))
 
-    def _batch_of(self, some: Sequence[int], *, v5: bool) -> Batch:
+    def _batch_of(self, numbers: Sequence[int], *, v5: bool) -> Batch:
         messages = self._messages
         return Batch(
             0,
-            [messages.topics[at] for at in some],
+            [messages.topics[at] for at in numbers],
             (),
             (),
-            packets=[messages.payloads[at] for at in some],
-            publisher=messages.publishers[some[-1]],
-            blocks=[messages.blocks[at] for at in some] if v5 else None,
+            packets=[messages.payloads[at] for at in numbers],
+            publisher=messages.publishers[numbers[-1]],
+            blocks=[messages.blocks[at] for at in numbers] if v5 else None,
         )
+
+
+_log = structlog.get_logger("foldmq")
+
+_STEP = 64
+"""Maximum deliveries in one step, after which the kernel may split the turn."""
+
+
+class DeliveriesLeft:
+    """Unfinished deliveries, and input that was read behind their messages."""
+
+    __slots__ = ("deliveries", "input")
+
+    def __init__(
+        self, deliveries: list[TurnDelivery], behind: Mapping[Connection, Sequence[bytes]]
+    ) -> None:
+        self.deliveries = deliveries
+        self.input = behind
+
+    def __repr__(self) -> str:
+        """Return the number of deliveries, by QoS."""
+        return f"DeliveriesLeft({len(self.deliveries)})"
+
+
+class FanOut(LoopActor):
+    """Makes the deliveries that a pass leaves, in the same turn; it may be split between steps."""
+
+    __slots__ = ("_node", "step")
+
+    def __init__(self, node: NodeContext) -> None:
+        super().__init__()
+        self._node = node
+        self.step = _STEP
+        """Maximum deliveries in one step."""
+
+    def on_receive(self, message: DeliveriesLeft) -> None:
+        """Make some deliveries; hand the input over after the last ones."""
+        try:
+            message.deliveries = do_deliveries(message.deliveries, self.step)
+        except Exception as error:  # noqa: BLE001 - a half-done turn must not continue
+            fail_turn(self._node, error)
+            return
+        if message.deliveries:
+            self.kernel.tell(self, message)
+        else:
+            for connection in message.input:
+                connection.on_read_resumed()
+            self.hand_over(message.input)
+
+    def hand_over(self, reads: Mapping[Connection, Sequence[bytes]]) -> None:
+        """Pass input to the actors of connections, before what waits for them."""
+        for connection, rest in reads.items():
+            if not connection.stopped:
+                self.kernel.tell_first(connection, b"".join(rest))
+
+
+def do_deliveries(deliveries: list[TurnDelivery], most: int) -> list[TurnDelivery]:
+    """Make up to ``most`` deliveries of each of these; return those that are not finished."""
+    done = 0
+    for delivery in deliveries:
+        if not delivery.run(most):
+            break
+        done += 1
+    return deliveries[done:]
+
+
+def fail_turn(node: NodeContext, error: Exception) -> None:
+    """End the broker because a turn failed after some of it was recorded."""
+    _log.error("turn failed", exc_info=error)
+    node.fail(FoldmqError(f"a turn failed: {error!r}; this is a bug, please report it"))

@@ -21,8 +21,14 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import structlog
 
-from actors.fast_path.fan_out import DeliveriesLeft, FanOut, do_deliveries, fail_turn
-from actors.fast_path.fast_delivery import FastDelivery, FastDeliveryQos0
+from actors.fast_path.fast_delivery import (
+    DeliveriesLeft,
+    FanOut,
+    FastDelivery,
+    FastDeliveryQos0,
+    do_deliveries,
+    fail_turn,
+)
 from actors.fast_path.read_columns import AckColumns, MessageColumns, distinct
 from actors.node.read_pause import ReadPause
 from actors.routing.option_semantics import is_retain_as_published
@@ -132,7 +138,7 @@ class FastPath:
         self._size = 0
         """Size of the pass: packets, their deliveries, and their bytes in units of 256."""
 
-    def take(self, reads: Sequence[tuple[Connection, bytes]]) -> int:
+    def handle(self, reads: Sequence[tuple[Connection, bytes]]) -> int:
         """Handle the reads of connections in this order; return how many were handled.
 
         The others are left for another turn. Called by the kernel.
@@ -146,7 +152,7 @@ class FastPath:
             for connection, data in reads:
                 left.setdefault(connection, []).append(data)
         while count < len(reads) and (not count or kernel.clock() < until):
-            count = self._take_some(reads, count, left)
+            count = self._handle_some(reads, count, left)
             if self._unfinished:
                 break
         if self._unfinished:
@@ -162,7 +168,7 @@ class FastPath:
                 node.paused[connection] = None
         return count
 
-    def _take_some(
+    def _handle_some(
         self,
         reads: Sequence[tuple[Connection, bytes]],
         begin: int,
@@ -306,11 +312,11 @@ class FastPath:
         block, is_text = b"", False
         if v5:
             # Properties precede the payload.
-            found = _read_properties(data, rest, stop)
-            if found is None:
+            properties = _read_properties(data, rest, stop)
+            if properties is None:
                 return 0
             rest += 1 + data[rest]
-            block, is_text = found.block, found.is_text
+            block, is_text = properties.block, properties.is_text
         access, inbound, rules = connection.access, session.state.inbound, self._node.publish_rules
         if (qos != _QOS0 and not pid) or not admits(
             rules, access, inbound, raw, qos & 3, pid, is_text=is_text
@@ -386,13 +392,13 @@ class FastPath:
     def _carry_out(self) -> None:
         """Record the packets and apply their effects: all acknowledgements first."""
         for window, at_qos1, inbound, released in self._windows:
-            window.took(at_qos1, inbound)
+            window.add_counts(at_qos1, inbound)
             window.acknowledge(self._node.journal, PacketType.PUBCOMP, released)
             if at_qos1:
                 window.acknowledge(self._node.journal, PacketType.PUBACK, range(at_qos1))
-        for first, some in self._acks.items():
-            if some.pids:
-                self._complete(first, some)
+        for first, acks in self._acks.items():
+            if acks.pids:
+                self._complete(first, acks)
         if self._published.pids:
             self._record(self._published, 1)
         if self._inbound.pids:
@@ -412,15 +418,15 @@ class FastPath:
             deliveries.append(FastDeliveryQos0(self._node, self._passing))
         self._unfinished = do_deliveries(deliveries, self.delivered_at_once)
 
-    def _complete(self, first: int, some: AckColumns) -> None:
+    def _complete(self, first: int, acks: AckColumns) -> None:
         """Record acknowledgements of one kind; answer PUBRECs, send queued messages."""
         node = self._node
-        sessions, by = distinct(some.sessions)
+        sessions, by = distinct(acks.sessions)
         names = [session.name for session in sessions]
-        node.emit(TurnAcked(_ACKED[first], names, by, some.pids))
+        node.emit(TurnAcked(_ACKED[first], names, by, acks.pids))
         if first == _PUBREC:
-            self._answer(some.connections, b"\x62\x02", some.pids)
-        for connection, session in zip(some.connections, some.sessions, strict=True):
+            self._answer(acks.connections, b"\x62\x02", acks.pids)
+        for connection, session in zip(acks.connections, acks.sessions, strict=True):
             connection.last_ack = connection.last_read
             if session.awaits_acks and not session.stopped:
                 node.kernel.tell(session, Writable(connection))
@@ -459,7 +465,7 @@ class FastPath:
         packet.topics, packet.packet_ids = messages.topics, messages.pids
         packet.payloads.extend(messages.payloads)
         packet.blocks = messages.blocks
-        stored = messages.sessions[0].record(packet)
+        stored = messages.sessions[0].publisher.record(packet)
         messages.expires = stored.expires
         messages.refs = list(range(stored.first, stored.first + len(messages.pids)))
         if node.observers:
@@ -534,13 +540,13 @@ def _read_properties(data: bytes, at: int, stop: int) -> ReceivedProperties | No
     if data[at] > 127 or end > stop:
         return None
     raw = data[at + 1 : end]
-    found = known_properties.get(raw)
-    if found is None:
+    properties = known_properties.get(raw)
+    if properties is None:
         try:
-            found = read_publish_properties(raw)
+            properties = read_publish_properties(raw)
         except ProtocolError:
             return None
-    return None if found.alias else found
+    return None if properties.alias else properties
 
 
 def is_bulk(data: bytes) -> bool:

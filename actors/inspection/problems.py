@@ -176,14 +176,14 @@ class ProblemSearch:
         if ages.quiet_ms >= _UNACKNOWLEDGED_MS:
             for problem in self._window(state):
                 named = True
-                yield {**problem, "age_ms": ages.oldest_ms, "resumed": actor.resumed}
+                yield {**problem, "age_ms": ages.oldest_ms, "resumed": actor.delivery.resumed}
         after = overdue_after_ms(self._node)
         if ages.released_ms >= after:
             yield {
                 "code": "stuck_release",
                 "count": len(state.releasing),
                 "age_ms": ages.released_ms,
-                "resumed": actor.resumed,
+                "resumed": actor.delivery.resumed,
             }
         if ages.sent_ms >= after and not named:
             figures = stalled(self._node, state.session)
@@ -344,7 +344,9 @@ def unfinished(actor: Session | None, state: SessionState, node: NodeContext) ->
         begun = connection.connected_ms - node.clock.jumped_ms
     now_ms = node.clock.steady_ms()
     sent, released = (
-        max(0, now_ms - max(begun, actor.oldest_delivery_ms(released=released))) if table else 0
+        max(0, now_ms - max(begun, actor.delivery.redelivery.oldest_ms(released=released)))
+        if table
+        else 0
         for table, released in ((state.inflight, False), (state.releasing, True))
     )
     oldest = max(sent, released)
@@ -398,5 +400,5 @@ def stalled(node: NodeContext, name: str) -> dict[str, Any] | None:
         "quiet_ms": ages.quiet_ms,
         "slow": ages.quiet_ms < after,
         "silent_ms": round(silent),
-        "resumed": actor.resumed,
+        "resumed": actor.delivery.resumed,
     }

@@ -9,7 +9,6 @@ import structlog
 
 from actors.limits.address_networks import network_of
 from actors.limits.connection_quota import ConnectionQuotas
-from actors.limits.overload import Overload
 from actors.limits.publish_rates import PublishRates, RateLimiter
 from actors.limits.rejection_log import RejectionLog
 from actors.limits.slow_readers import Reader, SlowReader, SlowReaders
@@ -55,7 +54,6 @@ class ClientLimits(Generic[ReaderT]):
         "refused",
         "rejected",
         "slow",
-        "topics",
         "unauthenticated",
     )  # fmt: skip
 
@@ -77,7 +75,6 @@ class ClientLimits(Generic[ReaderT]):
         self.slow: SlowReaders[ReaderT] = SlowReaders(
             options.slow_reader_time, options.max_unread_bytes
         )
-        self.topics = _topics(options)
         self.unauthenticated: Unauthenticated[ReaderT] = Unauthenticated(
             options.max_unauthenticated, options.max_unauthenticated_bytes
         )
@@ -99,7 +96,6 @@ class ClientLimits(Generic[ReaderT]):
         self.overload.change(options.overload_lag, options.overload_commit, options.overload_after)
         self.slow.max_wait = options.slow_reader_time
         self.slow.max_unread = options.max_unread_bytes
-        self.topics = _topics(options)
         self.unauthenticated.max_connections = options.max_unauthenticated
         self.unauthenticated.max_bytes = options.max_unauthenticated_bytes
 
@@ -199,6 +195,16 @@ class ClientLimits(Generic[ReaderT]):
         """Return the rate limiter of a connection; None: its rate is not limited."""
         return self._rates.rate_limiter(listener, address, user, now)
 
+    def refuses_filter(self, topic_filter: str) -> str | None:
+        """Return why no client may subscribe to a topic filter, or None."""
+        most_levels, most_wildcards = self._options.max_topic_levels, self._options.max_wildcards
+        if most_levels and topic_filter.count("/") >= most_levels:
+            return "topic_levels"
+        # A wildcard is a whole level, so each of these characters is one [MQTT-4.7.1-2/3].
+        if most_wildcards and topic_filter.count("+") + topic_filter.count("#") > most_wildcards:
+            return "wildcards"
+        return None
+
     def sweep(self, connections: Collection[ReaderT], now: float) -> list[SlowReader[ReaderT]]:
         """Remove expired entries; return clients to close. To be called once a second."""
         self._admission.sweep(now)
@@ -209,28 +215,17 @@ class ClientLimits(Generic[ReaderT]):
 
 
 def _flapping_of(options: LimitOptions) -> tuple[int, float, float]:
-    return options.flapping_connects, options.flapping_window, options.flapping_backoff
+    return options.flapping_connects, options.flapping_backoff, options.flapping_backoff
 
 
 def _faults_of(options: LimitOptions) -> tuple[int, float, float]:
-    return options.address_faults, options.fault_backoff, options.fault_backoff
+    return options.max_faults_per_address, options.fault_backoff, options.fault_backoff
 
 
 def _rates_of(options: LimitOptions) -> tuple[Quota, Quota, Quota, float, float]:
     return (
         options.address, options.user, options.client, options.burst, options.throttle_timeout,
     )  # fmt: skip
-
-
-def _topics(options: LimitOptions) -> TopicLimits:
-    return TopicLimits(
-        options.max_subscriptions,
-        options.max_topic_levels,
-        options.max_wildcards,
-        options.max_wildcard_patterns,
-        options.max_wildcard_patterns_total,
-        options.max_subscriptions_total,
-    )
 
 
 class Flapping:
@@ -284,52 +279,6 @@ class Flapping:
             if self._refused_until[first] > now:
                 break
             del self._refused_until[first]
-
-
-class TopicLimits:
-    """Limits on a single client's additions to the subscription index; 0 disables one."""
-
-    __slots__ = (
-        "_levels",
-        "_subscriptions",
-        "_wildcards",
-        "patterns",
-        "patterns_in_all",
-        "subscriptions_in_all",
-    )
-
-    def __init__(
-        self,
-        subscriptions: int,
-        levels: int,
-        wildcards: int,
-        patterns: int = 0,
-        patterns_in_all: int = 0,
-        subscriptions_in_all: int = 0,
-    ) -> None:
-        self.patterns = patterns
-        """Wildcard patterns of one session, see ``actors.routing.router.Patterns``."""
-        self.patterns_in_all = patterns_in_all
-        """Wildcard patterns of all sessions."""
-        self.subscriptions_in_all = subscriptions_in_all
-        """Subscriptions of all sessions."""
-        self._subscriptions = subscriptions
-        self._levels = levels
-        self._wildcards = wildcards
-
-    def refuses_filter(self, topic_filter: str, held: int, *, new: bool) -> str | None:
-        """Return why a session with ``held`` subscriptions may not have this one, or None.
-
-        ``new``: the session does not have this subscription yet.
-        """
-        if self._levels and topic_filter.count("/") >= self._levels:
-            return "topic_levels"
-        # A wildcard is a whole level, so each of these characters is one [MQTT-4.7.1-2/3].
-        if self._wildcards and topic_filter.count("+") + topic_filter.count("#") > self._wildcards:
-            return "wildcards"
-        if new and self._subscriptions and held >= self._subscriptions:
-            return "subscriptions"
-        return None
 
 
 ConnectionT = TypeVar("ConnectionT")
@@ -439,3 +388,68 @@ class _Address(Generic[ConnectionT]):
     def __init__(self) -> None:
         self.held: dict[ConnectionT, int] = {}
         self.bytes = 0
+
+
+_LONGEST_STEP = 1.0
+"""Maximum seconds that one sample counts for: after a stall there is one late sample."""
+
+
+class Overload:
+    """Detects that the event loop or the log is too slow; fed with several samples a second.
+
+    Machines stall occasionally, so a single late sample does not mean overload. Time above the
+    limit fills a bucket, time below half of the limit empties it. Overload begins when the bucket
+    is full and ends when it is empty.
+    """
+
+    __slots__ = ("_after", "_commit", "_filled", "_lag", "_last", "_since", "reason")
+
+    def __init__(self, lag: float, commit: float, after: float) -> None:
+        self._lag = lag
+        self._commit = commit
+        self._after = after
+        self._filled = {"loop_lag": 0.0, "commit_latency": 0.0}
+        self._last: float | None = None
+        self._since = 0.0
+        self.reason: str | None = None
+        """Reason to refuse new connections: "loop_lag", "commit_latency"; None: there is none."""
+
+    def change(self, lag: float, commit: float, after: float) -> None:
+        """Apply other limits, in seconds; 0 disables one."""
+        self._lag, self._commit, self._after = lag, commit, after
+
+    def sample(self, lag: float, commit: float, now: float) -> None:
+        """Record the lag of the event loop, and the age of the oldest record not on disk."""
+        step = 0.0 if self._last is None else min(now - self._last, _LONGEST_STEP)
+        self._last = now
+        for reason, seen, bound in (
+            ("loop_lag", lag, self._lag),
+            ("commit_latency", commit, self._commit),
+        ):
+            filled = self._filled[reason]
+            if not bound:
+                filled = 0.0
+            elif seen > bound:
+                filled = min(self._after, filled + step)
+            elif seen <= bound / 2:
+                filled = max(0.0, filled - step)
+            self._filled[reason] = filled
+        self._decide(now, lag, commit)
+
+    def _decide(self, now: float, lag: float, commit: float) -> None:
+        if self.reason is not None:
+            if self._filled[self.reason] > 0:
+                return
+            _log.info("overload has ended", reason=self.reason, seconds=round(now - self._since, 1))
+            self.reason = None
+        for reason, filled in self._filled.items():
+            if filled >= self._after and filled > 0:
+                self.reason = reason
+                self._since = now
+                _log.warning(
+                    "overloaded: new connections are refused",
+                    reason=reason,
+                    loop_lag_s=round(lag, 3),
+                    commit_s=round(commit, 3),
+                )
+                return

@@ -35,11 +35,11 @@ class SharedGroup:
         "last_served",
         "logs",
         "members",
+        "notified",
         "online",
         "refused",
         "remote",
         "returned",
-        "told",
     )
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class SharedGroup:
         broker assigns."""
         self.last_served = ""
         """The member that got the last message."""
-        self.told = False
+        self.notified = False
         """Whether the group's session has been notified that a member has room."""
         self._names: list[str] = []
         """The names of the connected members, sorted."""
@@ -107,7 +107,7 @@ class SharedGroup:
     @property
     def has_present(self) -> bool:
         """Whether a connected member may read messages that match its subscription."""
-        return any(one.may_read for one in self.online.values())
+        return any(member.may_read for member in self.online.values())
 
     def note_returned(self, refs: Sequence[Position]) -> None:
         """Record messages that another log returned; beyond a limit the oldest are forgotten."""
@@ -126,9 +126,9 @@ class SharedGroup:
         for place in range(online, remote.online):
             self.disconnected(_name_of(remote.log, place))
         for place in range(remote.online, online):
-            one = Subscriber(_name_of(remote.log, place), name, _HIGHEST_QOS)
-            one.remote, one.place = remote, place
-            self.connected(one)
+            member = Subscriber(_name_of(remote.log, place), name, _HIGHEST_QOS)
+            member.remote, member.place = remote, place
+            self.connected(member)
         remote.online = online
         return changed
 
@@ -310,8 +310,8 @@ class SharedGroups:
             self._wake(name, self._groups[name])
 
     def _wake(self, name: str, group: SharedGroup) -> None:
-        if name in self.waiting and not group.told:
-            group.told = True
+        if name in self.waiting and not group.notified:
+            group.notified = True
             self.wake(name)
 
 

@@ -21,18 +21,21 @@ if TYPE_CHECKING:
     from actors.kernel.references import ActorFailed
     from actors.routing.subscriber import Subscriber
     from actors.session.core import SessionCore
+    from actors.session.delivery import Delivery
     from projections.state.retained import RetainedMessage
 
 
 class Subscription(LoopActor):
     """Delivers messages that match one topic filter to one session."""
 
-    __slots__ = ("_subscriber", "granted", "matched", "replayed", "session")
+    __slots__ = ("_subscriber", "delivery", "granted", "matched", "replayed", "session")
 
-    def __init__(self, session: SessionCore, subscriber: Subscriber) -> None:
+    def __init__(self, session: SessionCore, delivery: Delivery, subscriber: Subscriber) -> None:
         super().__init__()
         self.session = session
         """The session that receives the deliveries."""
+        self.delivery = delivery
+        """The deliveries of that session."""
         self._subscriber = subscriber
         self.granted = subscriber.qos
         """The QoS granted when the next message was sent here. After a renewal with another QoS,
@@ -137,21 +140,21 @@ class Subscription(LoopActor):
 
     def outgoings(self, failed: ActorFailed) -> list[Outgoing]:
         """Return the deliveries that this actor would have sent, had it not failed."""
-        found: list[Outgoing] = []
-        for told in (failed.message, *failed.unseen):
-            if isinstance(told, (Batch, Outgoing, list)):
+        deliveries: list[Outgoing] = []
+        for message in (failed.message, *failed.unseen):
+            if isinstance(message, (Batch, Outgoing, list)):
                 self.session.passed_on()
-            if isinstance(told, Batch):
-                found.append(self.outgoing(told))
-            elif isinstance(told, Outgoing):
-                found.append(told)
-            elif isinstance(told, ChangeQos):
-                self.granted = told.qos
-            elif isinstance(told, DeniedMessages):
-                self._record_withheld(told)
-            elif isinstance(told, list):
-                found += map(self.outgoing, self._retained_batches(told))
-        return found
+            if isinstance(message, Batch):
+                deliveries.append(self.outgoing(message))
+            elif isinstance(message, Outgoing):
+                deliveries.append(message)
+            elif isinstance(message, ChangeQos):
+                self.granted = message.qos
+            elif isinstance(message, DeniedMessages):
+                self._record_withheld(message)
+            elif isinstance(message, list):
+                deliveries += map(self.outgoing, self._retained_batches(message))
+        return deliveries
 
     def _forward(self, outgoing: Outgoing) -> None:
         try:
@@ -175,7 +178,7 @@ class Subscription(LoopActor):
         """
         if any(message.expires for message in messages):
             passed = expired_until(self.session.now_ms)
-            messages = [one for one in messages if not 0 < one.expires <= passed]
+            messages = [message for message in messages if not 0 < message.expires <= passed]
         for qos in sorted({message.qos for message in messages}):
             chosen = [message for message in messages if message.qos == qos]
             payloads = [message.payload for message in chosen]

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from actors.routing.subscriber import Subscriber
 from actors.session.session import Session
@@ -66,10 +66,8 @@ class MemberChoice:
 
     __slots__ = ()
 
-    @property
-    def examines_all(self) -> bool:
-        """Whether the choice depends on all connected members, not on enough of them with room."""
-        raise NotImplementedError
+    examines_all: ClassVar[bool] = False
+    """Whether the choice depends on all connected members, not on enough of them with room."""
 
     def ordered(self, group: SharedGroup) -> Iterable[Subscriber]:
         """Return the connected members in the order in which they are examined."""
@@ -79,31 +77,26 @@ class MemberChoice:
         """Return the room of a member of another log, one of those connected there."""
         raise NotImplementedError
 
-    def pools(self, members: Sequence[SharedMember]) -> Sequence[int]:
+    def pools(self, members: Sequence[SharedMember]) -> Sequence[int]:  # noqa: ARG002
         """Return for each member the number of the first one that has the same room.
 
         Empty: each member has its own room.
         """
-        raise NotImplementedError
+        return ()
 
     def assign(self, topics: Sequence[bytes], members: Rows) -> Assignment:
         """Assign messages, given by their topics, to members."""
         raise NotImplementedError
 
-    def keeps_topics(self, group: SharedGroup, members: Sequence[SharedMember]) -> bool:
+    def keeps_topics(self, group: SharedGroup, members: Sequence[SharedMember]) -> bool:  # noqa: ARG002
         """Return whether the member for a topic depends only on the set of connected members."""
-        raise NotImplementedError
+        return False
 
 
 class BalancedChoice(MemberChoice):
     """Messages go to the next members in turn that have room."""
 
     __slots__ = ()
-
-    @property
-    def examines_all(self) -> bool:
-        """False: members with room for the messages suffice."""
-        return False
 
     def ordered(self, group: SharedGroup) -> Iterable[Subscriber]:
         """Begin behind the member that was served last."""
@@ -112,10 +105,6 @@ class BalancedChoice(MemberChoice):
     def room_there(self, remote: RemoteMembers, place: int) -> int:
         """Divide the room of a log equally among its members."""
         return remote.room_of(place)
-
-    def pools(self, members: Sequence[SharedMember]) -> Sequence[int]:  # noqa: ARG002
-        """Return nothing: each member has its own room."""
-        return ()
 
     def assign(self, topics: Sequence[bytes], members: Rows) -> Assignment:
         """Divide messages among members by their room; the first members get the remainder.
@@ -134,16 +123,12 @@ class BalancedChoice(MemberChoice):
             if not allowed:
                 refused += numbers
                 continue
-            parts = _divide(numbers, [rooms[one] for one in allowed])
-            for one, part in zip(allowed, parts, strict=True):
-                rooms[one] -= len(part)
-                shares[one] += part
+            parts = _divide(numbers, [rooms[place] for place in allowed])
+            for place, part in zip(allowed, parts, strict=True):
+                rooms[place] -= len(part)
+                shares[place] += part
             waiting += numbers[sum(map(len, parts)) :]
         return Assignment([sorted(share) for share in shares], sorted(waiting), sorted(refused))
-
-    def keeps_topics(self, group: SharedGroup, members: Sequence[SharedMember]) -> bool:  # noqa: ARG002
-        """Return False: a topic has no member of its own."""
-        return False
 
 
 class TopicChoice(MemberChoice):
@@ -151,10 +136,7 @@ class TopicChoice(MemberChoice):
 
     __slots__ = ()
 
-    @property
-    def examines_all(self) -> bool:
-        """True: the member for a topic depends on the set of members."""
-        return True
+    examines_all = True
 
     def ordered(self, group: SharedGroup) -> Iterable[Subscriber]:
         """Return members in the order of their names."""
@@ -167,11 +149,11 @@ class TopicChoice(MemberChoice):
     def pools(self, members: Sequence[SharedMember]) -> Sequence[int]:
         """Return for each member the number of the first one that has the same room."""
         first: dict[str, int] = {}
-        found = []
+        firsts = []
         for number, member in enumerate(members):
             remote = member.subscriber.remote
-            found.append(number if remote is None else first.setdefault(remote.log, number))
-        return found
+            firsts.append(number if remote is None else first.setdefault(remote.log, number))
+        return firsts
 
     def assign(self, topics: Sequence[bytes], members: Rows) -> Assignment:
         """Assign all messages on a topic to one member, chosen by the topic and the set of members.
@@ -190,7 +172,7 @@ class TopicChoice(MemberChoice):
                 key = alike[number] if alike else number
                 allowed = known.get(key)
                 if allowed is None:
-                    allowed = [one for one in everyone if number not in barred[one]]
+                    allowed = [place for place in everyone if number not in barred[place]]
                     known[key] = allowed
             if not allowed:
                 refused.append(number)
@@ -207,7 +189,9 @@ class TopicChoice(MemberChoice):
         return (
             not group.logs
             and len(members) == len(group.online)
-            and not any(one.subscriber.acl is not None or has_packet_limit(one) for one in members)
+            and not any(
+                member.subscriber.acl is not None or has_packet_limit(member) for member in members
+            )
         )
 
 
@@ -225,7 +209,7 @@ def choice_of(node: NodeContext) -> MemberChoice:
 
 def has_packet_limit(member: SharedMember) -> bool:
     """Return whether a member is a client of this log with a maximum packet size."""
-    return member.session is not None and bool(member.session.packet_limit)
+    return member.session is not None and bool(member.session.delivery.packet_limit)
 
 
 def first_ones(assignment: Assignment) -> Assignment:
@@ -250,11 +234,11 @@ def _divide(numbers: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]
     taken = min(len(numbers), total)
     sizes = [taken * room // total for room in rooms] if taken else [0] * len(rooms)
     left = taken - sum(sizes)
-    for one, room in enumerate(rooms):
+    for place, room in enumerate(rooms):
         if not left:
             break
-        if sizes[one] < room:
-            sizes[one] += 1
+        if sizes[place] < room:
+            sizes[place] += 1
             left -= 1
     pieces: list[Sequence[int]] = []
     at = 0
@@ -280,10 +264,10 @@ def _by_members(count: int, members: Rows) -> dict[tuple[int, ...], list[int]]:
         if number in restricted:
             key = alike[number] if alike else number
             if key not in known:
-                known[key] = tuple([number in some for some in kinds])
+                known[key] = tuple([number in group for group in kinds])
             kind = known[key]
         groups[kind].append(number)
     return {
-        tuple(one for one, numbers in enumerate(barred) if some[0] not in numbers): some
-        for some in groups.values()
+        tuple(place for place, numbers in enumerate(barred) if group[0] not in numbers): group
+        for group in groups.values()
     }

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import groupby, takewhile
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from actors.node.backpressure import BACKLOG
-from actors.session.decisions import queueing, sharing
+from actors.session.decisions import acknowledgements, queueing, sharing
 from actors.session.delivery import Delivery
 from actors.session.delivery_encoder import remaining_properties
 from actors.session.session import Session
 from actors.session.session_messages import Batch, Outgoing
-from actors.sharing.assignment_recorder import AssignmentRecorder
+from actors.session.subscription_actor import Subscription
 from actors.sharing.member_choice import Assignment, Rows, choice_of, first_ones, has_packet_limit
-from actors.sharing.shared_members import SharedMembers, capped_qos
-from eventstore.format.events import Expired, MessageDropped
-from eventstore.format.positions import to_runs
+from actors.sharing.shared_members import SharedMembers, capped_qos, unreadable_topics
+from eventstore.format.events import LOG_SESSION, Assigned, MessageDropped
+from eventstore.format.positions import format_position, to_runs
 from eventstore.log.message_store import StoredMessages
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
 from protocol.mqtt.shared_filters import split_share
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
     from actors.routing.shared_groups import SharedGroup
     from actors.routing.subscriber import Subscriber
     from actors.session.node_context import NodeContext
-    from actors.sharing.member_choice import SharedMember
+    from actors.session.session import Session
+    from actors.session.session_messages import Batch
+    from actors.sharing.member_choice import Assignment, SharedMember
+    from actors.sharing.shared_members import SharedMembers
     from eventstore.format.positions import Position
     from eventstore.log.message_store import Message
     from projections.state.session import SubscriptionState
@@ -137,7 +141,7 @@ class SharedDelivery(Delivery):
         """Divide more queued messages, and some of the remaining QoS 0 messages."""
         super().continue_sending()
         if self._undivided:
-            self._divide_some(self._undivided.take())
+            self._divide_some(self._undivided.pop())
             if self._undivided:
                 self.send_queued_later()
 
@@ -161,8 +165,11 @@ class SharedDelivery(Delivery):
             if len(part):
                 subscriber, session = member.subscriber, member.session
                 if session is not None:
-                    some = batch if len(part) == len(batch) else batch.select(part)
-                    session.deliver_shared(Outgoing(subscriber, some, capped_qos(some, subscriber)))
+                    part_batch = batch if len(part) == len(batch) else batch.select(part)
+                    qos = capped_qos(part_batch, subscriber)
+                    session.delivery.deliver(Outgoing(subscriber, part_batch, qos))
+                    if isinstance(subscriber.actor, Subscription):
+                        subscriber.actor.matched += len(part_batch)
                 elif not batch.qos:
                     self._pass_qos0(subscriber, batch.select(part))
                 if len(part) == longest:
@@ -223,7 +230,7 @@ class SharedDelivery(Delivery):
     def send_queued(self) -> None:
         """Divide queued messages among members that have room."""
         state, group = self._session.state, self._group
-        group.told = False
+        group.notified = False
         if self._home and not group.has_present:
             self.give_back()
         for _ in range(self._pace.steps):
@@ -255,18 +262,20 @@ class SharedDelivery(Delivery):
         if not runs:
             return False
         run = runs[0]
-        found = self._own_buffer().find_first(run.refs)
-        if not found:
+        stored = self._own_buffer().find_first(run.refs)
+        if not stored:
             self.load(self._own_buffer().to_load(run.refs), self.send_queued)
             return False
-        if self._expire(run.held, found):
+        if self._expire(run.subscription, stored):
             return True
         _, alike = next(
-            groupby(takewhile(found.__contains__, run.refs), lambda ref: found[ref].retain)
+            groupby(takewhile(stored.__contains__, run.refs), lambda ref: stored[ref].retain)
         )
-        messages = [found[ref] for ref in alike]
-        del messages[self._pace.step_size([one.topic for one in messages]) :]
-        del messages[queueing.within([one.payload for one in messages], limits.batch_bytes) :]
+        messages = [stored[ref] for ref in alike]
+        del messages[self._pace.step_size([message.topic for message in messages]) :]
+        del messages[
+            queueing.within([message.payload for message in messages], limits.batch_bytes) :
+        ]
         refs = run.refs[: len(messages)]
         assignment, more = self._divide(self._batch_of(run.qos, refs, messages), queued=True)
         return more or not assignment.waiting
@@ -288,35 +297,33 @@ class SharedDelivery(Delivery):
             expires=expires if any(expires) else (),
         )
 
-    def _expire(self, held: SubscriptionState, found: dict[Position, Message]) -> bool:
-        """Record which of the queued messages in ``found`` have expired; return whether any has."""
-        queue, passed = held.queue, self._node.expired_until
+    def _expire(self, subscription: SubscriptionState, messages: dict[Position, Message]) -> bool:
+        """Record which of these queued messages have expired; return whether any has."""
+        queue, passed = subscription.queue, self._node.expired_until
         if queue is None or not 0 < queue.expiry() <= passed:
             return False
-        gone = [ref for ref in queue.expired(passed) if ref in found]
+        gone = [ref for ref in queue.expired(passed) if ref in messages]
         if gone:
-            name, size = self._session.name, sum(len(found[ref].payload) for ref in gone)
-            self._session.emit(Expired(name, held.filter, to_runs(gone), size))
-            self._node.count_dropped("expired", len(gone), client=name)
-            self.release(gone)
+            size = sum(len(messages[ref].payload) for ref in gone)
+            self._record_expired(subscription.filter, gone, size)
         return bool(gone)
 
-    def take_back(self, returned: dict[Position, Message]) -> None:
+    def requeue(self, returned: dict[Position, Message]) -> None:
         """Queue unacknowledged messages of a member that left, in their former place."""
         self._put_back(returned, 1)
 
     def _put_back(self, returned: dict[Position, Message], qos: int) -> None:
         name, state = self._session.name, self._session.state
         topic_filter = split_share(name)[1]
-        held = state.subscriptions.get(topic_filter)
+        subscription = state.subscriptions.get(topic_filter)
         older = self._group.returned
-        for event in sharing.requeued(name, held, topic_filter, returned, older, qos):
+        for event in sharing.requeued(name, subscription, topic_filter, returned, older, qos):
             self._session.emit(event)
         self._node.router.groups.has_messages(name)
 
     # Shared subscriptions with members in other logs.
 
-    def take_in(self, message: Outgoing) -> None:
+    def add_assigned(self, message: Outgoing) -> None:
         """Queue or send messages that the home of the shared subscription assigned to this log.
 
         The home itself takes messages that another log returned: they are put before all waiting
@@ -343,12 +350,12 @@ class SharedDelivery(Delivery):
         Called when no member in this log may receive them. The home assigns them again.
         """
         state = self._session.state
-        held = state.subscriptions.get(split_share(self._session.name)[1])
-        if held is None or not held.queue:
+        subscription = state.subscriptions.get(split_share(self._session.name)[1])
+        if subscription is None or not subscription.queue:
             return
-        size = held.queued_bytes
-        for qos, some in groupby([*held.queue], lambda packed: packed & QOS_MASK):
-            refs = [packed >> FLAG_BITS for packed in some]
+        size = subscription.queued_bytes
+        for qos, run in groupby([*subscription.queue], lambda packed: packed & QOS_MASK):
+            refs = [packed >> FLAG_BITS for packed in run]
             # The bytes of each part are not known: the first event contains the sum.
             self._recorder.assign_to_log(self._home, refs, size, qos)
             self.release(refs)
@@ -503,7 +510,7 @@ class UndividedMessages:
         self._batches.appendleft(message)
         self._add_size(message.batch, 1)
 
-    def take(self) -> Outgoing:
+    def pop(self) -> Outgoing:
         """Remove and return the first batch."""
         message = self._batches.popleft()
         self._add_size(message.batch, -1)
@@ -512,3 +519,135 @@ class UndividedMessages:
     def _add_size(self, batch: Batch, sign: int) -> None:
         self._count += sign * len(batch)
         self._bytes += sign * sum(map(len, batch.packets or batch.payloads))
+
+
+_NO_MEMBER = -1
+_NO_LOGS: list[str] = []
+
+
+class AssignmentRecorder:
+    """Records the assignments of one shared subscription.
+
+    ``home`` is the log that this part of it belongs to; empty: this one.
+    """
+
+    __slots__ = ("_home", "_members", "_node", "_session")
+
+    def __init__(
+        self, node: NodeContext, session: Session, members: SharedMembers, home: str
+    ) -> None:
+        self._node = node
+        self._session = session
+        self._members = members
+        self._home = home
+
+    def record(
+        self,
+        batch: Batch,
+        members: Sequence[SharedMember],
+        assignment: Assignment,
+        *,
+        queued: bool,
+        by_topic: bool,
+    ) -> list[int]:
+        """Record the messages assigned to each member, and the refused ones.
+
+        Returns the numbers of the messages that are no longer needed: if they were ``queued``, all
+        of these, otherwise the refused ones.
+        """
+        pieces, waiting, refused = assignment
+        denied = unreadable_topics({batch.topics[number] for number in refused}, members)
+        if not queued:
+            for member, piece in zip(members, pieces, strict=True):
+                self._record_piece(batch, member, piece, queued=False, by_topic=by_topic)
+            if refused:
+                self._record_refused(batch.select(refused), denied, queued=False)
+            self._forget_refusals(batch, waiting)
+            return [*refused]
+        # Messages leave the queue in order, and are recorded in this order.
+        owners = [
+            (number, number_of_member)
+            for number_of_member, piece in enumerate(pieces)
+            for number in piece
+        ]
+        owners = sorted([*owners, *((number, _NO_MEMBER) for number in refused)])
+        for number_of_member, group in groupby(owners, itemgetter(1)):
+            numbers = [number for number, _ in group]
+            if number_of_member == _NO_MEMBER:
+                self._record_refused(batch.select(numbers), denied, queued=True)
+            else:
+                self._record_piece(
+                    batch, members[number_of_member], numbers, queued=True, by_topic=by_topic
+                )
+        self._forget_refusals(batch, waiting)
+        return [number for number, _ in owners]
+
+    def _record_piece(
+        self,
+        batch: Batch,
+        member: SharedMember,
+        piece: Sequence[int],
+        *,
+        queued: bool,
+        by_topic: bool,
+    ) -> None:
+        name, refs = self._session.name, [batch.positions[at] for at in piece]
+        size = sum(len(batch.payloads[at]) for at in piece) if queued else -1
+        remote = member.subscriber.remote
+        if remote is not None:
+            for at, count in self.assign_to_log(remote.log, refs, size, batch.qos):
+                remote.assigned(at, count)
+            return
+        for part in acknowledgements.in_parts(refs):
+            if part:
+                # The bytes of each part are not known: the first event contains the sum.
+                event = Assigned(
+                    name, member.subscriber.session, to_runs(part), size, by_topic=by_topic
+                )
+                self._session.emit(event)
+                size = min(size, 0)
+
+    def _record_refused(self, batch: Batch, denied: set[bytes], *, queued: bool) -> None:
+        """Record messages that no member may receive or accepts: dropped, or returned to the home.
+
+        ``denied`` are the topics that no member may read.
+        """
+        name, node = self._session.name, self._node
+        size = sum(map(len, batch.payloads)) if queued else -1
+        if self._home:
+            refused = self._members.group.refused
+            own = node.options.node
+            for ref in batch.positions:
+                refused[ref] = [*refused.get(ref, ()), own]
+            self.assign_to_log(self._home, batch.positions, size, batch.qos)
+            return
+        reason = "not_permitted" if denied.issuperset(batch.topics) else "packet_too_large"
+        for event in queueing.dropped(name, reason, batch.positions, split_share(name)[1], size):
+            where = format_position(self._session.emit(event))
+            node.count_dropped(event.reason, event.count, client=name, position=where)
+
+    def assign_to_log(
+        self, log: str, refs: Sequence[Position], size: int, qos: int
+    ) -> list[tuple[Position, int]]:
+        """Record messages as assigned to a log; return position and number for each event."""
+        name, refused = self._session.name, self._members.group.refused
+        recorded = []
+        for logs, alike in groupby(refs, lambda ref: refused.get(ref, _NO_LOGS)):
+            for part in acknowledgements.in_parts([*alike]):
+                event = Assigned(name, LOG_SESSION + log, to_runs(part), size, qos=qos)
+                event.refused = logs
+                recorded.append((self._session.emit(event), len(part)))
+                size = min(size, 0)
+        if refused:
+            for ref in refs:
+                refused.pop(ref, None)
+        return recorded
+
+    def _forget_refusals(self, batch: Batch, waiting: Sequence[int]) -> None:
+        """Forget which logs refused messages, except for messages that still wait."""
+        refused = self._members.group.refused
+        if refused:
+            stay = set(waiting)
+            for number, ref in enumerate(batch.positions):
+                if number not in stay:
+                    refused.pop(ref, None)

@@ -235,10 +235,10 @@ class ProcessMember:
             make: Callable[[], asyncio.BaseProtocol] = passed_on.accept
             if number != PASSED_ON:
                 listener = admission.listeners[names[number]]
-                if not _admitted(listener, client):
+                if not _admitted(admission, listener, client):
                     client.close()
                     return
-                make = partial(_BegunClient, partial(listener.accept, waited), data)
+                make = partial(_BegunClient, partial(admission.accept, listener, waited), data)
             node.spawn_task(_connect(make, client))
 
         self._take = take
@@ -342,14 +342,14 @@ class _BegunClient(asyncio.Protocol):
             protocol.data_received(self._data)
 
 
-def _admitted(listener: Listener, client: socket.socket) -> bool:
+def _admitted(admission: Admission, listener: Listener, client: socket.socket) -> bool:
     """Return whether a listener takes a client."""
     try:
         address = client.getpeername()
     except OSError:  # the client is gone
         return False
     # A Unix socket has no address.
-    return listener.admits(address[0] if isinstance(address, tuple) else "")
+    return admission.admits(listener, address[0] if isinstance(address, tuple) else "")
 
 
 def _close(_number: int, _waited: float, _data: bytes, client: socket.socket) -> None:

@@ -2,7 +2,7 @@
 
 from structlog.testing import capture_logs
 
-from actors.limits.overload import Overload
+from actors.limits.client_limits import Overload
 
 
 class Sampler:

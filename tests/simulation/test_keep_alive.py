@@ -41,9 +41,7 @@ class Caller:
 
     def __init__(self, world: World, stack: StackOptions) -> None:
         options = ListenerOptions("", MIB, 10.0, stack=stack)
-        self.client = SimClient(
-            world, listener=Listener(world.broker.node, world.broker.admission, options)
-        )
+        self.client = SimClient(world, listener=Listener(options, 0))
         self.got = bytearray()
         self.client.receive = self.got.extend  # type: ignore[assignment, method-assign]
         self.world = world
@@ -143,7 +141,7 @@ def call(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> Callable[[str, Worl
 
 
 def world_of(packet_rate: float = MIN, **bounds: Any) -> World:
-    return World(bounds=LimitOptions(packet_rate=packet_rate, **bounds))
+    return World(bounds=LimitOptions(min_packet_rate=packet_rate, **bounds))
 
 
 def large(size: int = 100_000) -> bytes:

@@ -59,18 +59,18 @@ async def test_a_kicked_clean_session_is_gone(world: World) -> None:
     compare(world)
 
 
-@pytest.mark.parametrize("passive", [True, False])
+@pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("connected", [True, False])
 @in_world()
 async def test_a_removed_session_starts_empty(
-    world: World, *, connected: bool, passive: bool
+    world: World, *, connected: bool, frozen: bool
 ) -> None:
     client = await world.connect("c", filters=[("t", 2)])
     sender = await world.connect("s")
     if not connected:
         client.drop()
     sender.send(p.publish("t", b"x", 1, 1))
-    await world.go(5 if passive else 0.1)
+    await world.go(5 if frozen else 0.1)
     answer = await change(world, "remove_sessions", clients=["c", "nobody"])
     assert answer["done"] == ["c"]
     assert answer["refused"] == [["nobody", "no such session"]]
@@ -255,7 +255,7 @@ async def test_lists_come_in_pages_that_together_have_everything_once(world: Wor
     await world.go(1)
     for client in list(world.clients)[::2]:
         client.drop()
-    await world.go(5)  # half of them are passive now
+    await world.go(5)  # half of them are frozen now
     page = await ask(world, "sessions")
     assert page["total"] == len(names)
     rows = list(page["rows"])

@@ -243,7 +243,7 @@ async def test_a_new_session_gets_nothing_that_was_meant_for_the_one_before(
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-6")
-def test_a_new_session_gets_nothing_of_one_that_was_passivated_meanwhile(
+def test_a_new_session_gets_nothing_of_one_that_was_frozen_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a restart the will of a session is read, published, and matches that session itself.
@@ -384,7 +384,7 @@ async def interrupt(world: World, receiver: SimClient, how: str) -> SimClient:
         return receiver
     if how == "killed":
         await world.restart()
-    elif how == "passive":
+    elif how == "frozen":
         receiver.send(p.disconnect())
         await world.go(20)
         assert "r" in world.broker.node.state.sessions
@@ -398,8 +398,8 @@ async def interrupt(world: World, receiver: SimClient, how: str) -> SimClient:
 
 
 @pytest.mark.mqtt("MQTT-4.6.0-6")
-@pytest.mark.parametrize("then", ["nothing", "killed", "passive", "restarted"])
-@pytest.mark.parametrize("first", ["nothing", "killed", "passive", "restarted"])
+@pytest.mark.parametrize("then", ["nothing", "killed", "frozen", "restarted"])
+@pytest.mark.parametrize("first", ["nothing", "killed", "frozen", "restarted"])
 @in_world(max_ack_pending=1)
 async def test_the_link_between_two_filters_outlives_its_subscription(
     world: World, first: str, then: str
@@ -423,7 +423,7 @@ async def test_the_link_between_two_filters_outlives_its_subscription(
 
 
 @pytest.mark.mqtt("MQTT-4.6.0-6")
-@pytest.mark.parametrize("then", ["nothing", "killed", "passive", "restarted"])
+@pytest.mark.parametrize("then", ["nothing", "killed", "frozen", "restarted"])
 @in_world(max_ack_pending=1)
 async def test_a_subscription_may_link_filters_for_which_messages_wait(
     world: World, then: str

@@ -91,7 +91,7 @@ async def test_messages_wait_while_all_members_are_away_and_the_first_one_back_g
     two.send(p.disconnect())
     sender = await world.connect("d")
     publish(sender, 1, 2, 3)
-    await world.go(5)  # the group is passive, as the members are
+    await world.go(5)  # the group is frozen, as the members are
     prove(world)
     back = await world.connect("m2", present=True)
     assert numbers(back) == [1, 2, 3]
