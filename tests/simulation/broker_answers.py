@@ -284,7 +284,7 @@ class BrokerRun:
         recovery = self._world.recovery
         files = recovery._files if recovery is not None else None
         if self._undo or files is None or files._known is None:
-            return  # the last records of a block are known once others followed them
+            return
         await self._world.go(2)  # a look has seen what will be missing
         block = self._world.block
         data = block.read_bytes()
@@ -453,8 +453,10 @@ class BrokerRun:
         lost = Lost(reason, last, last, missing, self._wall_ms, gone)
         # The start that knew of a salvage is among the records that are gone.
         self._lost = [
-            one._replace(seen=self._wall_ms) if one.until == last or one.known > last else one
-            for one in self._lost
+            earlier._replace(seen=self._wall_ms, known=last + 1)
+            if earlier.until == last or earlier.known > last
+            else earlier
+            for earlier in self._lost
         ]
         self._lost.append(lost)
         self.counts[f"log: {reason}"] += 1
