@@ -1,19 +1,28 @@
-"""The commands and settings in the pages exist, with the options and values that they name."""
+"""The commands and settings in the pages exist, with the options and values that they name.
+
+So do the commands that the program suggests.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import tomllib
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
 
+from cli.logs import next_commands
 from cli.main import app
 from cli.settings.settings import load_settings
 from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -132,6 +141,76 @@ def test_wrong_commands_are_noticed() -> None:
     assert inline_problem("sessions ls --matsch x") == "no option --matsch"
     assert inline_problem("sessions list") == "no command list"
     assert inline_problem("sessions ls --match") is None
+
+
+PRODUCT = ["actors", "cli", "cluster", "eventstore", "projections", "protocol", "spark"]
+_NAMED = re.compile(r"(?<![\w/])foldmq (?P<span>[a-z][^;,()`'\n]*)")
+_VERBS = frozenset(
+    "accepts always and are as bridge broker cannot chooses does gave has is itself keeps left logs needs on only"
+    " reads record runs serves starts that uses version with wrote".split()
+)
+"""Words behind ``foldmq`` in sentences about the program."""
+_SENTENCE = frozenset("lists or reads removes shows with".split())
+"""Words behind a command in a sentence about it."""
+
+
+def product_strings(top: str) -> Iterator[tuple[str, str]]:
+    """Yield each string of the product with its place; a value in it is an ``X``."""
+    for file in sorted((ROOT / top).rglob("*.py")):
+        if "foldmq " not in (source := file.read_text("utf-8")):
+            continue
+        tree = ast.parse(source)
+        inner = {
+            id(part)
+            for node in ast.walk(tree)
+            for part in (
+                node.values
+                if isinstance(node, ast.JoinedStr)
+                else [node.value]
+                if isinstance(node, ast.Expr)  # a docstring
+                else ()
+            )
+        }
+        for node in ast.walk(tree):
+            if id(node) in inner:
+                continue
+            if isinstance(node, ast.JoinedStr):
+                parts = [
+                    part.value if isinstance(part, ast.Constant) else "X" for part in node.values
+                ]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                parts = [node.value]
+            else:
+                continue
+            yield f"{file.relative_to(ROOT)}:{node.lineno}", "".join(map(str, parts))
+
+
+@pytest.mark.parametrize("top", PRODUCT)
+def test_commands_that_the_program_suggests_exist(top: str) -> None:
+    wrong = {}
+    for place, text in product_strings(top):
+        if "completion" in place:
+            continue  # scripts of shells
+        for named in _NAMED.finditer(text):
+            words = named["span"].split()
+            if words[0] in _VERBS:
+                continue
+            span = " ".join(takewhile(lambda word: word not in _SENTENCE, words))
+            if (reason := inline_problem(span)) is not None:
+                wrong[f"{place} foldmq {span}"] = reason
+    assert wrong == {}
+
+
+def test_completed_commands_have_the_options() -> None:
+    for name in next_commands._WITH_FLAGS | next_commands._WITH_SETTINGS:
+        group = COMMAND.get_command(
+            COMMAND.make_context("foldmq", [], resilient_parsing=True), name
+        )
+        for command in [group, *getattr(group, "commands", {}).values()]:
+            if command is group and not command.params:
+                continue
+            assert {"--data-dir", "--config", "--nats-url"} <= flags_of(command), command.name
+            assert name in next_commands._WITH_SETTINGS or "--node" in flags_of(command)
 
 
 _TOML = re.compile(r"(?ms)^```toml\n(.*?)^```")

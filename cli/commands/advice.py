@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from cli.commands.next_commands import shell_word, show_session
 from cli.common import text
+from cli.logs.next_commands import shell_word, show_session
 from eventstore.display import clock
 from eventstore.reasons import close_text, drop_text
 from protocol.mqtt.shared_filters import SHARE

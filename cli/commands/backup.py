@@ -1,6 +1,7 @@
 """``foldmq backup`` and ``foldmq restore``."""
 
 import asyncio
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -71,5 +72,5 @@ def run_restore(source: str, target: Path, *, new_node: bool) -> None:
         "not in a backup: configuration, password file, permissions, certificates, web tokens"
     )
     processes = f" --processes {manifest.several}" if manifest.several else ""
-    lines.append(f"continue with: foldmq serve --data-dir {target}{processes}")
+    lines.append(f"continue with: foldmq serve --data-dir {shlex.quote(str(target))}{processes}")
     typer.echo("\n".join(lines))

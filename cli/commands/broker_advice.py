@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cli.commands.advice import Advice
 from cli.commands.certificate_advice import advise_on_certificates
-from cli.commands.next_commands import SERVER_LOG
 from cli.commands.status import followers, reaches_mark, time_off
 from cli.common import text
+from cli.logs.next_commands import SERVER_LOG
 from eventstore.format.positions import format_position
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.nats.jetstream import read_info

@@ -1,6 +1,7 @@
 """``foldmq salvage``: copies the intact part of a damaged log."""
 
 import asyncio
+import shlex
 import sys
 import time
 from datetime import UTC, datetime
@@ -34,7 +35,7 @@ def report(saved: SalvageResult, source: Path, target: Path) -> str:
     until = datetime.fromtimestamp(saved.until_ms / 1000, UTC)
     time_text = until.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
     kept = f"kept {saved.records:,} of {saved.known:,} records ({saved.entries:,} entries)"
-    lines = [f"{kept}, up to {time_text}"]
+    lines, place = [f"{kept}, up to {time_text}"], shlex.quote(str(target))
     if not saved.holes:
         lines.append(f"every record in {source} is intact")
     for hole in saved.holes[:_SHOWN]:
@@ -45,7 +46,7 @@ def report(saved: SalvageResult, source: Path, target: Path) -> str:
     if saved.holes:
         lines.append(
             f"{source} is unchanged; the new log says what was given up: foldmq log --data-dir "
-            f"{target} --type LogSalvaged"
+            f"{place} --type LogSalvaged"
         )
     if saved.stateless:
         lines.append(
@@ -59,7 +60,7 @@ def report(saved: SalvageResult, source: Path, target: Path) -> str:
     if saved.dropped:
         count = text.count_of(saved.dropped, "message")
         lines.append(f"lost with the damage and dropped from their sessions: {count}")
-    lines.append(f"continue with: foldmq serve --data-dir {target}")
+    lines.append(f"continue with: foldmq serve --data-dir {place}")
     return "\n".join(lines)
 
 

@@ -14,6 +14,7 @@ from cli.common import text
 from cli.common.colour import Style, painted
 from cli.common.tables import Column, Table
 from cli.logs.broker_search import open_brokers
+from cli.logs.next_commands import completed
 from cluster.status import Role, decode_status
 from eventstore.nats.cluster_messages import ask_nodes
 from eventstore.reasons import dropped_by
@@ -126,7 +127,8 @@ def status_lines(found: Mapping[str, Any], where: str) -> Iterator[str]:
     software = text.escaped(str(found["software"]))
     yield _fact("broker", f"foldmq {software}, process {found['pid']}, {where}")
     if found.get("epoch"):
-        leads = f"leads in epoch {found['epoch']:,}; foldmq nodes lists the others"
+        nodes = completed("foldmq nodes")
+        leads = f"leads in epoch {found['epoch']:,}; {nodes} lists the others"
         yield _fact("cluster", leads)
     connections, sessions = found["connections"], found["sessions"]
     paused = f", {connections['paused']:,} paused" if connections["paused"] else ""
@@ -196,7 +198,7 @@ def jump_text(jump: Mapping[str, Any]) -> str:
     when = "" if jump["seen"] == "running" else ", seen at the start"
     return (
         f"jumped {direction} by {text.duration(abs(jump['ms']))} {text.duration(jump['age_ms'])} "
-        f"ago{when}; nothing expired because of it (foldmq log --type ClockJumped)"
+        f"ago{when}; nothing expired because of it ({completed('foldmq log --type ClockJumped')})"
     )
 
 

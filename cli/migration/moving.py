@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -88,5 +89,5 @@ def _write(result: ImportedSettings) -> bool:
         sys.stderr.write(f"{config}: needs a correction: {problem}\n")
     set_count = text.count_of(len(result.settings) + len(result.listeners), "setting")
     sys.stdout.write(f"{set_count} written to {config}\n")
-    sys.stdout.write(f"continue with: foldmq serve --config {config}\n")
+    sys.stdout.write(f"continue with: foldmq serve --config {shlex.quote(str(config))}\n")
     return not result.unmatched and problem is None

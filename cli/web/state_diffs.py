@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cli.common import text
+from cli.logs.next_commands import completed
 from eventstore.display import count_of
 from eventstore.errors import UsageError
 from eventstore.reading.log_points import LogPoint
@@ -127,7 +128,7 @@ class _WantedDiff(NamedTuple):
     def command(self) -> str:
         """The command that shows it without a limit, as text."""
         node = f" --node {self.log}" if self.log else ""
-        return f"foldmq diff {self.before} {self.after}{node} shows all"
+        return completed(f"foldmq diff {self.before} {self.after}{node}") + " shows all"
 
 
 class StateDiffs:
