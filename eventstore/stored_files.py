@@ -156,7 +156,9 @@ class StoredFiles:
                 self._still += 1
                 if self._still >= _STILL:
                     return f"does not grow: {block}.blk is not the file that is written"
-        if idle and block and (known is None or (block, size) > (known.block, known.size)):
+        known = self._known
+        grown = known is None or (block, size) > (known.block, known.size)
+        if idle and grown and block and not self._is_cut(block):
             self._known = _Place(block, size, stored, self._tail(block, size))
         return None
 

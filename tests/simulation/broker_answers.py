@@ -284,7 +284,7 @@ class BrokerRun:
         recovery = self._world.recovery
         files = recovery._files if recovery is not None else None
         if self._undo or files is None or files._known is None:
-            return
+            return  # the first block may become shorter for a minute after a cut of the log
         await self._world.go(2)  # a look has seen what will be missing
         block = self._world.block
         data = block.read_bytes()
