@@ -45,7 +45,7 @@ _IN_TEXT: Final = re.compile(
     r"(?: (?:check|ls|purge|rm|show|tail|usage|verify)\b)?(?! --data-dir)"
 )
 """A command in a sentence, up to its flags."""
-_SALVAGE: Final = "--data-dir DIR --to NEWDIR"
+_SALVAGE: Final = "foldmq salvage --data-dir DIR --to NEWDIR"
 
 
 def shell_word(name: str) -> str:
@@ -135,7 +135,7 @@ class NextCommands:
             place = Path(str(self._data_dir)).absolute()
             new = place.with_name(f"{place.name}.salvaged")
             paths = f"--data-dir {shlex.quote(str(place))} --to {shlex.quote(str(new))}"
-            text = text.replace(_SALVAGE, paths)
+            text = text.replace(_SALVAGE, f"{self._program} salvage {paths}")
         return _IN_TEXT.sub(lambda match: self.complete(match[0]), text)
 
 

@@ -61,6 +61,11 @@ class SourceFlags:
         )
 
 
+def commands_for(data_dir: Path) -> next_commands.NextCommands:
+    """Return what completes commands for a data directory."""
+    return next_commands.NextCommands(SourceFlags({"data_dir": data_dir}))
+
+
 def with_source_flags(
     command: Callable[..., None], *, verbose: str = _VERBOSE
 ) -> Callable[..., None]:
