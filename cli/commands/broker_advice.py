@@ -269,8 +269,9 @@ async def lagging_replicas(client: Client, node: str) -> list[str]:
     for replica in cluster.get("replicas") or ():
         name = text.escaped(str(replica.get("name")))
         lag = replica.get("lag") or 0
+        behind = f"{text.count_of(lag, 'record')} behind"
         if replica.get("offline"):
-            found.append(f"the replica on server {name} is offline, {lag:,} records behind")
+            found.append(f"the replica on server {name} is offline, {behind}")
         elif not replica.get("current", True):
-            found.append(f"the replica on server {name} is {lag:,} records behind")
+            found.append(f"the replica on server {name} is {behind}")
     return found

@@ -273,7 +273,7 @@ def _table(found: Sequence[Status], brokers: LogBrokers) -> None:
             *([epoch] if epochs else []),
             Column("CONNECTIONS", lambda row: _of(row, "connections", "open"), right=True),
             Column("SUBSCR.", lambda row: row.get("subscriptions"), right=True, least_width=120),
-            Column("IN FLIGHT", lambda row: _of(row, "census", "inflight"), right=True, wide=True),
+            Column("IN FLIGHT", lambda row: _of(row, "census", "in_flight"), right=True, wide=True),
             Column("QUEUED", lambda row: _of(row, "census", "queued"), right=True),
             Column("DROPPED", _dropped, right=True),
             Column("RECORDS", _records, right=True, least_width=150),
@@ -357,7 +357,7 @@ def _counters(found: Mapping[str, Any], where_retained: str = "") -> Iterator[st
         listed = " / ".join(f"{count:,}" for count in by_qos)
         count = text.count_of(sum(by_qos), "message")
         yield _fact(label, f"{count} (QoS 0 / 1 / 2: {listed})")
-    unacknowledged = census["inflight"] + census["releasing"]
+    unacknowledged = census["in_flight"] + census["releasing"]
     queued = text.count_of(census["queued"], "message")
     size = text.size(census["queued_bytes"])
     yield _fact(

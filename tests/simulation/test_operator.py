@@ -371,7 +371,7 @@ def test_the_census_counts_live_and_frozen_sessions() -> None:
             )
             assert census["queued"] == sum(state.queued for state in states) > 0
             assert census["queued_bytes"] == 3 * census["queued"]
-            assert census["inflight"] == sum(len(state.inflight) for state in states) == 6
+            assert census["in_flight"] == sum(len(state.inflight) for state in states) == 6
             assert census["inbound"] == sum(len(state.inbound) for state in states) == 1
             assert census["releasing"] == 0
 
