@@ -91,7 +91,12 @@ def fail(message: str, exit_code: int) -> NoReturn:
 
 def _print_error(message: str) -> None:
     begin = painted("foldmq:", "red", sys.stderr)
-    sys.stderr.write(f"{begin} {' '.join(message.split(chr(10)))}\n")
+    line = " ".join(message.split("\n"))
+    if "foldmq " in line:
+        from cli.logs.next_commands import completed
+
+        line = completed(line)
+    sys.stderr.write(f"{begin} {line}\n")
 
 
 def _print_version(wanted: bool) -> None:

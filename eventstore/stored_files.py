@@ -66,17 +66,18 @@ class StoredFiles:
             self._look(0)
             self._known, self._latest = self._latest, None
 
-    def damage(self, stored: int, first: int) -> str | None:
+    def damage(self, stored: int, first: int, *, idle: bool = False) -> str | None:
         """Return what is wrong with the files; None if nothing is.
 
-        ``stored`` is the last acknowledged record, ``first`` the one at which the log may begin.
+        ``stored`` is the last acknowledged record, ``first`` the one at which the log may begin;
+        ``idle``: no record waits for an acknowledgement, so the files contain no other bytes.
         """
         self._looks_after_cut = max(0, self._looks_after_cut - 1)
         if first != self._first:
             self._looks_after_cut = _AFTER_CUT if self._first else 0
             self._first = first
         try:
-            found = self._look(stored)
+            found = self._look(stored, idle=idle)
         except FileNotFoundError:
             return GONE[0]
         except OSError as error:
@@ -89,7 +90,7 @@ class StoredFiles:
         """Accept another end: a server that starts removes a record that is not complete."""
         self._latest = None
 
-    def _look(self, stored: int) -> str | None:
+    def _look(self, stored: int, *, idle: bool = False) -> str | None:
         facts = os.stat(self._folder)  # noqa: PTH116 - Path.stat takes longer
         if self._held is None:
             self._held = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -99,7 +100,7 @@ class StoredFiles:
             if (found := self._compare_names()) is not None:
                 return found
             self._changed_ns = facts.st_mtime_ns
-        return self._compare_sizes() or self._compare_end(stored)
+        return self._compare_sizes() or self._compare_end(stored, idle)
 
     def _compare_names(self) -> str | None:
         """Look for missing blocks, and note new ones."""
@@ -131,7 +132,7 @@ class StoredFiles:
             self._sizes[block] = size
         return None
 
-    def _compare_end(self, stored: int) -> str | None:
+    def _compare_end(self, stored: int, idle: bool) -> str | None:
         """Check that the newest block contains what it did, and grows with the log."""
         block = self._newest
         if self._known is not None and self._is_cut(self._known.block):
@@ -148,13 +149,17 @@ class StoredFiles:
             self._latest = _Place(block, size, stored, self._tail(block, size))
         elif stored > latest.stored + _IN_FLIGHT:
             if (block, size) > (latest.block, latest.size):
-                self._known = latest
+                self._known = max(latest, known or latest)
                 self._latest = _Place(block, size, stored, self._tail(block, size))
                 self._still = 0
             else:
                 self._still += 1
                 if self._still >= _STILL:
                     return f"does not grow: {block}.blk is not the file that is written"
+        known = self._known
+        grown = known is None or (block, size) > (known.block, known.size)
+        if idle and grown and block and not self._is_cut(block):
+            self._known = _Place(block, size, stored, self._tail(block, size))
         return None
 
     @property

@@ -114,6 +114,10 @@ class LogProof:
                 self.doubts[number] = doubt._replace(behind=end, seen_ms=0)
         self.started(sequence, time_ms)
 
+    def salvaged_after(self, end: int) -> int:
+        """Return the last record of a salvaged log if it is later than ``end``; otherwise 0."""
+        return max((doubt.behind for doubt in self.doubts if doubt.behind > end), default=0)
+
     def cut(self, first: int) -> None:
         """Forget what was said in the records before ``first``: the log begins there."""
         self.doubts = [doubt for doubt in self.doubts if doubt.at >= first]

@@ -1,17 +1,28 @@
-"""The commands and settings in the pages exist, with the options and values that they name."""
+"""The commands and settings in the pages exist, with the options and values that they name.
 
+So do the commands that the program suggests.
+"""
+
+from __future__ import annotations
+
+import ast
 import re
 import shlex
 import tomllib
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
 
+from cli.logs import next_commands
 from cli.main import app
 from cli.settings.settings import load_settings
 from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -116,6 +127,76 @@ def test_commands_of_a_page_are_accepted(page: Path) -> None:
         command: reason for command in block_commands(text) if (reason := problem(command))
     } | {span: reason for span in _INLINE.findall(text) if (reason := inline_problem(span))}
     assert wrong == {}
+
+
+PRODUCT = ["actors", "cli", "cluster", "eventstore", "projections", "protocol", "spark"]
+_NAMED = re.compile(r"(?<![\w/])foldmq (?P<span>[a-z][^;,()`'\n]*)")
+_VERBS = re.compile(
+    r"(accepts|always|an?[ds]?|are|bridge|broker|cannot|chooses|does|gave|has|is|itself|keeps|left|logs"
+    r"|needs|on|only|reads|record|runs|serves|starts|that|uses|version|with|wrote|as)\b"
+)
+"""Words behind ``foldmq`` in sentences about the program."""
+_SENTENCE = ("lists", "or", "reads", "removes", "shows", "with")
+"""Words behind a command in a sentence about it."""
+
+
+def product_strings(top: str) -> Iterator[tuple[str, str]]:
+    """Yield each string of the product with its place; a value in it is an ``X``."""
+    for file in sorted((ROOT / top).rglob("*.py")):
+        if "foldmq " not in (source := file.read_text("utf-8")):
+            continue
+        tree = ast.parse(source)
+        inner = {
+            id(part)
+            for node in ast.walk(tree)
+            for part in (
+                node.values
+                if isinstance(node, ast.JoinedStr)
+                else [node.value]
+                if isinstance(node, ast.Expr)  # a docstring
+                else ()
+            )
+        }
+        for node in ast.walk(tree):
+            if id(node) in inner:
+                continue
+            if isinstance(node, ast.JoinedStr):
+                parts = [
+                    part.value if isinstance(part, ast.Constant) else "X" for part in node.values
+                ]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                parts = [node.value]
+            else:
+                continue
+            yield f"{file.relative_to(ROOT)}:{node.lineno}", "".join(map(str, parts))
+
+
+@pytest.mark.parametrize("top", PRODUCT)
+def test_commands_that_the_program_suggests_exist(top: str) -> None:
+    wrong = {}
+    for place, text in product_strings(top):
+        if "completion" in place:
+            continue  # scripts of shells
+        for named in _NAMED.finditer(text):
+            words = named["span"].split()
+            if _VERBS.fullmatch(words[0]):
+                continue
+            span = " ".join(takewhile(lambda word: word not in _SENTENCE, words))
+            if (reason := inline_problem(span)) is not None:
+                wrong[f"{place} foldmq {span}"] = reason
+    assert wrong == {}
+
+
+def test_completed_commands_have_the_options() -> None:
+    for name in next_commands._WITH_FLAGS | next_commands._WITH_SETTINGS:
+        group = COMMAND.get_command(
+            COMMAND.make_context("foldmq", [], resilient_parsing=True), name
+        )
+        for command in [group, *getattr(group, "commands", {}).values()]:
+            if command is group and not command.params:
+                continue
+            assert {"--data-dir", "--config", "--nats-url"} <= flags_of(command), command.name
+            assert name in next_commands._WITH_SETTINGS or "--node" in flags_of(command)
 
 
 _TOML = re.compile(r"(?ms)^```toml\n(.*?)^```")

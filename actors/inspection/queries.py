@@ -154,7 +154,7 @@ _ACTOR_KEYS: dict[str, Callable[[LoopActor], float]] = {
 _SESSION_KEYS: dict[str, Callable[[SessionState], float]] = {
     "queued": lambda state: state.queued,
     "queued_bytes": lambda state: state.queued_bytes,
-    "inflight": lambda state: len(state.inflight) + len(state.releasing),
+    "in_flight": lambda state: len(state.inflight) + len(state.releasing),
     "subscriptions": lambda state: len(state.subscriptions),
 }
 
@@ -206,7 +206,7 @@ class Queries:
             "memory": memory_use(self._sources, totals),
             "census": {
                 "at_ms": self._counted_ms,
-                "inflight": totals.inflight,
+                "in_flight": totals.inflight,
                 "releasing": totals.releasing,
                 "inbound": totals.inbound,
                 "queued": totals.queued,

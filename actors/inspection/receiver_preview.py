@@ -167,7 +167,7 @@ def _figures(state: SessionState, topic_filter: str, node: NodeContext) -> dict[
     return {
         "outstanding": held.outstanding if held is not None else 0,
         "window": limits.window,
-        "inflight": len(state.inflight) + len(state.releasing),
+        "in_flight": len(state.inflight) + len(state.releasing),
         "receive_maximum": state.receive_maximum,
         "queued": state.queued,
         "max_queued": limits.queued_messages,

@@ -171,7 +171,7 @@ def _sessions(found: Status) -> Numbers:
 
 def _unfinished(census: Status) -> Numbers:
     return {
-        ("sent",): census["inflight"],
+        ("sent",): census["in_flight"],
         ("releasing",): census["releasing"],
         ("received",): census["inbound"],
     }

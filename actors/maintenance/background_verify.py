@@ -66,5 +66,5 @@ def _log_damage(damage: CorruptLog) -> None:
     _log.error(
         "the log is damaged: the broker's state is intact, but older records are damaged",
         reason=f"record {damage.sequence} {damage.what}",
-        advice="see 'foldmq log verify'",
+        advice="foldmq log verify",
     )

@@ -245,8 +245,7 @@ def _unproven_end(node: NodeContext, tail: LogTail, last_ms: int) -> LogEndUnpro
     mark = node.log.watermark
     unproven = mark.unproven_end(tail.sequence, last_ms) if mark is not None else None
     if unproven is not None:
-        if tail.sequence < node.state.salvaged:
-            unproven = replace(unproven, salvaged=node.state.salvaged)
+        unproven = replace(unproven, salvaged=node.state.proof.salvaged_after(tail.sequence))
         doubt = unproven_end(unproven, tail.sequence + 1, node.clock.time_ms())
         _log.warning(statement(doubt))
     return unproven

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from cli.commands.next_commands import shell_word, show_session
 from cli.common import text
+from cli.logs.next_commands import shell_word, show_session
 from eventstore.display import clock
 from eventstore.reasons import close_text, drop_text
 from protocol.mqtt.shared_filters import SHARE
@@ -128,7 +128,7 @@ def _receive_maximum(one: Mapping[str, Any]) -> _Described:
     return (
         "does not acknowledge: its Receive Maximum is reached",
         (
-            f"{one['outstanding']:,} messages are unacknowledged, which is all that the client "
+            f"{text.count_of(one['outstanding'], 'message')} unacknowledged, all that the client "
             f"allows, {_oldest(one)}; {_behind(one)}"
         ),
         (
@@ -361,7 +361,7 @@ def _no_member(one: Mapping[str, Any]) -> _Described:
     return (
         "has no connected member",
         (
-            f"{one['queued']:,} messages wait; none of "
+            f"{text.count_of(one['queued'], 'message')} in the queue; none of "
             f"{text.count_of(one['members'], 'member')} is connected"
         ),
         "all clients of the shared subscription are offline",

@@ -12,7 +12,7 @@ from cli.common import text
 from cli.common.package_version import version
 from cli.common.progress_bar import progress
 from cli.logs.logs import open_logs
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, commands_for
 from eventstore.errors import UsageError
 from eventstore.reading.backup_files import Manifest
 from eventstore.reading.log_backup import BackupResult, back_up, restore
@@ -71,5 +71,5 @@ def run_restore(source: str, target: Path, *, new_node: bool) -> None:
         "not in a backup: configuration, password file, permissions, certificates, web tokens"
     )
     processes = f" --processes {manifest.several}" if manifest.several else ""
-    lines.append(f"continue with: foldmq serve --data-dir {target}{processes}")
+    lines.append(f"continue with: {commands_for(target).complete('foldmq serve')}{processes}")
     typer.echo("\n".join(lines))

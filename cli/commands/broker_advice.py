@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cli.commands.advice import Advice
 from cli.commands.certificate_advice import advise_on_certificates
-from cli.commands.next_commands import SERVER_LOG
 from cli.commands.status import followers, reaches_mark, time_off
 from cli.common import text
+from cli.logs.next_commands import SERVER_LOG
 from eventstore.format.positions import format_position
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.nats.jetstream import read_info
@@ -269,8 +269,9 @@ async def lagging_replicas(client: Client, node: str) -> list[str]:
     for replica in cluster.get("replicas") or ():
         name = text.escaped(str(replica.get("name")))
         lag = replica.get("lag") or 0
+        behind = f"{text.count_of(lag, 'record')} behind"
         if replica.get("offline"):
-            found.append(f"the replica on server {name} is offline, {lag:,} records behind")
+            found.append(f"the replica on server {name} is offline, {behind}")
         elif not replica.get("current", True):
-            found.append(f"the replica on server {name} is {lag:,} records behind")
+            found.append(f"the replica on server {name} is {behind}")
     return found

@@ -19,7 +19,6 @@ from cli.commands.broker_advice import (
     lagging_replicas,
 )
 from cli.commands.certificate_advice import advise_on_certificates
-from cli.commands.next_commands import SERVER_LOG, NextCommands
 from cli.commands.receivers import denied_subscriptions, outcome_text, preview
 from cli.commands.refusal_advice import advise_on_refusals
 from cli.commands.status import ask_statuses
@@ -28,6 +27,7 @@ from cli.common.colour import Style, painted
 from cli.logs.broker_client import LiveBroker, Refused
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
+from cli.logs.next_commands import SERVER_LOG, NextCommands
 from eventstore.errors import NotFound, UsageError
 
 if TYPE_CHECKING:

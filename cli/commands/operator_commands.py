@@ -294,7 +294,7 @@ def _sessions_ls(
     """List the sessions.
 
     Drops, reconnects and takeovers are counted across restarts; foldmq sessions show says since
-    when. Sort keys: queued, bytes (of the queue), inflight, subscriptions, dropped, connects,
+    when. Sort keys: queued, bytes (of the queue), in_flight, subscriptions, dropped, connects,
     takeovers, rate (messages in and out per second), rate_in, rate_out, offline, client.
     """
     from cli.commands import session_list

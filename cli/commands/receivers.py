@@ -43,7 +43,7 @@ _REASONS = {
     "loading": "older messages are read from the log first",
     "log": "the disk does not keep up",
     "window": "window full, {outstanding:,} unacknowledged (max_ack_pending)",
-    "receive_maximum": "Receive Maximum of the client, {inflight:,} unacknowledged",
+    "receive_maximum": "Receive Maximum of the client, {in_flight:,} unacknowledged",
     "packet_ids": "all packet identifiers are in use",
     "no_member": "no member is connected",
     "no_room": "no member has room",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from cli.commands.advice import Advice
-from cli.commands.next_commands import SERVER_LOG, shell_word, show_session
 from cli.common import text
+from cli.logs.next_commands import SERVER_LOG, shell_word, show_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

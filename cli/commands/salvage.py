@@ -11,6 +11,7 @@ import typer
 
 from cli.common import text
 from cli.common.package_version import version
+from cli.logs.source_flags import commands_for
 from eventstore.reading.damaged_log import SalvageResult, salvage
 from projections.past.salvage_needs import SalvageNeeds
 
@@ -34,7 +35,7 @@ def report(saved: SalvageResult, source: Path, target: Path) -> str:
     until = datetime.fromtimestamp(saved.until_ms / 1000, UTC)
     time_text = until.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
     kept = f"kept {saved.records:,} of {saved.known:,} records ({saved.entries:,} entries)"
-    lines = [f"{kept}, up to {time_text}"]
+    lines, commands = [f"{kept}, up to {time_text}"], commands_for(target)
     if not saved.holes:
         lines.append(f"every record in {source} is intact")
     for hole in saved.holes[:_SHOWN]:
@@ -44,8 +45,8 @@ def report(saved: SalvageResult, source: Path, target: Path) -> str:
         lines.append(f"given up: {len(saved.holes) - _SHOWN:,} more places")
     if saved.holes:
         lines.append(
-            f"{source} is unchanged; the new log says what was given up: foldmq log --data-dir "
-            f"{target} --type LogSalvaged"
+            f"{source} is unchanged; the new log says what was given up: "
+            f"{commands.complete('foldmq log')} --type LogSalvaged"
         )
     if saved.stateless:
         lines.append(
@@ -59,7 +60,7 @@ def report(saved: SalvageResult, source: Path, target: Path) -> str:
     if saved.dropped:
         count = text.count_of(saved.dropped, "message")
         lines.append(f"lost with the damage and dropped from their sessions: {count}")
-    lines.append(f"continue with: foldmq serve --data-dir {target}")
+    lines.append(f"continue with: {commands.complete('foldmq serve')}")
     return "\n".join(lines)
 
 

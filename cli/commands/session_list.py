@@ -12,11 +12,12 @@ from cli.logs.source_flags import SourceFlags
 from eventstore.errors import UsageError
 from eventstore.reasons import close_words
 
-_BY_BROKER = ("queued", "queued_bytes", "inflight", "subscriptions")
-_KEYS = {"inflight": ("in_flight",), "rate": ("rate_in", "rate_out")}
+_BY_BROKER = ("queued", "queued_bytes", "in_flight", "subscriptions")
+_KEYS = {"rate": ("rate_in", "rate_out")}
 """Keys of rows by the words that sort them, where these differ."""
+_OTHER_NAMES = {"bytes": "queued_bytes", "inflight": "in_flight"}
 _HERE = ("dropped", "connects", "takeovers", "rate_in", "rate_out")
-_ORDERS = [*_BY_BROKER, "bytes", *_HERE, "rate", "offline", "client"]
+_ORDERS = [*_BY_BROKER, "bytes", "inflight", *_HERE, "rate", "offline", "client"]
 
 
 def run_sessions(
@@ -31,7 +32,7 @@ def run_sessions(
 ) -> None:
     """Print the selected sessions; raises UsageError."""
     check_order(sort, _ORDERS)
-    sort = "queued_bytes" if sort == "bytes" else sort  # as the column is called
+    sort = _OTHER_NAMES.get(sort or "", sort)
     if connected and older_than is not None:
         raise UsageError("--connected and --older-than cannot be combined")
     wanted = session_selection(match, connected, older_than)

@@ -14,6 +14,7 @@ from cli.common import text
 from cli.common.colour import Style, painted
 from cli.common.tables import Column, Table
 from cli.logs.broker_search import open_brokers
+from cli.logs.next_commands import completed
 from cluster.status import Role, decode_status
 from eventstore.nats.cluster_messages import ask_nodes
 from eventstore.reasons import dropped_by
@@ -124,7 +125,8 @@ def status_lines(found: Sequence[Status], brokers: LogBrokers) -> Iterator[str]:
     process = "" if several else f", process {total['pid']}"
     yield _fact("broker", f"foldmq {software}{process}, {brokers.where}")
     if total.get("epoch") and not several:
-        leads = f"leads in epoch {total['epoch']:,}; foldmq nodes lists the others"
+        nodes = completed("foldmq nodes")
+        leads = f"leads in epoch {total['epoch']:,}; {nodes} lists the others"
         yield _fact("cluster", leads)
     connections, sessions, log = total["connections"], total["sessions"], total["log"] or {}
     paused = f", {connections['paused']:,} paused" if connections["paused"] else ""
@@ -203,7 +205,7 @@ def jump_text(jump: Mapping[str, Any]) -> str:
     when = "" if jump["seen"] == "running" else ", seen at the start"
     return (
         f"jumped {direction} by {text.duration(abs(jump['ms']))} {text.duration(jump['age_ms'])} "
-        f"ago{when}; nothing expired because of it (foldmq log --type ClockJumped)"
+        f"ago{when}; nothing expired because of it ({completed('foldmq log --type ClockJumped')})"
     )
 
 
@@ -241,7 +243,7 @@ def _table(found: Sequence[Status], brokers: LogBrokers) -> None:
             *([epoch] if epochs else []),
             Column("CONNECTIONS", lambda row: _of(row, "connections", "open"), right=True),
             Column("SUBSCR.", lambda row: row.get("subscriptions"), right=True, least_width=120),
-            Column("IN FLIGHT", lambda row: _of(row, "census", "inflight"), right=True, wide=True),
+            Column("IN FLIGHT", lambda row: _of(row, "census", "in_flight"), right=True, wide=True),
             Column("QUEUED", lambda row: _of(row, "census", "queued"), right=True),
             Column("DROPPED", _dropped, right=True),
             Column("RECORDS", _records, right=True, least_width=150),
@@ -325,7 +327,7 @@ def _counters(found: Mapping[str, Any], where_retained: str = "") -> Iterator[st
         listed = " / ".join(f"{count:,}" for count in by_qos)
         count = text.count_of(sum(by_qos), "message")
         yield _fact(label, f"{count} (QoS 0 / 1 / 2: {listed})")
-    unacknowledged = census["inflight"] + census["releasing"]
+    unacknowledged = census["in_flight"] + census["releasing"]
     queued = text.count_of(census["queued"], "message")
     size = text.size(census["queued_bytes"])
     yield _fact(

@@ -17,7 +17,7 @@ Status = dict[str, Any]
 _SUMS = {
     "connections": ("open", "paused"),
     "sessions": ("total", "connected", "frozen", "logs"),
-    "census": ("inflight", "releasing", "queued", "queued_bytes"),
+    "census": ("in_flight", "releasing", "queued", "queued_bytes"),
     "process": ("rss", "cpu_s"),
     "actors": ("total",),
 }

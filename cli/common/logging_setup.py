@@ -206,8 +206,23 @@ class _Output:
     debug = info = warning = error = _write
 
 
-def configure(level: Level, format: Format, stream: TextIO | None = None) -> None:  # noqa: A002 -- the setting's name
-    """Send all logs, also those of libraries, to ``stream`` (stderr) in ``format``."""
+def configure(
+    level: Level,
+    format: Format,  # noqa: A002 -- the setting's name
+    stream: TextIO | None = None,
+    complete: Callable[[str], str] = str,
+) -> None:
+    """Send all logs, also those of libraries, to ``stream`` (stderr) in ``format``.
+
+    ``complete`` completes the commands that an event or its advice suggests.
+    """
+
+    def complete_commands(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        for name in ("event", "advice", "reason"):
+            if name in event:
+                event[name] = complete(str(event[name]))
+        return event
+
     set_level(level)
     if stream is None and sys.stderr is sys.__stderr__ and sys.stderr is not None:
         sys.stderr = UnblockedStream(sys.stderr)
@@ -217,7 +232,14 @@ def configure(level: Level, format: Format, stream: TextIO | None = None) -> Non
     if isinstance(sys.stderr, UnblockedStream):
         sys.stderr.notice = partial(_notice, renderer)
     structlog.configure(
-        processors=[_name_level, _shorten, _format_exception, _STAMP, renderer],
+        processors=[
+            _name_level,
+            _shorten,
+            complete_commands,
+            _format_exception,
+            _STAMP,
+            renderer,
+        ],
         wrapper_class=FilteringLogger,
         logger_factory=lambda *_: _Output(stream),
         cache_logger_on_first_use=True,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.logs import next_commands
 from cli.program.help_pages import HELP_ALL, help_all_parameter
 from cli.settings.log_settings import LogSettings
 from cli.settings.setting_flags import metavar_of
@@ -60,6 +61,11 @@ class SourceFlags:
         )
 
 
+def commands_for(data_dir: Path) -> next_commands.NextCommands:
+    """Return what completes commands for a data directory."""
+    return next_commands.NextCommands(SourceFlags({"data_dir": data_dir}))
+
+
 def with_source_flags(
     command: Callable[..., None], *, verbose: str = _VERBOSE
 ) -> Callable[..., None]:
@@ -97,6 +103,7 @@ def _with_flags(
             stream=values.pop("stream", None),
             verbose=values.pop("verbose"),
         )
+        next_commands.select(source)
         command(source, **values)
 
     own = list(inspect.signature(command).parameters.values())[1:]

@@ -12,6 +12,7 @@ import re
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cli.settings.setting_sources import ConfigError
@@ -282,7 +283,7 @@ class _Translation:
             result.unmatch(
                 str(result.source),
                 "no password_file, and allow_anonymous is not true: no client can connect until "
-                f"you create users with foldmq passwd {result.target / 'users'} USER",
+                f"you create users with foldmq passwd {quote(str(result.target / 'users'))} USER",
             )
 
     # The broker.

@@ -9,6 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 from cli.common import text
+from cli.logs.next_commands import NextCommands
+from cli.logs.source_flags import SourceFlags
 from cli.migration.imported_settings import CONFIG_FILE, ImportedSettings
 
 if TYPE_CHECKING:
@@ -88,5 +90,6 @@ def _write(result: ImportedSettings) -> bool:
         sys.stderr.write(f"{config}: needs a correction: {problem}\n")
     set_count = text.count_of(len(result.settings) + len(result.listeners), "setting")
     sys.stdout.write(f"{set_count} written to {config}\n")
-    sys.stdout.write(f"continue with: foldmq serve --config {config}\n")
+    command = NextCommands(SourceFlags(config=config)).complete("foldmq serve")
+    sys.stdout.write(f"continue with: {command}\n")
     return not result.unmatched and problem is None

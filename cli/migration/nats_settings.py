@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from cli.common import text
@@ -178,7 +179,7 @@ def _add_password(result: ImportedSettings, place: str, name: str, password: str
         result.unmatch(
             place,
             f"user {name}: the password is hashed by bcrypt, which foldmq cannot verify: set one "
-            f"with foldmq passwd {result.target / 'users'} {name}",
+            f"with foldmq passwd {quote(str(result.target / 'users'))} {quote(name)}",
         )
     else:
         result.passwords[name] = password

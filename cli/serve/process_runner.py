@@ -12,12 +12,15 @@ import structlog
 from actors.kernel.os_priority import set_short_time_slice
 from cli.common import logging_setup
 from cli.common.memory import keep_large_blocks
+from cli.logs import next_commands
+from cli.logs.source_flags import SourceFlags
 from cli.serve.broker_process import ProcessMember, member_settings
 from cli.serve.cluster_member import SteppedDown
 from cli.serve.limits_factory import check_open_files
 from cli.serve.listener_factory import SOCKETS_VARIABLE
 from cli.serve.main_process import MainProcess, PartitionedNode
 from cli.serve.service import Service
+from cli.settings.log_settings import NATS_SETTINGS
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings, load_settings
 from eventstore.errors import RecordTooLarge
@@ -52,7 +55,13 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
         return found
 
     settings = load()
-    logging_setup.configure(settings.log_level, settings.log_format)
+    place = {name: flags[name] for name in NATS_SETTINGS if name in flags}
+    if settings.nats_url is None:
+        place["data_dir"] = settings.data_dir
+    next_commands.select(SourceFlags(place, config), elsewhere=True)
+    logging_setup.configure(
+        settings.log_level, settings.log_format, complete=next_commands.completed
+    )
     _warn_of_old_names(settings)
     check_open_files(settings)
     keep_large_blocks()

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from cli.settings.setting_types import ExpandedPath, OptionalAddress, SettingsGroup, Size, several
 from eventstore.display import escaped
+from eventstore.nats.server_urls import url_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -244,7 +245,7 @@ def _bad_addresses(settings: Settings) -> Iterator[str]:
     if settings.bridge_url is None:
         name, advice = "nats_url", ", for the bridge; --no-bridge disables it"
     urls: str | None = getattr(settings, name)
-    if not settings.bridge or urls is None:
+    if not settings.bridge or urls is None or (name == "nats_url" and url_problem(urls)):
         return
     for url in filter(None, map(str.strip, urls.split(","))):
         wrong = _wrong(url)

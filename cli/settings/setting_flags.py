@@ -215,9 +215,9 @@ def _parameter(name: str, kind: object, text: str, metavar: str | None = None) -
 
 def metavar_of(name: str, field: FieldInfo) -> str | None:
     """Return the metavariable of a setting's flag; None: the flag has no value."""
-    if _is_read_by(size, field):
+    if is_read_by(size, field):
         return "SIZE"
-    if _is_read_by(seconds, field):
+    if is_read_by(seconds, field):
         return "TIME"
     if field.annotation in (bool, bool | None):
         return None
@@ -233,7 +233,7 @@ def _help(field: FieldInfo) -> str:
     text = field.description or ""
     if default in (None, ()) or isinstance(default, bool):
         return text
-    if _is_read_by(size, field) and isinstance(default, int):
+    if is_read_by(size, field) and isinstance(default, int):
         default = size_shown(default)
     elif _is_list(field):
         default = ", ".join(map(str, field.default))
@@ -242,7 +242,8 @@ def _help(field: FieldInfo) -> str:
     return f"{text} [default: {default}]"
 
 
-def _is_read_by(reader: Callable[[object], object], field: FieldInfo) -> bool:
+def is_read_by(reader: Callable[[object], object], field: FieldInfo) -> bool:
+    """Return whether the values of a setting are read by a function of ``cli.common.units``."""
     return any(getattr(check, "func", None) is reader for check in field.metadata)
 
 

@@ -19,7 +19,8 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from cli.common.units import Address, address, seconds, size
+from cli.common.units import Address, address, seconds, size, size_shown, time_shown
+from cli.settings.setting_flags import is_read_by
 from cli.settings.setting_sources import ConfigError, Layer, merge_layers
 from eventstore.home_paths import NoHome, expand_home
 
@@ -94,14 +95,21 @@ def read_settings(group: type[Group], layers: list[Layer], problems: Iterable[st
     try:
         return group(**{name: values[name] for name in group.model_fields if name in values})
     except ValidationError as error:
-        invalid = {str(one["loc"][0]): one for one in reversed(error.errors())}
-    raise ConfigError(*problems, *(_sentence(*item, layers) for item in invalid.items()))
+        # One problem for each setting, or for each element of a list.
+        invalid = {wrong["loc"][:2]: wrong for wrong in reversed(error.errors())}
+    for place in [place for place in invalid if len(place) > 1]:
+        invalid.pop(place[:1], None)
+    sentences = [_sentence(group, wrong, layers) for wrong in invalid.values()]
+    raise ConfigError(*problems, *reversed(sentences))
 
 
-def _sentence(name: str, error: ErrorDetails, layers: Iterable[Layer]) -> str:
+def _sentence(group: type[SettingsGroup], error: ErrorDetails, layers: Iterable[Layer]) -> str:
+    name, *element = error["loc"]
+    name = str(name)
     layer = next(layer for layer in layers if name in layer.values)
-    value = "" if name in _SECRETS else " = " + json.dumps(layer.values[name], default=str)
-    return f"{layer.shown(name)}{value}: {allowed(name, error)}"
+    given = error["input"] if element else layer.values[name]
+    value = "" if name in _SECRETS else " = " + json.dumps(given, default=str)
+    return f"{layer.shown(name)}{value}: {allowed(name, group.model_fields[name], error)}"
 
 
 def checked_kind(field: FieldInfo, value: object) -> object:
@@ -138,7 +146,7 @@ _LISTED = {
 }
 
 
-def allowed(name: str, error: ErrorDetails) -> str:
+def allowed(name: str, field: FieldInfo, error: ErrorDetails) -> str:
     """Return the valid values, from pydantic's error."""
     limits: dict[str, Any] = error.get("ctx", {})
     match error["type"]:
@@ -149,11 +157,11 @@ def allowed(name: str, error: ErrorDetails) -> str:
         case "bool_parsing" | "bool_type":
             return "must be true or false"
         case "greater_than_equal":
-            return f"must be at least {_plain_number(limits['ge'])}"
+            return f"must be at least {_bound(limits['ge'], field)}"
         case "greater_than":
-            return f"must be more than {_plain_number(limits['gt'])}"
+            return f"must be more than {_bound(limits['gt'], field)}"
         case "less_than_equal":
-            return f"must be at most {_plain_number(limits['le'])}"
+            return f"must be at most {_bound(limits['le'], field)}"
         case "literal_error":
             return f"must be {limits['expected']}"
         case "string_type" | "path_type":
@@ -170,6 +178,10 @@ def allowed(name: str, error: ErrorDetails) -> str:
     return "is not valid"
 
 
-def _plain_number(number: float) -> float:
-    """Return an integer for a whole number."""
+def _bound(number: float, field: FieldInfo) -> object:
+    """Return a limit as it is written in settings."""
+    if number and is_read_by(seconds, field):
+        return time_shown(number)
+    if number and is_read_by(size, field):
+        return size_shown(int(number))
     return int(number) if number == int(number) else number

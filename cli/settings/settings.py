@@ -259,11 +259,11 @@ class Settings(
         names = set(RELOADABLE)
         if [one.endpoint for one in new.listen] == [one.endpoint for one in self.listen]:
             names.add("listen")  # with the settings of single listeners
-        merge_layers = self.model_copy(update={name: getattr(new, name) for name in names})
+        merged = self.model_copy(update={name: getattr(new, name) for name in names})
         # A copied setting counts as set only if it was set.
         asked = (self.model_fields_set - names) | (new.model_fields_set & names)
-        merge_layers.model_fields_set.intersection_update(asked)
-        return merge_layers
+        merged.model_fields_set.intersection_update(asked)
+        return merged
 
 
 def _for_listener(settings: Settings, one: Listen) -> Settings:
@@ -277,7 +277,7 @@ def _for_listener(settings: Settings, one: Listen) -> Settings:
             changed[name] = TypeAdapter(kind).validate_python(value)
         except ValidationError as error:
             shown = json.dumps(value, default=str)
-            wrong = allowed(name, error.errors()[0])
+            wrong = allowed(name, field, error.errors()[0])
             raise ConfigError(f"listen = {one}: {name} = {shown}: {wrong}") from None
     return settings.model_copy(update={**changed, "listen": (one,)})
 

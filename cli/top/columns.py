@@ -219,7 +219,7 @@ LOGS = (
     TopColumn("LOOP", 7, lambda row: _p99(row, "lag"), 1),
     TopColumn("OPEN", 6, _counted("connections", "open")),
     TopColumn("QUEUED", 6, _counted("census", "queued"), 1),
-    TopColumn("INFLIGHT", 8, _counted("census", "inflight"), 3),
+    TopColumn("INFLIGHT", 8, _counted("census", "in_flight"), 3),
     TopColumn("SESSIONS", 8, _counted("sessions", "total"), 4),
     TopColumn("MEMORY", 8, _sized("process", "rss"), 2),
     TopColumn("STREAM", 8, _sized("log", "stream_bytes"), 2),

@@ -17,6 +17,7 @@ from cli.commands.actor_page import (
 from cli.commands.receivers import outcome_lines, outcome_text
 from cli.common import text
 from cli.logs.broker_client import Refused
+from cli.logs.next_commands import completed
 from cli.top.base_view import Page, RowTable, Scroller, as_text
 from cli.top.columns import LOGS, Row, TopColumn
 from projections.views.session_view import session_from
@@ -178,7 +179,8 @@ class TopicPage(Page):
         rows = answer["rows"]
         self._lines = outcome_lines(self._topic, rows, answer["retained"])
         if self._many:
-            self._lines.append(f"only the first {len(rows):,}; foldmq subscriptions lists all")
+            command = completed("foldmq subscriptions")
+            self._lines.append(f"only the first {len(rows):,}; {command} lists all")
         several = self.monitor.queries.several
         self._table.choice = RECEIVERS_OF_LOGS if several else RECEIVERS
         self._table.hint = "no subscribers"

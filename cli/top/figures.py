@@ -188,7 +188,7 @@ def _states(frame: Frame, width: int) -> Table:
             _pair("retained", count(status["retained"]["count"])),
         ],
         "waiting": [
-            _pair("in flight", count(census.get("inflight"))),
+            _pair("in flight", count(census.get("in_flight"))),
             _pair("queued", count(census.get("queued"))),
             _pair("size", size(census.get("queued_bytes"))),
             _pair("dropped", f"{count(dropped)}/s", BAD if dropped else ""),

@@ -187,7 +187,7 @@ def _percentiles_of(
 def waiting(status: Mapping[str, Any]) -> float:
     """Return the number of messages queued or in flight."""
     census = status.get("census") or {}
-    return float(census.get("queued", 0) + census.get("inflight", 0))
+    return float(census.get("queued", 0) + census.get("in_flight", 0))
 
 
 def totals_of_logs(

@@ -1,6 +1,7 @@
 """The command ``foldmq passwd``."""
 
 import getpass
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -96,13 +97,13 @@ def _passwd(
         return
     if source is not None:
         _print_result(file, passwd.import_users(file, source))
-        _apply(data_dir, config, reload=reload)
+        _apply(file, data_dir, config, reload=reload)
         return
     name = user or ""
     if delete:
         passwd.delete_user(file, name)
         typer.echo(f"user {text.escaped(name)} deleted from {file}")
-        _apply(data_dir, config, reload=reload)
+        _apply(file, data_dir, config, reload=reload)
         return
     password = _read_password(from_stdin=from_stdin)
     cost = (ITERATIONS if iterations is None else iterations) if scram else 0
@@ -110,13 +111,15 @@ def _passwd(
     typer.echo(f"user {text.escaped(name)} {'added to' if made.new else 'changed in'} {file}")
     if made.without_scram:
         typer.echo(f"this password cannot be used with SCRAM-SHA-256: {made.without_scram}")
-    _apply(data_dir, config, reload=reload)
+    _apply(file, data_dir, config, reload=reload)
 
 
-def _apply(data_dir: Path | None, config: Path | None, *, reload: bool) -> None:
+def _apply(file: Path, data_dir: Path | None, config: Path | None, *, reload: bool) -> None:
     """Make the running broker use the file, or say how."""
     if not reload:
-        typer.echo("a running broker uses it after a reload: foldmq reload")
+        own = (file.parent / "node").exists()  # the file is in a data directory
+        place = f" --data-dir {shlex.quote(str(file.parent))}" if own else ""
+        typer.echo(f"a running broker uses it after a reload: foldmq reload{place}")
         return
     from cli.commands import reload as operator_reload
     from cli.logs.source_flags import SourceFlags
@@ -132,7 +135,7 @@ def _print_result(file: Path, imported: "Imported") -> None:
     if imported.weak:
         typer.echo(
             f"{text.count_of(imported.weak, 'password')} hashed as by Mosquitto, which is faster "
-            f"to guess than argon2; to rehash one: foldmq passwd {file} USER"
+            f"to guess than argon2; to rehash one: foldmq passwd {shlex.quote(str(file))} USER"
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cli.common import text
+from cli.logs.next_commands import completed
 from cli.web.background_fold import Folding
 from eventstore.display import count_of
 from eventstore.errors import UsageError
@@ -101,7 +102,7 @@ class _WantedDiff(NamedTuple):
     def command(self) -> str:
         """The command that shows it without a limit, as text."""
         node = f" --node {self.log}" if self.log else ""
-        return f"foldmq diff {self.before} {self.after}{node} shows all"
+        return completed(f"foldmq diff {self.before} {self.after}{node}") + " shows all"
 
 
 class StateDiffs:

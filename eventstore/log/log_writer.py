@@ -69,8 +69,11 @@ class StoreRecovery(Protocol):
     damage: str | None
     """What happened to the stored records; None: nothing that is known."""
 
-    def problem(self, stored: int, first: int) -> str | None:
-        """Return the reason why nothing can currently be stored, None when none is known."""
+    def problem(self, stored: int, first: int, *, idle: bool) -> str | None:
+        """Return the reason why nothing can currently be stored, None when none is known.
+
+        ``idle``: no record waits for an acknowledgement.
+        """
 
     async def restart(self, stored: int, first: int) -> None:
         """Restart the server if that helps; raise NatsUnavailable when only waiting helps."""
@@ -341,7 +344,8 @@ class LogWriter:
             if self.keep_mark():
                 _log.warning("log.mark was removed or replaced: it is written again")
             if self._recovery is not None:
-                complaint = self._recovery.problem(self._journal.durable, self.first)
+                idle = not self._journal.pending
+                complaint = self._recovery.problem(self._journal.durable, self.first, idle=idle)
                 if complaint is not None:
                     self.recover(complaint)
                     continue

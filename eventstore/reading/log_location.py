@@ -58,7 +58,7 @@ class LogLocation:
         if not found:
             found = await list_logs(client)
         if not found:
-            raise NoLog(f"there is no foldmq log on {self.where}")
+            raise NoLog(f"there is no log of foldmq on {self.where}")
         return found
 
     async def open(self, client: Client, stream: str) -> LogSource:

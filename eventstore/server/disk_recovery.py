@@ -47,20 +47,21 @@ class DiskRecovery:
         self.damage: str | None = None
         """What happened to the files of the log; None: nothing, as far as names and sizes show."""
 
-    def problem(self, stored: int, first: int) -> str | None:
+    def problem(self, stored: int, first: int, *, idle: bool) -> str | None:
         """Return the reason why nothing can currently be stored, None when none is known.
 
-        ``stored`` is the last acknowledged record, ``first`` the one at which the log may begin.
+        ``stored`` is the last acknowledged record, ``first`` the one at which the log may begin;
+        ``idle``: no record waits for an acknowledgement.
         """
-        self.damage = self._missing(stored, first)
+        self.damage = self._missing(stored, first, idle=idle)
         if self.damage is not None:
             return self.damage
         return self._no_room() or self._write_error()
 
-    def _missing(self, stored: int, first: int) -> str | None:
+    def _missing(self, stored: int, first: int, *, idle: bool = False) -> str | None:
         """Return what happened to the files of the log, in a sentence; None: nothing."""
         files = self._files
-        found = files.damage(stored, first) if files is not None else None
+        found = files.damage(stored, first, idle=idle) if files is not None else None
         if files is None or found is None:
             return None
         lost = f"records {first:,} to {stored:,}" if found in GONE else "its records"

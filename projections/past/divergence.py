@@ -290,7 +290,9 @@ class Divergence:
                     FieldDifference(known.name, only, other, self._trails[known.name])
                 )
         if self.pending is not None and (pending := pending_of(node, name)) != self.pending:
-            ours, theirs = ([f"{one[0]:,} messages"] for one in (pending, self.pending))
+            ours, theirs = (
+                [display.count_of(counted[0], "message")] for counted in (pending, self.pending)
+            )
             self.fields.append(FieldDifference(_PENDING, ours, theirs, self._trails[_PENDING]))
         self.settled = not self.fields and self._last < self.difference.bound
 

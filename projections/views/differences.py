@@ -182,7 +182,8 @@ def session_diff(old: SessionFacts, new: SessionFacts, name: str = "") -> Iterat
             yield f"{_mark(was, now)} {shown} {qos}"
     if old.in_flight != new.in_flight:
         gone, come = len(old.in_flight - new.in_flight), len(new.in_flight - old.in_flight)
-        changes = (f"{come:,} sent" * bool(come), f"{gone:,} completed" * bool(gone))
+        end = "ended with the session" if new is NO_SESSION else "completed"
+        changes = (f"{come:,} sent" * bool(come), f"{gone:,} {end}" * bool(gone))
         yield (
             f"in flight {len(old.in_flight):,} -> {len(new.in_flight):,} messages "
             f"({', '.join(filter(None, changes))})"

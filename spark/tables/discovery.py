@@ -90,7 +90,7 @@ def join_with_archive(
         if name not in logs:
             raise NoLog(f"there is no log {escaped(name)} {_where(options)}")
     if not logs:
-        raise NoLog(f"there is no foldmq log {_where(options)}")
+        raise NoLog(f"there is no log of foldmq {_where(options)}")
     if not options.streams and len(logs) > 1:
         names = sorted(logs)
         listed = ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")

@@ -9,9 +9,9 @@ import pytest
 
 from cli.commands.advice import _KINDS, advise, merge_advice
 from cli.commands.broker_advice import advise_on_broker, advise_on_disk
-from cli.commands.next_commands import SERVER_LOG, NextCommands
 from cli.commands.refusal_advice import _REFUSALS, advise_on_refusals
 from cli.commands.status import crash_text
+from cli.logs.next_commands import SERVER_LOG, NextCommands
 from cli.logs.source_flags import SourceFlags
 from eventstore.format.node_events import LogEndUnproven
 from projections.log_proof import Doubt, doubt_object, unproven_end

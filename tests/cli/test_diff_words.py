@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from projections.views.differences import SessionFacts, session_diff
+from projections.views.differences import NO_SESSION, SessionFacts, session_diff
 
 BEFORE = SessionFacts(True, {}, frozenset({(1, 4), (2, 5)}), (0, 0, {}), frozenset(), None, 2)
 
@@ -23,3 +23,8 @@ BEFORE = SessionFacts(True, {}, frozenset({(1, 4), (2, 5)}), (0, 0, {}), frozens
 )
 def test_changes_of_a_session(change: dict[str, Any], said: str) -> None:
     assert list(session_diff(BEFORE, replace(BEFORE, **change))) == [said]
+
+
+def test_deliveries_of_a_session_that_ended() -> None:
+    (line,) = (line for line in session_diff(BEFORE, NO_SESSION) if "in flight" in line)
+    assert line == "in flight 2 -> 0 messages (2 ended with the session)"

@@ -267,7 +267,7 @@ def status_of(number: int) -> Answers:
         },
         "actors": {"total": 5},
         "kernel": {"mailbox_high_water": 10 * number},
-        "census": {"inflight": 1, "releasing": 0, "queued": number, "queued_bytes": 7},
+        "census": {"in_flight": 1, "releasing": 0, "queued": number, "queued_bytes": 7},
         "process": {"rss": 1000, "cpu_s": 0.5},
         "dropped": {"expired": number, "drained": 0} if number else {},
         "log": {
@@ -294,7 +294,7 @@ def test_statuses_are_added_up() -> None:
         "limit": None,
     }
     assert total["kernel"] == {"mailbox_high_water": 20}  # of the fullest log
-    assert total["census"] == {"inflight": 3, "releasing": 0, "queued": 3, "queued_bytes": 21}
+    assert total["census"] == {"in_flight": 3, "releasing": 0, "queued": 3, "queued_bytes": 21}
     assert total["dropped"] == {"expired": 3, "drained": 0}
     in_memory = {"pending_bytes": 3, "gated_bytes": 3, "limit": 0}
     assert total["log"] == {"stream_bytes": 300, "disk_free": 4998, **in_memory}
@@ -338,7 +338,7 @@ def test_lines_of_a_status_have_80_columns() -> None:
             "software": "0.9",
             "messages": {"in": [much] * 3, "out": [much] * 3},
             "dropped": dict.fromkeys(["queue_messages", "queue_bytes", "expired", "drained"], much),
-            "census": {"inflight": much, "releasing": 0, "queued": much, "queued_bytes": much},
+            "census": {"in_flight": much, "releasing": 0, "queued": much, "queued_bytes": much},
         }
         for number in range(3)
     ]

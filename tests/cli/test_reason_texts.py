@@ -63,7 +63,7 @@ def status(dropped: dict[str, int]) -> dict[str, Any]:
         "sessions": {"total": 1, "connected": 1},
         "retained": {"count": 0, "bytes": 0},
         "messages": {"in": [0, 0, 0], "out": [0, 0, 0]},
-        "census": {"inflight": 0, "releasing": 0, "queued": 0, "queued_bytes": 0},
+        "census": {"in_flight": 0, "releasing": 0, "queued": 0, "queued_bytes": 0},
         "log": {"first": 1, "durable": 2}, "process": {"rss": 1, "cpu_s": 1},
     }  # fmt: skip
 

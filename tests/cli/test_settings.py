@@ -431,6 +431,24 @@ def test_websocket_paths(config: Path, value: str, paths: tuple[str, ...]) -> No
     assert load_settings({}, {}, config).listeners()[0].ws_path == paths
 
 
+def test_each_invalid_element_of_a_list_is_named(config: Path) -> None:
+    config.write_text("listen = ['a:b', '127.0.0.1:1', 'c:d']\nws_origins = ['x y', 'z']\n")
+    with pytest.raises(ConfigError) as error:
+        load_settings({}, {}, config)
+    listen = "must end with a port from 0 to 65535"
+    assert [line.partition(": ")[2] for line in error.value.args if "listen" in line] == [
+        f'listen = "a:b": {listen}',
+        f'listen = "c:d": {listen}',
+    ]
+
+
+def test_a_bad_server_is_named_once(config: Path) -> None:
+    config.write_text("nats_url = 'foo://x'\n")
+    with pytest.raises(ConfigError) as error:
+        load_settings({}, {}, config)
+    assert len(error.value.args) == 1
+
+
 def test_networks_of_mapped_addresses_are_those_of_ipv4(config: Path) -> None:
     config.write_text("proxy_from = ['::ffff:10.0.0.0/104', '::ffff:192.0.2.1', 'fd00::/8']\n")
     found = [str(network) for network in load_settings({}, {}, config).proxy_from]
@@ -453,6 +471,8 @@ def test_networks_of_mapped_addresses_are_those_of_ipv4(config: Path) -> None:
         ("data_dir = '~nosuchuser/x'", 'data_dir = "~nosuchuser/x": this home directory'),
         ("listen = []", "listen = []: must be a list with at least one host:port"),
         ("listen = '::1:1883'", 'listen = "::1:1883": must be host:port, with an IPv6 address in'),
+        ("auth_timeout = '100s'", 'auth_timeout = "100s": must be at most 1m'),
+        ("max_packet_size = 10", "max_packet_size = 10: must be at least 1 KiB"),
         ("listen = 'localhost'", 'listen = "localhost": must be host:port such as'),
         ("listen = 'localhost:x'", 'listen = "localhost:x": must end with a port from 0 to 65535'),
         ("listen = 'localhost:65536'", "must end with a port from 0 to 65535"),

@@ -508,7 +508,7 @@ def status(ms: int, messages: int) -> dict[str, Any]:
         "dropped": {},
         "commit": histogram,
         "lag": histogram,
-        "census": {"queued": 3, "inflight": 4},
+        "census": {"queued": 3, "in_flight": 4},
     }
 
 

@@ -43,7 +43,7 @@ def status(
         "dropped": dropped or {},
         "census": {
             "at_ms": 0,
-            "inflight": 2,
+            "in_flight": 2,
             "releasing": 0,
             "inbound": 0,
             "queued": 40,

@@ -28,3 +28,18 @@ def run_as_pasted(commands: Iterable[str], cwd: Path, **variables: str) -> None:
         assert "Usage" not in done.stderr, (command, done.stderr)
         assert "Traceback" not in done.stderr, (command, done.stderr)
         assert "no session" not in done.stderr or "--type" in command, (command, done.stderr)
+
+
+def pasted(command: str, cwd: Path, code: int) -> str:
+    """Run a command that ends with this exit code, and return what it prints."""
+    done = subprocess.run(
+        ["/bin/bash", "-c", command],
+        cwd=cwd,
+        env=environment(),
+        check=False,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == code, (command, done.stdout, done.stderr)
+    return done.stdout

@@ -13,8 +13,8 @@ from harness.fixtures import EXTERNAL, Clients
 from harness.waiting import until
 
 from cli.commands.advice import _KINDS, advise
-from cli.commands.next_commands import SERVER_LOG, NextCommands
 from cli.commands.refusal_advice import _REFUSALS, advise_on_refusals
+from cli.logs.next_commands import SERVER_LOG, NextCommands
 from cli.logs.source_flags import SourceFlags
 from e2e.pasting import run_as_pasted
 from e2e.tools import refused, run

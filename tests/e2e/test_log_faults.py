@@ -180,7 +180,8 @@ def test_flipped_byte_in_the_store(stopped: Broker, tmp_path: Path, place: float
     kept, damage, *_, advice = result.lines
     assert kept.startswith("kept ")
     assert damage.startswith("given up: ")
-    assert advice == f"continue with: foldmq serve --data-dir {saved_in}"
+    assert advice.startswith("continue with: ")
+    assert advice.endswith(f"foldmq serve --data-dir {saved_in}")
     assert digests(stopped.data_dir) == before
     stopped.data_dir = saved_in
     stopped.start()

@@ -401,7 +401,7 @@ def external(tmp_path: Path) -> Iterator[str]:
 def test_logs_on_a_foreign_nats(tmp_path: Path, external: str) -> None:
     access = ("--nats-url", external, "--nats-user", "tools", "--nats-password", "secret")
     brokers = []
-    assert "there is no foldmq log on NATS" in refused("log", *access, code=66)
+    assert "there is no log of foldmq on NATS" in refused("log", *access, code=66)
     try:
         for number in range(2):
             directory = tmp_path / f"b{number}"

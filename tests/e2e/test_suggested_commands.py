@@ -1,8 +1,14 @@
-"""Commands that ``doctor`` and the page suggest in an incident run as they are pasted."""
+"""Commands that are suggested in an incident run as they are pasted.
+
+By ``doctor``, the page, log lines, errors, and the commands that make a data directory.
+"""
 
 import contextlib
 import json
+import re
 import shutil
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -16,7 +22,7 @@ from harness.nats import PASSWORD, USER, Nats
 from harness.rawclient import ConnectionClosedError
 from harness.waiting import until
 
-from e2e.pasting import run_as_pasted
+from e2e.pasting import pasted, run_as_pasted
 from e2e.webclient import served
 
 pytestmark = [
@@ -134,3 +140,85 @@ def test_of_a_broker_on_a_foreign_server(
     }  # fmt: skip
     check(broker, {"did not take its new settings"}, tmp_path, **access)
     broker.stop()
+
+
+@pytest.fixture
+def with_log(make_broker: Callable[..., Broker]) -> Broker:
+    """A broker that ended, whose directory has a name that a shell would split."""
+    broker = make_broker("log_format = 'json'\n")
+    broker.data_dir = broker.directory / "the data"
+    broker.configure(
+        f"log_format = 'json'\ndata_dir = '{broker.data_dir}'\nweb = 'off'\nmetrics = 'off'\n"
+        f"[[listen]]\naddress = '127.0.0.1:{broker.port}'\n"
+    )
+    broker.start()
+    clients = Clients("127.0.0.1", broker.port)
+    clients.connect("away", clean=False).subscribe(("hall", 1))
+    for number in range(20):
+        clients.connect(f"c{number}", clean=True).publish("hall", b"on", 1)
+    clients.close()
+    broker.stop()
+    return broker
+
+
+def damage(broker: Broker, *, also_behind: bool = False) -> None:
+    """Change a bit in a record; without the projections the broker has to read it at a start."""
+    (block,) = broker.data_dir.glob("jetstream/jetstream/*/streams/FOLDMQ_LOG_*/msgs/1.blk")
+    data = bytearray(block.read_bytes())
+    data[data.index(b"FMQ", len(data) // 3) + 50] ^= 1
+    block.write_bytes(data)
+    if also_behind:
+        for stream in broker.data_dir.glob("jetstream/jetstream/*/streams/FOLDMQ_STATE_*"):
+            shutil.rmtree(stream)
+
+
+def test_of_a_damaged_record_and_a_clock_that_jumped(with_log: Broker, tmp_path: Path) -> None:
+    damage(with_log)
+    with_log.configure("max_clock_gap = '1s'\n" + with_log.config_file.read_text())
+    time.sleep(1.5)
+    with_log.start()
+    until(lambda: bool(with_log.told("the log is damaged")), "the damage being found")
+    (line,) = with_log.told("the log is damaged")
+    assert "damaged: 1 problem" in pasted(line["advice"], tmp_path, 1)
+    (line,) = with_log.told("older than max_clock_gap")
+    command = re.search(r"if the clock is right, (.*) removes the sessions", line["event"])
+    assert command is not None
+    assert "0 sessions removed" in pasted(command[1], tmp_path, 0)
+    with_log.stop()
+
+
+def test_of_a_log_on_which_no_broker_starts(with_log: Broker, tmp_path: Path) -> None:
+    damage(with_log, also_behind=True)
+    command = re.search(r"intact records: (.*) \(a data directory", with_log.refused(65))
+    assert command is not None
+    saved = pasted(command[1], tmp_path, 0)
+    where = with_log.directory / "the data.salvaged"
+    (shown,) = re.findall(r"says what was given up: (.*)", saved)
+    assert "given up by foldmq salvage" in pasted(shown, tmp_path, 0)
+    assert f"foldmq serve --data-dir '{where}'\n" in saved
+
+
+def test_of_a_broker_that_does_not_run(with_log: Broker, tmp_path: Path) -> None:
+    config = str(with_log.config_file)
+    code, _, err = forkserver.run(["status", "--config", config], environment(), 60)
+    assert code == 69
+    command = re.search(r"start it with (.*), or give", err.decode())
+    assert command is not None
+    assert f"--config {config}" in command[1]
+    shell = ["/bin/bash", "-c", f"exec {command[1]}"]
+    with subprocess.Popen(
+        shell, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE
+    ) as started:
+        assert started.stderr is not None
+        assert any(b'"event": "ready"' in line for line in started.stderr)
+        started.terminate()
+
+
+def test_of_a_backup(with_log: Broker, tmp_path: Path) -> None:
+    backup, new = tmp_path / "the backup", tmp_path / "the copy"
+    forkserver.run(["backup", "--data-dir", str(with_log.data_dir), str(backup)], environment(), 60)
+    code, out, err = forkserver.run(
+        ["restore", str(backup), "--data-dir", str(new)], environment(), 60
+    )
+    assert code == 0, err
+    assert f"foldmq serve --data-dir '{new}'" in out.decode()

@@ -114,6 +114,23 @@ def test_a_block_cut_short_before_the_first_look(tmp_path: Path) -> None:
     assert made.looks(1) == ["has a block that was cut short: 1.blk"]
 
 
+def test_the_last_records_cut_off_before_others_follow(tmp_path: Path) -> None:
+    made = Store(tmp_path / "msgs")
+    made.write()
+    assert made.files.damage(made.stored, made.first, idle=True) is None
+    cut_off_the_end(made.block(1))
+    assert made.look() == "has a block that was cut short: 1.blk"
+
+
+def test_a_record_that_is_being_written_may_be_removed(tmp_path: Path) -> None:
+    """A server that starts again removes it; nothing else shows that it was not acknowledged."""
+    made = Store(tmp_path / "msgs")
+    made.write()
+    assert made.look() is None
+    cut_off_the_end(made.block(1))
+    assert made.look() is None
+
+
 def test_a_directory_replaced_before_the_first_look(tmp_path: Path) -> None:
     made = Store(tmp_path / "msgs")
     shutil.copytree(made.folder.rename(tmp_path / "old"), made.folder)

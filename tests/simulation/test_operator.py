@@ -325,7 +325,7 @@ async def test_the_census_counts_live_and_frozen_sessions(world: World) -> None:
     assert any(name not in world.broker.node.state.sessions.live for name in ("c1", "c3", "c5"))
     assert census["queued"] == sum(state.queued for state in states) > 0
     assert census["queued_bytes"] == 3 * census["queued"]
-    assert census["inflight"] == sum(len(state.inflight) for state in states) == 6
+    assert census["in_flight"] == sum(len(state.inflight) for state in states) == 6
     assert census["inbound"] == sum(len(state.inbound) for state in states) == 1
     assert census["releasing"] == 0
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cli.web.web_log_client import WebLogClient
     from eventstore.format.positions import Position
 
-_HIGHEST_SESSIONS = ("queued", "queued_bytes", "inflight", "subscriptions")
+_HIGHEST_SESSIONS = ("queued", "queued_bytes", "in_flight", "subscriptions")
 _SESSION_ORDERS = (*_HIGHEST_SESSIONS, "client", "offline")
 _BY_CLIENT = Order("client", lambda row: str(row["session"]))
 _BY_OFFLINE = Order("offline", lambda row: (row["closed_ms"] is None, row["closed_ms"] or 0))

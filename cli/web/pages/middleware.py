@@ -13,6 +13,7 @@ import structlog
 from aiohttp import web
 
 from cli.logs.broker_client import NoLiveBroker, Refused
+from cli.logs.next_commands import completed
 from cli.web.own_token import cookie_of
 from eventstore.errors import CutMeanwhile, NoLog, UsageError
 from protocol.errors import FoldmqError
@@ -110,9 +111,9 @@ class AccessMiddleware:
                 raise
             return self._site.error(request, error.status, f"{error.status}: {error.reason}.")
         except NoLiveBroker as error:
-            return self._site.away(request, str(error))
+            return self._site.away(request, completed(str(error)))
         except FoldmqError as error:
-            return self._site.error(request, _status_of(error), str(error))
+            return self._site.error(request, _status_of(error), completed(str(error)))
         except Exception as error:
             log.error("web page: request failed", path=request.path, exc_info=error)  # noqa: TRY400
             what = f"this page cannot be shown: {type(error).__name__}; see the broker's log"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from cli.commands.advice import Advice
 from cli.commands.doctor import find_problems, pids_of
 from cli.commands.log_events import event_selection
-from cli.commands.next_commands import NextCommands
 from cli.commands.status import ask_statuses
 from cli.logs.broker_client import Refused
+from cli.logs.next_commands import NextCommands
 from cli.web.activity import MINUTE_MS
 from cli.web.pages.log import find_in_logs
 from cli.web.pages.middleware import viewer

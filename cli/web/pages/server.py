@@ -18,6 +18,7 @@ from aiohttp import web
 from cli.common import logging_setup
 from cli.common.allowed_hosts import Hosts, is_wildcard
 from cli.common.units import Address, address
+from cli.logs import next_commands
 from cli.logs.source_flags import SourceFlags
 from cli.settings.broker_child import belong_to_the_broker, watch_stdin
 from cli.settings.settings import load_settings
@@ -128,6 +129,7 @@ def run_web_server(
     changes. Raises UsageError, NoLog, ConfigError, ListenError
     and TokenError.
     """
+    next_commands.select(flags, elsewhere=True)
     settings = load_settings(flags.settings, os.environ, flags.config)
     logging_setup.configure(settings.log_level, settings.log_format)
     # Malformed HTTP requests do not belong into the broker's log.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from cli.logs.broker_client import Refused
+from cli.logs.next_commands import completed
 from cli.logs.point_resolution import parse_point, point_at
 from cli.web.background_fold import Folding, Histories
 from cli.web.pages.responses import Site, asked, chosen_log, is_fragment, moment_ms, number
@@ -343,6 +344,6 @@ def _too_early(source: LogSource, history: SessionHistory) -> str:
     if history.forgotten:
         return (
             f"this page shows the session from {since} on, because {history.forgotten:,} earlier "
-            "events are too many: foldmq replay --session shows any moment"
+            f"events are too many: {completed('foldmq replay --session')} shows any moment"
         )
     return f"no state before {since} can be rebuilt: {source.beginning()}"

@@ -1,12 +1,14 @@
-"""The next command of a problem, as it runs on this machine for this broker.
+"""Suggested commands, as they run on this machine for this broker.
 
 Advice names commands without flags, and :data:`SERVER_LOG` for the log lines of the broker;
-:class:`NextCommands` completes them.
+:class:`NextCommands` completes them. :func:`completed` does so for other text, with the flags of
+this process.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -31,11 +33,19 @@ _SHOW: Final = "sessions show "
 _SHOW_FLAGLIKE: Final = f"{_SHOW}-- "
 _WITH_FLAGS: Final = frozenset(
     {
-        *("actors", "backup", "config", "diff", "doctor", "log", "reload", "replay", "retained"),
-        *("nodes", "sessions", "status", "subscriptions", "top", "verify", "why"),
+        *("actors", "backup", "confirm-clock", "diff", "doctor", "log", "reload", "replay"),
+        *("nodes", "retained", "sessions", "status", "subscriptions", "top", "verify", "why"),
     }
 )
 """Commands with flags that select the broker."""
+_WITH_SETTINGS: Final = frozenset({"config", "serve"})
+"""Commands with the same flags, but for --node."""
+_IN_TEXT: Final = re.compile(
+    rf"\bfoldmq (?:{'|'.join(sorted(_WITH_FLAGS | _WITH_SETTINGS))})(?![\w-])"
+    r"(?: (?:check|ls|purge|rm|show|tail|usage|verify)\b)?(?! --data-dir)"
+)
+"""A command in a sentence, up to its flags."""
+_SALVAGE: Final = "foldmq salvage --data-dir DIR --to NEWDIR"
 
 
 def shell_word(name: str) -> str:
@@ -87,6 +97,9 @@ class NextCommands:
             given.pop("data_dir", None)
             if os.environ.get(f"{PREFIX}PARTITIONS", "1") == "1":
                 self._node = cluster
+        self._data_dir = given.get("data_dir")
+        if self._data_dir is None and flags.config is None and "nats_url" not in given:
+            self._data_dir = os.environ.get(f"{PREFIX}DATA_DIR", "foldmq-data")
         self._flags = [
             f"{flag_of(name)} {shlex.quote(_absolute(name, value) if elsewhere else str(value))}"
             for name, value in given.items()
@@ -107,11 +120,39 @@ class NextCommands:
         if rest.startswith(_SHOW_FLAGLIKE):  # flags come before a name that looks like one
             rest, name = _SHOW_FLAGLIKE[:-4], " -- " + rest[len(_SHOW_FLAGLIKE) :]
         words = [self._program, rest]
-        if rest.split(" ", 1)[0] in _WITH_FLAGS:
+        command = rest.split(" ", 1)[0]
+        if command in _WITH_FLAGS | _WITH_SETTINGS:
             words += self._flags
-            if self._node is not None and "--node " not in rest:
+            if command in _WITH_FLAGS and self._node is not None and "--node " not in rest:
                 words.append(f"--node {shlex.quote(self._node)}")
         return " ".join(words) + name
+
+    def in_text(self, text: str) -> str:
+        """Return text with the commands in it completed."""
+        if "foldmq " not in text:
+            return text
+        if self._data_dir is not None:
+            place = Path(str(self._data_dir)).absolute()
+            new = place.with_name(f"{place.name}.salvaged")
+            paths = f"--data-dir {shlex.quote(str(place))} --to {shlex.quote(str(new))}"
+            text = text.replace(_SALVAGE, f"{self._program} salvage {paths}")
+        return _IN_TEXT.sub(lambda match: self.complete(match[0]), text)
+
+
+_own: list[NextCommands] = []
+"""The commands for the flags of this process; empty: it has none."""
+
+
+def select(flags: SourceFlags, *, elsewhere: bool = False) -> None:
+    """Let :func:`completed` complete commands for the broker or log that ``flags`` select."""
+    _own[:] = [NextCommands(flags, elsewhere=elsewhere)]
+
+
+def completed(text: str) -> str:
+    """Return text whose commands run as pasted for the broker or log of this process."""
+    for commands in _own:
+        return commands.in_text(text)
+    return text
 
 
 def _absolute(name: str, value: object) -> str:
