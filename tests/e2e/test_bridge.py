@@ -10,7 +10,7 @@ import nats.errors
 import pytest
 from harness import packets
 from harness.broker import stand_still
-from harness.fixtures import EXTERNAL, Clients, unique
+from harness.fixtures import Clients, unique
 from harness.packets import Publish, Will
 from harness.waiting import until
 from nats.errors import NoRespondersError
@@ -42,8 +42,6 @@ RESERVED = ("$JS.API.INFO", "$foo.bar", "_INBOX.x", "_R_.x", "foldmq.log.x", "fo
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    if EXTERNAL:
-        pytest.skip("needs to start its own foldmq")
     made = Place(tmp_path_factory.mktemp("bridge"))
     made.broker.start()
     try:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from harness import mqtt5_packets, packets
-from harness.fixtures import EXTERNAL, unique
+from harness.fixtures import unique
 from harness.mqtt5_packets import (
     CONTENT_TYPE,
     CORRELATION_DATA,
@@ -45,8 +45,6 @@ SOME_HEADERS = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    if EXTERNAL:
-        pytest.skip("needs to start its own foldmq")
     made = Place(tmp_path_factory.mktemp("bridge5"))
     made.broker.start()
     try:
@@ -242,8 +240,6 @@ def test_the_time_left_is_counted_down(clients: Clients5, visitor: Visitor) -> N
 
 
 def test_messages_that_expired_during_an_outage_are_not_sent(tmp_path: Path) -> None:
-    if EXTERNAL:
-        pytest.skip("needs to start its own foldmq")
     external = Nats(tmp_path)
     external.start()
     place = Place(tmp_path / "place", ELSEWHERE, "--bridge-url", external.url, nats_listen=False)
@@ -446,8 +442,6 @@ def test_a_client_cannot_set_headers_of_jetstream(clients: Clients5, visitor: Vi
 
 
 def test_two_brokers_carry_them(tmp_path: Path) -> None:
-    if EXTERNAL:
-        pytest.skip("needs to start its own foldmq")
     external = Nats(tmp_path)
     external.start()
     places = [

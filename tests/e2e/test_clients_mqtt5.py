@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import aiomqtt
 import pytest
 from harness.broker import Broker, free_port
-from harness.fixtures import EXTERNAL, unique
+from harness.fixtures import unique
 from paho.mqtt.packettypes import PacketTypes
 
 from e2e.mqtt5_peers import (
@@ -50,7 +50,6 @@ PROPERTIES: dict[str, Any] = {
     "userProperties": [("b", "1"), ("b", "3"), ("a", "2")],
 }
 
-pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 needs_mosquitto = pytest.mark.skipif(
     not (shutil.which("mosquitto_sub") and shutil.which("mosquitto_rr")),
     reason="there are no mosquitto clients (on Debian: apt install mosquitto-clients)",

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 from harness import packets as p
 from harness.broker import Broker, environment, foldmq
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.packets import Puback, Pubcomp, Pubrec, Will
 from harness.rawclient import RawClient
 from nats.aio.client import Client
@@ -27,11 +27,6 @@ from eventstore.log.record_reader import read_stored
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.jetstream import request_stream
 from eventstore.server.embedded import EmbeddedServer
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(240),
-]
 
 T = TypeVar("T")
 PAYLOAD = bytes(32 * 1024)
@@ -128,22 +123,22 @@ class Cut:
 
 @pytest.fixture(scope="module")
 def cut(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cut]:
-    broker = Broker(tmp_path_factory.mktemp("cut"), config='keep_bytes = "16MiB"\n', forked=True)
-    broker.start()
-    try:
-        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
-            before(clients)
-            filler = clients.connect("filler")
-            fill_until_cut(broker, filler)
-            keep_all(broker)
-            after(clients)
-            load(filler, "rest", 1)
-            filler.expect_alive()
-            events = run("log", "--data-dir", str(broker.data_dir), "--json").objects
-            complete = next(one for one in events if one["type"] == "CheckpointCompleted")
-            yield Cut(broker, record_of(events[0]), record_of(complete), events)
-    finally:
-        broker.clean_up()
+    with (
+        Broker(
+            tmp_path_factory.mktemp("cut"), config='keep_bytes = "16MiB"\n', forked=True
+        ) as broker,
+        contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
+    ):
+        before(clients)
+        filler = clients.connect("filler")
+        fill_until_cut(broker, filler)
+        keep_all(broker)
+        after(clients)
+        load(filler, "rest", 1)
+        filler.expect_alive()
+        events = run("log", "--data-dir", str(broker.data_dir), "--json").objects
+        complete = next(one for one in events if one["type"] == "CheckpointCompleted")
+        yield Cut(broker, record_of(events[0]), record_of(complete), events)
 
 
 def record_of(event: dict[str, Any]) -> int:
@@ -363,14 +358,12 @@ def test_salvage(cut: Cut, tmp_path: Path, behind: bool) -> None:
     assert "\nintact: " in run("log", "verify", *data).out
     said = run("log", *data, "--type", "LogCut", "-n", "1", "--json").objects[0]
     assert (said["first"], said["reason"]) == (cut.first, "keep_bytes")
-    mended = Broker(tmp_path / "new", forked=True)
-    mended.start()
-    try:
-        with contextlib.closing(Clients("127.0.0.1", mended.port)) as clients:
-            evil = clients.connect(HOSTILE_ID, clean=False, session_present=True)
-            evil.acknowledge(evil.expect_publish("hall/door", b"open", 1))
-            evil.acknowledge(evil.expect_publish("hall/window", b"shut", 1))
-            viewer = clients.subscribed("lamp", 1)
-            viewer.acknowledge(viewer.expect_publish("lamp", b"on", 1, retain=True))
-    finally:
-        mended.clean_up()
+    with (
+        Broker(tmp_path / "new", forked=True) as mended,
+        contextlib.closing(Clients("127.0.0.1", mended.port)) as clients,
+    ):
+        evil = clients.connect(HOSTILE_ID, clean=False, session_present=True)
+        evil.acknowledge(evil.expect_publish("hall/door", b"open", 1))
+        evil.acknowledge(evil.expect_publish("hall/window", b"shut", 1))
+        viewer = clients.subscribed("lamp", 1)
+        viewer.acknowledge(viewer.expect_publish("lamp", b"on", 1, retain=True))

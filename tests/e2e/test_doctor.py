@@ -6,10 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from harness import forkserver
 from harness.broker import Broker, environment, foldmq
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.waiting import until
 
 from cli.commands.advice import _KINDS, advise
@@ -18,8 +17,6 @@ from cli.commands.refusal_advice import _REFUSALS, advise_on_refusals
 from cli.logs.source_flags import SourceFlags
 from e2e.pasting import run_as_pasted
 from e2e.tools import refused, run
-
-pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 
 
 def doctor(broker: Broker, *about: str) -> tuple[int, list[dict[str, Any]]]:

@@ -10,7 +10,6 @@ import pytest
 import typer
 from harness import forkserver
 from harness.broker import Broker, environment
-from harness.fixtures import EXTERNAL
 
 import cli
 import eventstore
@@ -18,8 +17,6 @@ import spark
 from cli.main import app
 from e2e.tools import refused
 from protocol.errors import FoldmqError
-
-pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 
 PAGE = Path(__file__).resolve().parents[2] / "cli" / "DESIGN.md"
 READERS = (
@@ -69,10 +66,8 @@ OTHERS = {
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("codes"), forked=True)
-    broker.start()
-    yield broker
-    broker.clean_up()
+    with Broker(tmp_path_factory.mktemp("codes"), forked=True) as broker:
+        yield broker
 
 
 def code_of(arguments: str, *more: str) -> int:

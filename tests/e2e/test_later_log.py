@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.fixtures import EXTERNAL
 from harness.logs import LogBuilder
 from harness.nats import ACCESS, Nats
 
@@ -12,10 +11,7 @@ from e2e.tools import refused, run
 from eventstore.format.events import MessagePublished, SessionOpened
 from eventstore.format.node_events import BrokerStarted
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs a log of its own"),
-    pytest.mark.timeout(180),
-]
+pytestmark = pytest.mark.timeout(180)
 COMMANDS = (
     ("log",),
     ("log", "verify"),

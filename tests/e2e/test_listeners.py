@@ -10,15 +10,12 @@ import pytest
 from cryptography import x509
 from harness import packets
 from harness.certs import Authority
-from harness.fixtures import EXTERNAL
 from harness.rawclient import RawClient
 from harness.waiting import until
 from websockets.exceptions import ConnectionClosedError, InvalidStatus, NegotiationError
 from websockets.sync.client import connect as dial_websocket
 
 from e2e.listening import TRANSPORTS, Client, Place
-
-pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 
 MIB = 1024 * 1024
 

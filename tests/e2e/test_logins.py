@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from harness import mqtt5_packets as p5
 from harness.broker import Broker
-from harness.fixtures import EXTERNAL, Clients, unique
+from harness.fixtures import Clients, unique
 from harness.mqtt5_rawclient import RawClient5
 from harness.packets import CONNACK, PUBACK, Connack
 from harness.rawclient import RawClient
@@ -85,8 +85,6 @@ class CalloutService:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A broker that knows all ways in, and whose NATS is open to a doorkeeper."""
-    if EXTERNAL:
-        pytest.skip("needs to start its own foldmq")
     folder = tmp_path_factory.mktemp("logins")
     public = KEY.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo

@@ -10,17 +10,12 @@ from typing import Any
 
 import pytest
 from harness.broker import Broker
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.packets import Will
 from harness.waiting import until
 
 from e2e.terminal import Terminal
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, Ran, refused, run
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
 
 ME = f"{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()}"
 
@@ -76,13 +71,11 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory = tmp_path_factory.mktemp("changes")
     args = ("--metrics", "off", "--web", "off")
-    broker = Broker(directory, config="ack_wait = 0\n", args=args, forked=True)
-    broker.start()
-    try:
-        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
-            yield Place(broker, clients)
-    finally:
-        broker.clean_up()
+    with (
+        Broker(directory, config="ack_wait = 0\n", args=args, forked=True) as broker,
+        contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
+    ):
+        yield Place(broker, clients)
 
 
 def test_nothing_is_done_unless_it_is_confirmed(place: Place) -> None:

@@ -11,18 +11,13 @@ import pytest
 from harness import forkserver
 from harness import packets as p
 from harness.broker import Broker, environment
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.packets import Pubrec, Pubrel, Will
 from harness.waiting import until
 
 from cli.common import text
 from e2e.terminal import Terminal
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, refused, run
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
 
 QUIET = ("--metrics", "off", "--web", "off")
 LONG_ID = "w" * 60_000
@@ -67,18 +62,16 @@ def play(clients: Clients) -> None:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     directory = tmp_path_factory.mktemp("operator")
-    broker = Broker(
-        directory, args=QUIET, config="session_expiry = '7d'\nack_wait = '1h'\n", forked=True
-    )
-    broker.start()
-    try:
-        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
-            play(clients)
-            # A second later the actors of those that left end: lists stay the same from then on.
-            until(lambda: _offline_are_frozen(broker), "sessions without an actor")
-            yield broker
-    finally:
-        broker.clean_up()
+    with (
+        Broker(
+            directory, args=QUIET, config="session_expiry = '7d'\nack_wait = '1h'\n", forked=True
+        ) as broker,
+        contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
+    ):
+        play(clients)
+        # A second later the actors of those that left end: lists stay the same from then on.
+        until(lambda: _offline_are_frozen(broker), "sessions without an actor")
+        yield broker
 
 
 def _offline_are_frozen(broker: Broker) -> bool:
@@ -259,9 +252,7 @@ def test_other_actors_are_shown(data: tuple[str, str]) -> None:
 def test_topics_come_from_the_log_when_the_broker_has_them_no_more(
     running: Broker, data: tuple[str, str], tmp_path: Any
 ) -> None:
-    broker = Broker(tmp_path, args=QUIET, forked=True)
-    broker.start()
-    try:
+    with Broker(tmp_path, args=QUIET, forked=True) as broker:
         with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
             client = clients.connect("late", clean=False)
             client.subscribe(("a/#", 1), ("b", 1))
@@ -277,8 +268,6 @@ def test_topics_come_from_the_log_when_the_broker_has_them_no_more(
         assert late["oldest"] is None or late["oldest"]["topic"] == "b"
         out = run("sessions", "show", "late", *where, "--full").out
         assert re.search(r"packet 1      message \S+ a/1, 1 B, QoS 1", out)
-    finally:
-        broker.clean_up()
 
 
 # ----------------------------------------------------------------------------- sessions ls

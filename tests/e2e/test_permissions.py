@@ -7,7 +7,7 @@ import argon2
 import pytest
 from harness import forkserver, packets
 from harness.broker import Broker, environment, free_port
-from harness.fixtures import EXTERNAL, Clients, unique
+from harness.fixtures import Clients, unique
 from harness.packets import Puback, Publish, Pubrec, Will
 from harness.rawclient import RawClient
 from harness.waiting import until
@@ -85,8 +85,6 @@ class Place:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    if EXTERNAL:
-        pytest.skip("needs to start its own foldmq")
     made = Place(tmp_path_factory.mktemp("permissions"))
     made.broker.start()
     try:

@@ -31,12 +31,8 @@ from protocol.mqtt.property_table import SHARED_SUBSCRIPTION_AVAILABLE
 
 @pytest.fixture(scope="module")
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    made = Broker(tmp_path_factory.mktemp("steady"), args=TWO, forked=True)
-    made.start()
-    try:
+    with Broker(tmp_path_factory.mktemp("steady"), args=TWO, forked=True) as made:
         yield made
-    finally:
-        made.clean_up()
 
 
 @pytest.fixture

@@ -10,16 +10,12 @@ import pytest
 from harness import forkserver
 from harness.broker import Broker, environment, free_port
 from harness.certs import Authority
-from harness.fixtures import EXTERNAL
 from harness.rawclient import RawClient
 from harness.waiting import until
 
 from e2e.tools import run
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
+pytestmark = pytest.mark.timeout(180)
 ALLOWED = '[[allow]]\nanonymous = true\nusers = ["*"]\nboth = ["#"]\n'
 
 

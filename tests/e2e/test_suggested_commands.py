@@ -11,7 +11,7 @@ import pytest
 from harness import forkserver
 from harness.broker import Broker, environment, free_port
 from harness.certs import Authority
-from harness.fixtures import EXTERNAL, Clients, fill
+from harness.fixtures import Clients, fill
 from harness.nats import PASSWORD, USER, Nats
 from harness.rawclient import ConnectionClosedError
 from harness.waiting import until
@@ -19,10 +19,7 @@ from harness.waiting import until
 from e2e.pasting import run_as_pasted
 from e2e.webclient import served
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(240),
-]
+pytestmark = pytest.mark.timeout(240)
 PAGE = "commit_timeout = 2\nweb = '127.0.0.1:0'\n"
 FULL = "runs out"
 LOST = "lost files of the log"

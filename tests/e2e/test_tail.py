@@ -92,12 +92,8 @@ class Tail:
 def quiet(tmp_path: Path) -> Iterator[Broker]:
     """A broker of its own, so that its log and its traces are known."""
     limits = ("--max-topic-levels", "100")
-    made = Broker(tmp_path, args=["--metrics", "off", "--web", "off", *limits], forked=True)
-    made.start()
-    try:
+    with Broker(tmp_path, args=["--metrics", "off", "--web", "off", *limits], forked=True) as made:
         yield made
-    finally:
-        made.clean_up()
 
 
 @pytest.fixture

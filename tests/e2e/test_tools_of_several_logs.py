@@ -13,16 +13,11 @@ from typing import Any, NamedTuple
 import pytest
 from harness.broker import Broker, environment, foldmq
 from harness.brokerprocesses import TWO, client_of
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.rawclient import RawClient
 from harness.waiting import until
 
 from e2e.tools import refused, run
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(240),
-]
 
 HERE, THERE = client_of(0, "reader"), client_of(1, "reader")
 SENDER = client_of(1, "sender")

@@ -16,7 +16,7 @@ import pytest
 from harness import packets as p
 from harness.broker import Broker
 from harness.drill import Drill
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.nats import PASSWORD, USER, Nats
 from harness.waiting import until
 
@@ -28,11 +28,6 @@ from projections.state.format import RETAINED, SESSION, decode_entry, key_of
 from projections.state.node_state import NodeState
 from projections.state.session import SessionState, SubscriptionState
 from projections.state.session_table import freeze
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(240),
-]
 
 DEBUG_BUILD = """
 import asyncio, pathlib, signal

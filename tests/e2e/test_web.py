@@ -13,17 +13,12 @@ from typing import Any
 
 import pytest
 from harness.broker import Broker, children_of, free_port, wait_until_gone
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.packets import Will
 from harness.waiting import TIMEOUT, until
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, run
 from e2e.webclient import Page, served, web
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
 
 EVIL = "<img src=x onerror=alert(1)>\"'&\x1b[31m\u202e"
 EVIL_TOPIC = "<script>alert(1)</script>/\u202e\x9b"

@@ -8,28 +8,19 @@ from urllib.parse import urlencode
 
 import pytest
 from harness.broker import Broker
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.waiting import until
 
 from e2e.tools import run
 from e2e.webclient import Page, served
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
-
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     directory = tmp_path_factory.mktemp("changes")
-    made = Broker(directory, args=("--web", "127.0.0.1:0", "--web-operate"), forked=True)
-    made.start()
-    try:
+    with Broker(directory, args=("--web", "127.0.0.1:0", "--web-operate"), forked=True) as made:
         yield made
         made.stop()
-    finally:
-        made.clean_up()
 
 
 @pytest.fixture
