@@ -20,7 +20,11 @@ from e2e.listening import TRANSPORTS, Client, Place
 MIB = 1024 * 1024
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one-process", "two-processes"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(1, marks=pytest.mark.long), 2],
+    ids=["one-process", "two-processes"],
+)
 def place(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Place]:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(180)
 ALLOWED = '[[allow]]\nanonymous = true\nusers = ["*"]\nboth = ["#"]\n'
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_refused_reload_is_known_until_one_succeeds(
     make_broker: Callable[..., Broker], tmp_path: Path, processes: int
 ) -> None:

@@ -26,6 +26,10 @@ LOST = "lost files of the log"
 NOT_SERVED = "does not serve clients fully"
 
 
+ONE_OR_TWO = [pytest.param(1, marks=pytest.mark.long), 2]
+"""How many processes; one alone only in `make drills`."""
+
+
 def check(broker: Broker, titles: set[str], cwd: Path, **variables: str) -> None:
     """Wait for problems; run what ``doctor`` and the page suggest."""
     where = ["doctor", "--data-dir", str(broker.data_dir), "--json"]
@@ -43,7 +47,7 @@ def check(broker: Broker, titles: set[str], cwd: Path, **variables: str) -> None
     run_as_pasted(known.values(), cwd, **variables)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", ONE_OR_TWO)
 def test_of_settings_and_certificates(
     make_broker: Callable[..., Broker], tmp_path: Path, processes: int
 ) -> None:
@@ -73,7 +77,7 @@ def test_of_settings_and_certificates(
     broker.stop()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", ONE_OR_TWO)
 def test_of_a_store_that_is_gone(
     make_broker: Callable[..., Broker], tmp_path: Path, processes: int
 ) -> None:
@@ -84,7 +88,7 @@ def test_of_a_store_that_is_gone(
     broker.kill_all()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", ONE_OR_TWO)
 def test_of_a_full_disk(
     make_broker: Callable[..., Broker], tmp_path: Path, small_disk: Path, processes: int
 ) -> None:
