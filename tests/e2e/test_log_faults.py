@@ -286,7 +286,7 @@ def test_full_disk(
     broker.stop()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_stop_with_a_full_disk(
     make_broker: Callable[..., Broker], small_disk: Path, processes: int
 ) -> None:

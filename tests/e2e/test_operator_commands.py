@@ -113,25 +113,6 @@ def test_actors_are_listed(data: tuple[str, str]) -> None:
     assert re.fullmatch(rf"{screen['id']} +connected +\d+/\d+ .* +- +screen", line)
 
 
-def test_actors_are_filtered(data: tuple[str, str]) -> None:
-    everything = rows(data, "actors", "ls")
-    for flag, value, field in (
-        ("--type", "session", "type"),
-        ("--state", "open", "state"),
-        ("--client", "screen", "client"),
-        ("--client", HOSTILE_ID, "client"),
-    ):
-        wanted = [row["id"] for row in everything if row[field] == value]
-        assert [row["id"] for row in rows(data, "actors", "ls", flag, value)] == wanted
-        assert wanted
-    matching = rows(data, "actors", "ls", "--match", "scr*", "--type", "session")
-    assert [row["name"] for row in matching] == ["screen"]
-    by_id = rows(data, "actors", "ls", "--match", "session:*")
-    assert {row["type"] for row in by_id} == {"session"}
-    assert rows(data, "actors", "ls", "--match", "SCR*") == []
-    assert run("actors", "ls", *data, "--match", "none").out == ""
-
-
 # ----------------------------------------------------------------------------- actors tree
 
 

@@ -58,19 +58,6 @@ def test_a_refused_reload_is_known_until_one_succeeds(
     broker.stop()
 
 
-def test_a_hangup_that_failed_is_known_as_well(make_broker: Callable[..., Broker]) -> None:
-    broker = make_broker()
-    broker.start()
-    broker.configure("keep_bytes = 1\n")
-    broker.hangup()
-    where = ("--data-dir", str(broker.data_dir))
-    until(lambda: "not reloaded" in run("status", *where).out, "the failed reload")
-    broker.configure("")
-    run("reload", *where)
-    assert "not reloaded" not in run("status", *where).out
-    broker.stop()
-
-
 def set_password(file: Path, password: str, *arguments: str) -> list[str]:
     """The lines of ``foldmq passwd``."""
     command = ["passwd", str(file), "ann", "--password-stdin", *arguments]
