@@ -41,14 +41,8 @@ ROWS = NATS_ROWS + OUR_ROWS
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    made = Place(tmp_path_factory.mktemp("bridge"))
-    made.broker.start()
-    try:
+    with Place(tmp_path_factory.mktemp("bridge")) as made:
         yield made
-        assert made.troubles == []
-        made.broker.stop()
-    finally:
-        made.broker.clean_up()
 
 
 @pytest.fixture

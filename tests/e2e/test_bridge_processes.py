@@ -31,14 +31,8 @@ from eventstore.partitions import partition_of
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    made = Place(tmp_path_factory.mktemp("bridges"), "", *TWO)
-    made.broker.start()
-    try:
+    with Place(tmp_path_factory.mktemp("bridges"), "", *TWO) as made:
         yield made
-        assert made.troubles == []
-        made.broker.stop()
-    finally:
-        made.broker.clean_up()
 
 
 @pytest.fixture

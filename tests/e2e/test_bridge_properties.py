@@ -45,14 +45,8 @@ SOME_HEADERS = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    made = Place(tmp_path_factory.mktemp("bridge5"))
-    made.broker.start()
-    try:
+    with Place(tmp_path_factory.mktemp("bridge5")) as made:
         yield made
-        assert made.troubles == []
-        made.broker.stop()
-    finally:
-        made.broker.clean_up()
 
 
 @pytest.fixture

@@ -330,38 +330,6 @@ def raw(*arguments: str) -> bytes:
 # --------------------------------------------------------------------------- subscriptions
 
 
-def test_receivers_of_a_message(data: tuple[str, str]) -> None:
-    (answer,) = rows(data, "subscriptions", "--topic", "hall/door")
-    found = answer["subscriptions"]
-    assert (answer["topic"], answer["retained"]) == ("hall/door", None)
-    said = {(row["client"], row["filter"]): (row["qos"], row["why"]) for row in found}
-    assert said == {
-        ("screen", "hall/+"): (2, "sent"),
-        ("screen", "hall/door"): (1, "overlapped"),
-        ("archive", "hall/#"): (2, "queued"),
-        ("away0", "hall/door"): (0, "offline_qos0"),
-    }
-    assert [row["chosen"] for row in found if row["why"] == "overlapped"] == [False]
-    lines = run("subscriptions", "--topic", "hall/door", *data).lines
-    assert lines[1:] == [
-        "screen   hall/+       2  sent",
-        "archive  hall/#       2  queued: offline",
-        "away0    hall/door    0  not kept: offline, QoS 0",
-        "screen   hall/door    1  not sent: another filter of this client is used",
-        "hall/door, a message at QoS 1 now: sent to 1 client, queued for 1",
-        "no retained message",
-    ]
-    lines = run("subscriptions", "--topic", "lamp", *data).lines
-    assert re.fullmatch(
-        r"retained: message \S+, QoS 1, 2 B; sent first to new subscribers", lines[-1]
-    )
-    nobody = run("subscriptions", "--topic", "nobody/wants", *data).lines
-    assert (
-        nobody[0]
-        == "nobody/wants, a message at QoS 1 now: sent to no client: no subscription matches"
-    )
-
-
 # ---------------------------------------------------------------------------- hostile names
 
 

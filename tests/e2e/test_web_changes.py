@@ -99,20 +99,6 @@ def test_sessions_are_removed(broker: Broker, page: Page, clients: Clients) -> N
     assert page.get("/session", client="gone-1").status == 404
 
 
-def test_retained_messages_are_removed(broker: Broker, page: Page, clients: Clients) -> None:
-    sender = clients.connect("sender")
-    for topic in ("a/1", "a/2", "b"):
-        sender.publish(topic, b"x", 1, retain=True)
-    assert "Remove..." in page.good("/retained", topic="b").shown
-    number = asked_twice(page, do="clear_retained", filter="a/+")
-    assert "2 removed" in post(page, "/change/confirmed", {**number, "typed": "2"}).shown
-    left = page.good("/retained").columns(0)
-    assert left == [("b",)]
-    assert acted(broker)[-1][0] == "clear_retained"
-    assert page.get("/change", do="clear_retained", filter="a/#/b").status == 400
-    assert page.get("/change", do="clear_retained", filter="a/+").status == 400
-
-
 @pytest.mark.parametrize("role", ["view", "view-all"])
 def test_other_roles_change_nothing(
     broker: Broker, page: Page, clients: Clients, role: str
