@@ -218,6 +218,19 @@ class Place:
         self.broker = Broker(directory, args=[*listen, *args], config=config, forked=True)
         self.clients = Clients("127.0.0.1", self.broker.port)
 
+    def __enter__(self) -> Self:
+        self.broker.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the broker; nothing may have broken in it."""
+        try:
+            if kind is None:
+                assert self.troubles == []
+                self.broker.stop()
+        finally:
+            self.broker.clean_up()
+
     @property
     def clients_nats(self) -> int:
         """Process of the NATS for clients."""

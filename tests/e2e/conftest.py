@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from harness.fixtures import (
+    EXTERNAL,
     broker,
     clients,
     external,
@@ -33,6 +34,14 @@ __all__ = [
 ]
 
 MQTTJS_VERSION = "5.16.0"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of these tests only those that use the shared broker are for another one, too."""
+    for item in items if EXTERNAL else ():
+        known = item._fixtureinfo.name2fixturedefs.get("broker")  # type: ignore[attr-defined]
+        if "e2e" in item.path.parts and not (known and known[-1].baseid.endswith("e2e")):
+            item.add_marker(pytest.mark.skip(reason="needs to start its own foldmq"))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from harness import packets as p
 from harness.broker import Broker
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.packets import Puback
 from harness.rawclient import RawClient
 from harness.waiting import until
@@ -23,10 +23,7 @@ from spark.tables.archive_log import archived_logs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(600),
-]
+pytestmark = pytest.mark.timeout(600)
 
 PAYLOAD = bytes(32 * 1024)
 CONFIG = 'keep_bytes = "16MiB"\nkeep_until_archived = true\nlog_format = "json"\n'

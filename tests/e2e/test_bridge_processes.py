@@ -18,7 +18,7 @@ from harness import packets as p
 from harness.broker import environment, foldmq, wait_until_gone
 from harness.brokerprocesses import TWO, client_of, processes
 from harness.drill import PAUSE, ROUNDS
-from harness.fixtures import EXTERNAL, unique
+from harness.fixtures import unique
 from harness.mqtt5_rawclient import Clients5
 from harness.packets import Connack, Puback, Publish
 from harness.rawclient import ConnectionClosedError, RawClient
@@ -31,16 +31,8 @@ from eventstore.partitions import partition_of
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    if EXTERNAL:
-        pytest.skip("needs to start its own foldmq")
-    made = Place(tmp_path_factory.mktemp("bridges"), "", *TWO)
-    made.broker.start()
-    try:
+    with Place(tmp_path_factory.mktemp("bridges"), "", *TWO) as made:
         yield made
-        assert made.troubles == []
-        made.broker.stop()
-    finally:
-        made.broker.clean_up()
 
 
 @pytest.fixture

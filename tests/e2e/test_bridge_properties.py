@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from harness import mqtt5_packets, packets
-from harness.fixtures import EXTERNAL, unique
+from harness.fixtures import unique
 from harness.mqtt5_packets import (
     CONTENT_TYPE,
     CORRELATION_DATA,
@@ -45,16 +45,8 @@ SOME_HEADERS = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    if EXTERNAL:
-        pytest.skip("needs to start its own foldmq")
-    made = Place(tmp_path_factory.mktemp("bridge5"))
-    made.broker.start()
-    try:
+    with Place(tmp_path_factory.mktemp("bridge5")) as made:
         yield made
-        assert made.troubles == []
-        made.broker.stop()
-    finally:
-        made.broker.clean_up()
 
 
 @pytest.fixture
@@ -227,23 +219,7 @@ def test_wills_have_theirs(clients: Clients5, visitor: Visitor) -> None:
 # ------------------------------------------------------------------ expiry
 
 
-def test_the_time_left_is_counted_down(clients: Clients5, visitor: Visitor) -> None:
-    name = unique("left")
-    ear = visitor.hear(name)
-    clients.five().publish(name, b"1", 1, properties=((MESSAGE_EXPIRY, 100),))
-    (found,) = ear.after(1)
-    assert int(found.headers["Foldmq-Message-Expiry"]) in range(90, 101)
-    assert "Nats-TTL" not in found.headers
-    five = subscribed5(clients, visitor, name)
-    visitor.publish(name, b"late", Foldmq_Message_Expiry="0")
-    visitor.publish(name, b"2", Foldmq_Message_Expiry="7")
-    found5 = message(five)
-    assert (found5.payload, found5.get(MESSAGE_EXPIRY)) == (b"2", 7)
-
-
 def test_messages_that_expired_during_an_outage_are_not_sent(tmp_path: Path) -> None:
-    if EXTERNAL:
-        pytest.skip("needs to start its own foldmq")
     external = Nats(tmp_path)
     external.start()
     place = Place(tmp_path / "place", ELSEWHERE, "--bridge-url", external.url, nats_listen=False)
@@ -334,30 +310,6 @@ def _answer(client: RawClient5) -> Publish:
     return found
 
 
-def test_answers_may_have_properties_and_be_several(clients: Clients5, visitor: Visitor) -> None:
-    name = unique("several")
-
-    async def answers(visitor: Visitor, asked: Any) -> None:
-        for number in range(3):
-            headers = {
-                "Content-Type": "a/b",
-                "number": str(number),
-                "Foldmq-Correlation-Data": f"own{number}",
-            }
-            await visitor.client.publish(asked.reply, b"", headers=headers)
-
-    Service(visitor, name, answers)
-    asking = subscribed5(clients, visitor, f"{name}/reply")
-    asking.publish(
-        name, b"", properties=((RESPONSE_TOPIC, f"{name}/reply"), (CORRELATION_DATA, b"id"))
-    )
-    for number in range(3):
-        found = message(asking)
-        assert found.get(CORRELATION_DATA) == b"own%d" % number
-        assert found.get(CONTENT_TYPE) == "a/b"
-        assert found.get(USER_PROPERTY) == ("number", str(number))
-
-
 def test_a_stream_that_stores_requests_does_not_answer_them(
     clients: Clients5, visitor: Visitor
 ) -> None:
@@ -446,8 +398,6 @@ def test_a_client_cannot_set_headers_of_jetstream(clients: Clients5, visitor: Vi
 
 
 def test_two_brokers_carry_them(tmp_path: Path) -> None:
-    if EXTERNAL:
-        pytest.skip("needs to start its own foldmq")
     external = Nats(tmp_path)
     external.start()
     places = [

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from harness import packets
 from harness.broker import Broker, stand_still
-from harness.fixtures import EXTERNAL, Clients, unique
+from harness.fixtures import Clients, unique
 from harness.nats import ACCESS, PASSWORD, USER, Nats
 from harness.packets import Puback, Pubcomp, Publish, Pubrec
 from harness.rawclient import ConnectionClosedError, RawClient
@@ -30,8 +30,6 @@ OWN = ("foldmq.", "$", "_")
 @pytest.fixture
 def make_place(tmp_path: Path) -> Iterator[Callable[..., Place]]:
     """Makes brokers of the test's own whose embedded NATS is open, started."""
-    if EXTERNAL:
-        pytest.skip("needs to start its own foldmq")
     made: list[Place] = []
 
     def make(config: str = "", *args: str, nats_listen: bool = True) -> Place:

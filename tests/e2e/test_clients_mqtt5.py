@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import aiomqtt
 import pytest
 from harness.broker import Broker, free_port
-from harness.fixtures import EXTERNAL, unique
+from harness.fixtures import unique
 from paho.mqtt.packettypes import PacketTypes
 
 from e2e.mqtt5_peers import (
@@ -23,7 +23,6 @@ from e2e.mqtt5_peers import (
     Node,
     PahoPeer,
     Peer,
-    PeerWill,
     paho_properties,
 )
 from e2e.tools import run
@@ -50,7 +49,6 @@ PROPERTIES: dict[str, Any] = {
     "userProperties": [("b", "1"), ("b", "3"), ("a", "2")],
 }
 
-pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 needs_mosquitto = pytest.mark.skipif(
     not (shutil.which("mosquitto_sub") and shutil.which("mosquitto_rr")),
     reason="there are no mosquitto clients (on Debian: apt install mosquitto-clients)",
@@ -200,41 +198,6 @@ def test_refused_subscriptions_carry_a_reason(connect: Connect) -> None:
     assert client.subscribe("secret/plans", 1) == 0x87
     assert client.subscribe("$share/group/secret/#", 1) == 0x87
     assert client.subscribe("$foldmq/log", 1) == 0x8F
-
-
-def test_a_session_until_it_expires(connect: Connect, topic: str) -> None:
-    client = connect(expiry=1000)
-    client.subscribe(topic, 1)
-    client.leave()
-    sender = connect()
-    sender.publish(topic, b"short", 1, messageExpiryInterval=1)
-    sender.publish(topic, b"waited", 1, messageExpiryInterval=1000)
-    # A will with a delay of three seconds marks the end of the second.
-    clock, late = connect(), connect(expiry=1000, will=PeerWill(f"{topic}/late", b"late", 3))
-    clock.subscribe(f"{topic}/#", 0)
-    late.vanish()
-    assert clock.next().payload == b"late"
-    again = connect(name=client.name, clean=False, expiry=0)
-    assert again.session_present
-    assert again.next().payload == b"waited"
-    again.leave()
-    assert not connect(name=client.name, clean=False).session_present
-
-
-def test_wills_with_a_delay(connect: Connect, topic: str) -> None:
-    watcher = connect()
-    watcher.subscribe(f"{topic}/#", 1)
-    back = connect(expiry=1000, will=PeerWill(f"{topic}/back", b"gone", 1000))
-    back.vanish()
-    again = connect(name=back.name, clean=False, expiry=0)
-    assert again.session_present
-    # The session ends: a will that still waits would be published now.
-    again.leave()
-    gone = connect(expiry=1000, will=PeerWill(f"{topic}/gone", b"gone", 1, (("why", "lost"),)))
-    gone.vanish()
-    found = watcher.next()
-    assert (found.topic, found.payload) == (f"{topic}/gone", b"gone")
-    assert found.properties == {"userProperties": [("why", "lost")]}
 
 
 # ------------------------------------------------------- requests and answers

@@ -9,16 +9,12 @@ from pathlib import Path
 import orjson
 import pytest
 from harness.broker import Broker
-from harness.fixtures import EXTERNAL
 from harness.rawclient import ConnectionClosedError, RawClient
 
 from e2e.tools import run
 from eventstore.log.watermark import Watermark
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
+pytestmark = pytest.mark.timeout(180)
 COPIED = "the broker started on a copy of a data directory"
 NO_MARK = "the broker started without a watermark (log.mark)"
 

@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import re
 import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
@@ -14,8 +12,8 @@ from typing import Any, TypeVar
 
 import pytest
 from harness import packets as p
-from harness.broker import Broker, environment, foldmq
-from harness.fixtures import EXTERNAL, Clients
+from harness.broker import Broker
+from harness.fixtures import Clients
 from harness.packets import Puback, Pubcomp, Pubrec, Will
 from harness.rawclient import RawClient
 from nats.aio.client import Client
@@ -27,11 +25,6 @@ from eventstore.log.record_reader import read_stored
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.jetstream import request_stream
 from eventstore.server.process import EmbeddedServer
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(240),
-]
 
 T = TypeVar("T")
 PAYLOAD = bytes(32 * 1024)
@@ -128,22 +121,22 @@ class Cut:
 
 @pytest.fixture(scope="module")
 def cut(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cut]:
-    broker = Broker(tmp_path_factory.mktemp("cut"), config='keep_bytes = "16MiB"\n', forked=True)
-    broker.start()
-    try:
-        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
-            before(clients)
-            filler = clients.connect("filler")
-            fill_until_cut(broker, filler)
-            keep_all(broker)
-            after(clients)
-            load(filler, "rest", 1)
-            filler.expect_alive()
-            events = run("log", "--data-dir", str(broker.data_dir), "--json").objects
-            complete = next(one for one in events if one["type"] == "CheckpointCompleted")
-            yield Cut(broker, record_of(events[0]), record_of(complete), events)
-    finally:
-        broker.clean_up()
+    with (
+        Broker(
+            tmp_path_factory.mktemp("cut"), config='keep_bytes = "16MiB"\n', forked=True
+        ) as broker,
+        contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
+    ):
+        before(clients)
+        filler = clients.connect("filler")
+        fill_until_cut(broker, filler)
+        keep_all(broker)
+        after(clients)
+        load(filler, "rest", 1)
+        filler.expect_alive()
+        events = run("log", "--data-dir", str(broker.data_dir), "--json").objects
+        complete = next(one for one in events if one["type"] == "CheckpointCompleted")
+        yield Cut(broker, record_of(events[0]), record_of(complete), events)
 
 
 def record_of(event: dict[str, Any]) -> int:
@@ -180,40 +173,6 @@ def test_log_shows_checkpoints_and_cuts(cut: Cut) -> None:
     ):
         assert re.search(r"^[\d :.-]{23} +\d+\.\d+  " + pattern, out, re.MULTILINE), pattern
     assert '"evil\\u001b[2J\\n\\u009b\\u007f id" repeated: session away, 1 subscription' in out
-
-
-def test_log_of_earlier(cut: Cut) -> None:
-    first = cut.events[0]
-    said = (
-        rf"the log begins with record {cut.first} of [\d :.-]+: "
-        r"earlier records were cut off on [\d :.-]+ \(it was larger than keep_bytes\)"
-    )
-    for moment in ("1", "1.7", "1h ago"):
-        ran = run("log", *cut.data, "--from", moment, "-n", "1", "--json")
-        assert ran.objects == [first]
-        assert re.fullmatch(f"foldmq: {said}\n", ran.err)
-    assert run("log", *cut.data, "--from", str(cut.first), "-n", "1").err == ""
-    for moment in (str(cut.first - 1), "1h ago"):
-        line = refused("log", *cut.data, "--to", moment, code=66)
-        assert re.fullmatch(f"these records were deleted: {said}", line)
-
-
-def test_log_finds_topics_of_messages_from_before(cut: Cut) -> None:
-    delivered = next(
-        one for one in cut.of("Delivered") if one["session"] == "archive" and one["queued"] >= 0
-    )
-    ran = run("log", *cut.data, "--topic", "hall/door", "--from", delivered["position"], "--json")
-    assert delivered["position"] in {one["position"] for one in ran.objects}
-    assert ran.objects[0]["messages"][0]["topic"] == "hall/door"
-
-
-def test_log_follows(cut: Cut) -> None:
-    command = [foldmq(), "log", *cut.data, "-f", "-n", "1", "--type", "LogCut"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
-        assert process.stdout is not None
-        assert f"log cut before record {cut.first} of" in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
 
 
 # ---------------------------------------------------------------------------------- replay
@@ -259,29 +218,7 @@ def test_replay_is_the_state(cut: Cut) -> None:
     assert re.search(r"queued: 2 messages, 8 B; the oldest: message \d+\.\d+ hall/door, 4 B", shown)
 
 
-def test_diff_over_a_checkpoint(cut: Cut) -> None:
-    """What a checkpoint repeats is not new."""
-    ran = run("diff", *cut.data, str(cut.complete), "now", "--json").objects[0]
-    assert ran["retained"] == {"added": ["late"], "removed": [], "replaced": []}
-    assert set(ran["sessions_changed"]) <= {"archive", "half", "filler"}
-
-
 # ------------------------------------------------------------------------------------- why
-
-
-def test_why_of_a_message_that_was_cut_off(cut: Cut) -> None:
-    line = refused("why", *cut.data, "--position", "1.0", code=66)
-    assert line.startswith(
-        f"position 1.0 was deleted, and no record refers to it: the log begins with record "
-        f"{cut.first} of "
-    )
-    line = refused("why", *cut.data, "--client", "archive", "--topic", "no/such", code=1)
-    assert f"; the log begins with record {cut.first} of " in line
-    # a will that waits is no message
-    assert (
-        "hall/will"
-        not in run("why", *cut.data, "--client", "archive", "--topic", "hall/#", "--last", "9").out
-    )
 
 
 # ------------------------------------------------------------------------ verify and salvage
@@ -363,14 +300,12 @@ def test_salvage(cut: Cut, tmp_path: Path, behind: bool) -> None:
     assert "\nintact: " in run("log", "verify", *data).out
     said = run("log", *data, "--type", "LogCut", "-n", "1", "--json").objects[0]
     assert (said["first"], said["reason"]) == (cut.first, "keep_bytes")
-    mended = Broker(tmp_path / "new", forked=True)
-    mended.start()
-    try:
-        with contextlib.closing(Clients("127.0.0.1", mended.port)) as clients:
-            evil = clients.connect(HOSTILE_ID, clean=False, session_present=True)
-            evil.acknowledge(evil.expect_publish("hall/door", b"open", 1))
-            evil.acknowledge(evil.expect_publish("hall/window", b"shut", 1))
-            viewer = clients.subscribed("lamp", 1)
-            viewer.acknowledge(viewer.expect_publish("lamp", b"on", 1, retain=True))
-    finally:
-        mended.clean_up()
+    with (
+        Broker(tmp_path / "new", forked=True) as mended,
+        contextlib.closing(Clients("127.0.0.1", mended.port)) as clients,
+    ):
+        evil = clients.connect(HOSTILE_ID, clean=False, session_present=True)
+        evil.acknowledge(evil.expect_publish("hall/door", b"open", 1))
+        evil.acknowledge(evil.expect_publish("hall/window", b"shut", 1))
+        viewer = clients.subscribed("lamp", 1)
+        viewer.acknowledge(viewer.expect_publish("lamp", b"on", 1, retain=True))

@@ -70,9 +70,7 @@ def test_clients_that_have_left_are_not_counted(tmp_path: Path) -> None:
     """Ten clients close, and ten connect at once, where ten are permitted."""
     port = free_port()
     config = f'[[listen]]\naddress = "127.0.0.1:{port}"\nmax_connections = {MOST}\n'
-    broker = Broker(tmp_path, forked=True, config=config, port=port)
-    broker.start()
-    try:
+    with Broker(tmp_path, forked=True, config=config, port=port) as broker:
         clients: list[RawClient] = []
         for _ in range(20):
             for client in clients:
@@ -83,5 +81,3 @@ def test_clients_that_have_left_are_not_counted(tmp_path: Path) -> None:
         with RawClient(broker.port) as other:
             other.send(p.connect("other"))
             other.expect_closed()
-    finally:
-        broker.clean_up()

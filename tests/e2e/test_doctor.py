@@ -6,10 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from harness import forkserver
 from harness.broker import Broker, environment, foldmq
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.waiting import until
 
 from cli.commands.advice import _KINDS, advise
@@ -18,8 +17,6 @@ from cli.logs.next_commands import SERVER_LOG, NextCommands
 from cli.logs.source_flags import SourceFlags
 from e2e.pasting import run_as_pasted
 from e2e.tools import refused, run
-
-pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 
 
 def doctor(broker: Broker, *about: str) -> tuple[int, list[dict[str, Any]]]:
@@ -177,27 +174,3 @@ def test_the_configuration_is_checked_without_a_start(tmp_path: Path) -> None:
     assert 'did you mean "max_ack_pending"?' in said
     config.write_text('nats_url = "nats://u:secret@127.0.0.1"\n')
     assert "secret" not in run("config", "check", "--config", str(config)).out
-
-
-def test_a_crash_and_similar_names_are_reported(make_broker: Callable[..., Broker]) -> None:
-    broker = make_broker()
-    broker.start()
-    clients = Clients("127.0.0.1", broker.port)
-    clients.connect("Panel", clean=False)
-    data = ("--data-dir", str(broker.data_dir))
-    assert "after a crash" not in run("status", *data).out
-    said = "no session 'panel'; did you mean 'Panel'?"
-    assert refused("sessions", "show", "panel", *data, code=1) == said
-    assert "no session" in refused("sessions", "show", "lamp", *data, code=1)
-    assert refused("doctor", "panel", *data, code=1).endswith("; did you mean 'Panel'?")
-    clients.close()
-    broker.kill()
-    broker.start()
-    (found,) = run("status", *data, "--json").objects
-    assert found["crashed_ms"] <= found["started_ms"]
-    assert "  start          after a crash: " in run("status", *data).out
-    code, advice = doctor(broker)
-    assert code == 0
-    assert [(one["severity"], one["title"]) for one in advice] == [
-        ("warning", "started after a crash")
-    ]

@@ -10,7 +10,6 @@ import pytest
 import typer
 from harness import forkserver
 from harness.broker import Broker, environment
-from harness.fixtures import EXTERNAL
 
 import cli
 import eventstore
@@ -18,8 +17,6 @@ import spark
 from cli.main import app
 from e2e.tools import refused
 from protocol.errors import FoldmqError
-
-pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 
 PAGE = Path(__file__).resolve().parents[2] / "cli" / "DESIGN.md"
 READERS = (
@@ -69,10 +66,13 @@ OTHERS = {
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("codes"), forked=True)
-    broker.start()
-    yield broker
-    broker.clean_up()
+    with Broker(tmp_path_factory.mktemp("codes"), forked=True) as broker:
+        yield broker
+
+
+def later(command: str) -> object:
+    """All commands find their log or broker in one way: `make drills` runs each of them."""
+    return pytest.param(command, marks=pytest.mark.long)
 
 
 def code_of(arguments: str, *more: str) -> int:
@@ -139,7 +139,7 @@ def test_several_logs_to_salvage(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-@pytest.mark.parametrize("command", [*LIVE, "web-token ls", "web"])
+@pytest.mark.parametrize("command", [LIVE[0], "web-token ls", "web", *map(later, LIVE[1:])])
 def test_without_a_data_directory(command: str, tmp_path: Path) -> None:
     assert code_of(command, "--data-dir", str(tmp_path / "nothing")) == 66
 
@@ -149,7 +149,7 @@ def test_no_broker_answers(command: str, tmp_path: Path) -> None:
     assert code_of(command, "--data-dir", str(tmp_path)) == 69
 
 
-@pytest.mark.parametrize("command", [*LIVE, *READERS])
+@pytest.mark.parametrize("command", [LIVE[0], READERS[0], *map(later, LIVE[1:] + READERS[1:])])
 def test_a_setting_is_wrong(command: str) -> None:
     assert code_of(command, "--nats-url", "http://here") == 78
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.fixtures import EXTERNAL
 from harness.logs import LogBuilder
 from harness.nats import ACCESS, Nats
 
@@ -12,10 +11,6 @@ from e2e.tools import refused, run
 from eventstore.format.events import MessagePublished, SessionOpened
 from eventstore.format.node_events import BrokerStarted
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs a log of its own"),
-    pytest.mark.timeout(180),
-]
 COMMANDS = (
     ("log",),
     ("log", "verify"),
@@ -40,7 +35,11 @@ def stored(server: Nats, log: LogBuilder) -> tuple[Any, ...]:
     [
         (b"FMQ\x02" + bytes(200), "record 3 of the log has format 2"),
         ({"e": "Teleported", "v": 1}, "record 3, entry 0: event 'Teleported' version 1 is not"),
-        ({"e": "MessagePublished", "v": 2, "session": "c"}, "event 'MessagePublished' version 2"),
+        pytest.param(
+            {"e": "MessagePublished", "v": 2, "session": "c"},
+            "event 'MessagePublished' version 2",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_it_is_refused_by_all_commands(

@@ -10,7 +10,6 @@ import pytest
 from cryptography import x509
 from harness import packets
 from harness.certs import Authority
-from harness.fixtures import EXTERNAL
 from harness.rawclient import RawClient
 from harness.waiting import until
 from websockets.exceptions import ConnectionClosedError, InvalidStatus, NegotiationError
@@ -18,12 +17,14 @@ from websockets.sync.client import connect as dial_websocket
 
 from e2e.listening import TRANSPORTS, Client, Place
 
-pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
-
 MIB = 1024 * 1024
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one-process", "two-processes"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(1, marks=pytest.mark.long), 2],
+    ids=["one-process", "two-processes"],
+)
 def place(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Place]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.broker import Broker
 from harness.chromium import chromium, needs_chromium
-from harness.fixtures import EXTERNAL
 
 from e2e.listening import Place
 from e2e.passwordfiles import add_user
@@ -27,8 +26,6 @@ WEB = Path(__file__).resolve().parent / "web"
 COUNT = 30
 LARGE = 1_500_000
 """Bytes: more than a frame has room for before the CONNECT."""
-
-pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 
 
 @pytest.fixture

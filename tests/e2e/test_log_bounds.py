@@ -10,17 +10,13 @@ from typing import Any
 import pytest
 from harness import packets as p
 from harness.broker import Broker
-from harness.fixtures import EXTERNAL
 from harness.nats import Nats
 from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
 from eventstore.format.record_size import STORED_MAX, largest_packet, largest_record
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
+pytestmark = pytest.mark.timeout(180)
 MIB = 1 << 20
 LISTENER = '[[listen]]\naddress = "127.0.0.1:{}"\nmax_packet_size = "64 MiB"\n'
 

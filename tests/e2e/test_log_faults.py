@@ -17,7 +17,7 @@ import pytest
 from harness import packets as p
 from harness.broker import Broker, free_port
 from harness.drill import PAUSE
-from harness.fixtures import EXTERNAL, fill
+from harness.fixtures import fill
 from harness.nats import ACCESS, Nats
 from harness.packets import Connack, Puback, Publish
 from harness.rawclient import ConnectionClosedError, RawClient
@@ -27,10 +27,7 @@ from e2e.tools import run
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import GENESIS, decode_record, encode_record, link_of
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
+pytestmark = pytest.mark.timeout(180)
 TIMEOUT = 40.0
 
 
@@ -290,7 +287,7 @@ def test_full_disk(
     broker.stop()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_stop_with_a_full_disk(
     make_broker: Callable[..., Broker], small_disk: Path, processes: int
 ) -> None:

@@ -7,15 +7,10 @@ from pathlib import Path
 
 import pytest
 from harness.broker import Broker
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 
 from e2e.log_scenarios import play
 from e2e.tools import refused, run
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
 
 QUESTIONS = [
     ("log", "--session", "screen"),
@@ -30,14 +25,12 @@ QUESTIONS = [
 
 @pytest.fixture
 def played(tmp_path: Path) -> Iterator[Broker]:
-    broker = Broker(tmp_path, config="ack_wait = 0\n", forked=True)
-    broker.start()
-    try:
-        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
-            play(clients)
-            yield broker
-    finally:
-        broker.clean_up()
+    with (
+        Broker(tmp_path, config="ack_wait = 0\n", forked=True) as broker,
+        contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
+    ):
+        play(clients)
+        yield broker
 
 
 def test_answers_are_the_same_with_an_index(played: Broker) -> None:
@@ -67,9 +60,7 @@ def test_the_index_of_another_log_is_replaced(played: Broker, tmp_path: Path) ->
     run("log", "index", *data)
     (segment,) = (played.data_dir / "index").rglob("*.index")
     (tmp_path / "other").mkdir()
-    other = Broker(tmp_path / "other", config="ack_wait = 0\n", forked=True)
-    other.start()
-    try:
+    with Broker(tmp_path / "other", config="ack_wait = 0\n", forked=True) as other:
         (stream,) = (other.data_dir / "jetstream").rglob("FOLDMQ_LOG_*")
         external = other.data_dir / "index" / stream.name
         external.mkdir(parents=True, mode=0o700)
@@ -78,8 +69,6 @@ def test_the_index_of_another_log_is_replaced(played: Broker, tmp_path: Path) ->
         assert "are indexed" not in run("log", *there, "-v").err
         run("log", "index", *there)
         assert "are indexed" in run("log", *there, "-v").err
-    finally:
-        other.clean_up()
 
 
 def test_a_disabled_index(played: Broker, tmp_path: Path) -> None:

@@ -13,30 +13,23 @@ from pathlib import Path
 
 import pytest
 from harness.broker import Broker, environment, foldmq, free_port, nats_server
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 
 from e2e.log_scenarios import events, play
 from e2e.mqtt5_peers import PahoPeer
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, flip, refused, run
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     # Two messages are never answered: on a slow machine they would be sent again meanwhile.
     config = "max_queued_messages = 3\nack_wait = 0\n"
-    broker = Broker(tmp_path_factory.mktemp("tools"), config=config, forked=True)
-    broker.start()
-    try:
-        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
-            play(clients)
-            yield broker
-    finally:
-        broker.clean_up()
+    with (
+        Broker(tmp_path_factory.mktemp("tools"), config=config, forked=True) as broker,
+        contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
+    ):
+        play(clients)
+        yield broker
 
 
 @pytest.fixture
@@ -165,17 +158,13 @@ def test_verify_an_intact_log(data: tuple[str, str]) -> None:
 
 
 def test_a_damaged_log_is_named(tmp_path: Path) -> None:
-    broker = Broker(tmp_path, forked=True)
-    broker.start()
-    try:
+    with Broker(tmp_path, forked=True) as broker:
         client = Clients("127.0.0.1", broker.port).connect("c")
         client.publish("t", b"needle-in-the-log", 1)
         client.publish("t", b"after", 1)
         where = position_of(("--data-dir", str(broker.data_dir)), 0, "t").split(".")[0]
         client.disconnect()
         broker.stop()
-    finally:
-        broker.clean_up()
     flip(broker, b"needle-in-the-log")
     data = ("--data-dir", str(broker.data_dir))
     ran = run("log", "verify", *data, code=1)
@@ -341,9 +330,7 @@ def test_why_explains_a_missing_message(data: tuple[str, str]) -> None:
 
 
 def test_the_log_of_a_stopped_broker(tmp_path: Path) -> None:
-    broker = Broker(tmp_path, forked=True)
-    broker.start()
-    try:
+    with Broker(tmp_path, forked=True) as broker:
         client = Clients("127.0.0.1", broker.port).connect("c", clean=False)
         client.publish("t", b"x", 1, retain=True)
         data = ("--data-dir", str(broker.data_dir))
@@ -361,8 +348,6 @@ def test_the_log_of_a_stopped_broker(tmp_path: Path) -> None:
         broker.start()
         assert client.client_id in run("replay", *data).out
         broker.stop()
-    finally:
-        broker.clean_up()
 
 
 @pytest.fixture

@@ -80,10 +80,8 @@ class Mosquitto:
 
 @pytest.fixture(scope="module")
 def foldmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("foldmq"), forked=True)
-    broker.start()
-    yield broker
-    broker.clean_up()
+    with Broker(tmp_path_factory.mktemp("foldmq"), forked=True) as broker:
+        yield broker
 
 
 @pytest.fixture

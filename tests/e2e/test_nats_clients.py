@@ -306,7 +306,7 @@ def shown(port: int, context: ssl.SSLContext) -> int:
     return int(str(found["serialNumber"]), 16)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_renewed_certificates_are_taken_over_by_sighup(
     make_broker: Callable[..., Broker], users: Path, tmp_path: Path, processes: int
 ) -> None:

@@ -10,15 +10,10 @@ from pathlib import Path
 
 import pytest
 from harness.broker import Broker, environment, foldmq
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.nats import PASSWORD, USER, Nats
 
 from e2e.tools import refused, run
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
 
 QUIET = ("--metrics", "off", "--web", "off")
 COMMANDS = (
@@ -41,12 +36,8 @@ COMMANDS = (
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("access"), args=QUIET, forked=True)
-    broker.start()
-    try:
+    with Broker(tmp_path_factory.mktemp("access"), args=QUIET, forked=True) as broker:
         yield broker
-    finally:
-        broker.clean_up()
 
 
 def port_of(broker: Broker) -> int:

@@ -10,17 +10,12 @@ from typing import Any
 
 import pytest
 from harness.broker import Broker
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.packets import Will
 from harness.waiting import until
 
 from e2e.terminal import Terminal
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, Ran, refused, run
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
 
 ME = f"{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()}"
 
@@ -76,13 +71,11 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory = tmp_path_factory.mktemp("changes")
     args = ("--metrics", "off", "--web", "off")
-    broker = Broker(directory, config="ack_wait = 0\n", args=args, forked=True)
-    broker.start()
-    try:
-        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
-            yield Place(broker, clients)
-    finally:
-        broker.clean_up()
+    with (
+        Broker(directory, config="ack_wait = 0\n", args=args, forked=True) as broker,
+        contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
+    ):
+        yield Place(broker, clients)
 
 
 def test_nothing_is_done_unless_it_is_confirmed(place: Place) -> None:
@@ -264,43 +257,6 @@ def test_old_sessions_are_purged(place: Place) -> None:
     assert place.sessions("--match", "purged*") == {"purged-online"}
     assert "kept" in place.sessions()
     assert [target for target, _ in place.acted("remove_session")][-2:] == ["purged1", "purged2"]
-
-
-def test_a_session_that_came_back_meanwhile_is_not_purged(place: Place) -> None:
-    place.away("back1", "back2", "back3")
-    terminal = place.terminal("sessions", "purge", "--match", "back*")
-    terminal.until("Remove 3 sessions")
-    place.clients.connect("back1", clean=False, session_present=True)  # and stays
-    again = place.clients.connect("back2", clean=False, session_present=True)
-    again.disconnect()  # and leaves again
-    until(lambda: "back2" in place.sessions("--offline"), "its end")
-    terminal.answer("y")
-    lines = terminal.ended(1).lines
-    assert lines[-3].startswith("removed 1 session, recorded at ")
-    assert sorted(lines[-2:]) == [
-        "foldmq: back1: reconnected meanwhile",
-        "foldmq: back2: reconnected meanwhile",
-    ]
-    assert place.sessions("--match", "back*") == {"back1", "back2"}
-
-
-def test_retained_messages_are_removed(place: Place) -> None:
-    client = place.clients.connect("retainer")
-    for number in range(3):
-        client.publish(f"rm/{number}/t", b"x", 1, retain=True)
-    client.publish("rm", b"y", 1, retain=True)
-    place.run("retained", "rm", "rm/+/t", "--yes")
-    assert place.retained("rm/#") == {"rm"}
-    (event,) = place.run("log", "--json", "--type", "RetainedCleared", "-n", "1").objects
-    assert sorted(event["topics"]) == ["rm/0/t", "rm/1/t", "rm/2/t"]
-    assert place.acted("clear_retained")[-1][0] == "3 topics"
-    place.run("retained", "rm", "rm", "--yes")
-    assert place.acted("clear_retained")[-1][0] == "rm"
-    said = place.refused("retained", "rm", "rm/#", "--yes", code=1)
-    assert said == "no retained message on rm/#"
-    new = place.clients.connect("new")
-    new.subscribe(("rm/#", 1))
-    new.expect_alive()  # nothing came before the answer to its PINGREQ
 
 
 def test_hostile_names_can_be_removed(place: Place) -> None:

@@ -11,18 +11,13 @@ import pytest
 from harness import forkserver
 from harness import packets as p
 from harness.broker import Broker, environment
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.packets import Pubrec, Pubrel, Will
 from harness.waiting import until
 
 from cli.common import text
 from e2e.terminal import Terminal
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, refused, run
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
 
 QUIET = ("--metrics", "off", "--web", "off")
 LONG_ID = "w" * 60_000
@@ -67,18 +62,16 @@ def play(clients: Clients) -> None:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     directory = tmp_path_factory.mktemp("operator")
-    broker = Broker(
-        directory, args=QUIET, config="session_expiry = '7d'\nack_wait = '1h'\n", forked=True
-    )
-    broker.start()
-    try:
-        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
-            play(clients)
-            # A second later the actors of those that left end: lists stay the same from then on.
-            until(lambda: _offline_are_frozen(broker), "sessions without an actor")
-            yield broker
-    finally:
-        broker.clean_up()
+    with (
+        Broker(
+            directory, args=QUIET, config="session_expiry = '7d'\nack_wait = '1h'\n", forked=True
+        ) as broker,
+        contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
+    ):
+        play(clients)
+        # A second later the actors of those that left end: lists stay the same from then on.
+        until(lambda: _offline_are_frozen(broker), "sessions without an actor")
+        yield broker
 
 
 def _offline_are_frozen(broker: Broker) -> bool:
@@ -118,25 +111,6 @@ def test_actors_are_listed(data: tuple[str, str]) -> None:
     assert len(table.lines) == len(of_screen) + 1
     (line,) = [line for line in table.lines if line.startswith(screen["id"] + " ")]
     assert re.fullmatch(rf"{screen['id']} +connected +\d+/\d+ .* +- +screen", line)
-
-
-def test_actors_are_filtered(data: tuple[str, str]) -> None:
-    everything = rows(data, "actors", "ls")
-    for flag, value, field in (
-        ("--type", "session", "type"),
-        ("--state", "open", "state"),
-        ("--client", "screen", "client"),
-        ("--client", HOSTILE_ID, "client"),
-    ):
-        wanted = [row["id"] for row in everything if row[field] == value]
-        assert [row["id"] for row in rows(data, "actors", "ls", flag, value)] == wanted
-        assert wanted
-    matching = rows(data, "actors", "ls", "--match", "scr*", "--type", "session")
-    assert [row["name"] for row in matching] == ["screen"]
-    by_id = rows(data, "actors", "ls", "--match", "session:*")
-    assert {row["type"] for row in by_id} == {"session"}
-    assert rows(data, "actors", "ls", "--match", "SCR*") == []
-    assert run("actors", "ls", *data, "--match", "none").out == ""
 
 
 # ----------------------------------------------------------------------------- actors tree
@@ -259,9 +233,7 @@ def test_other_actors_are_shown(data: tuple[str, str]) -> None:
 def test_topics_come_from_the_log_when_the_broker_has_them_no_more(
     running: Broker, data: tuple[str, str], tmp_path: Any
 ) -> None:
-    broker = Broker(tmp_path, args=QUIET, forked=True)
-    broker.start()
-    try:
+    with Broker(tmp_path, args=QUIET, forked=True) as broker:
         with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
             client = clients.connect("late", clean=False)
             client.subscribe(("a/#", 1), ("b", 1))
@@ -277,8 +249,6 @@ def test_topics_come_from_the_log_when_the_broker_has_them_no_more(
         assert late["oldest"] is None or late["oldest"]["topic"] == "b"
         out = run("sessions", "show", "late", *where, "--full").out
         assert re.search(r"packet 1      message \S+ a/1, 1 B, QoS 1", out)
-    finally:
-        broker.clean_up()
 
 
 # ----------------------------------------------------------------------------- sessions ls
@@ -358,38 +328,6 @@ def raw(*arguments: str) -> bytes:
 
 
 # --------------------------------------------------------------------------- subscriptions
-
-
-def test_receivers_of_a_message(data: tuple[str, str]) -> None:
-    (answer,) = rows(data, "subscriptions", "--topic", "hall/door")
-    found = answer["subscriptions"]
-    assert (answer["topic"], answer["retained"]) == ("hall/door", None)
-    said = {(row["client"], row["filter"]): (row["qos"], row["why"]) for row in found}
-    assert said == {
-        ("screen", "hall/+"): (2, "sent"),
-        ("screen", "hall/door"): (1, "overlapped"),
-        ("archive", "hall/#"): (2, "queued"),
-        ("away0", "hall/door"): (0, "offline_qos0"),
-    }
-    assert [row["chosen"] for row in found if row["why"] == "overlapped"] == [False]
-    lines = run("subscriptions", "--topic", "hall/door", *data).lines
-    assert lines[1:] == [
-        "screen   hall/+       2  sent",
-        "archive  hall/#       2  queued: offline",
-        "away0    hall/door    0  not kept: offline, QoS 0",
-        "screen   hall/door    1  not sent: another filter of this client is used",
-        "hall/door, a message at QoS 1 now: sent to 1 client, queued for 1",
-        "no retained message",
-    ]
-    lines = run("subscriptions", "--topic", "lamp", *data).lines
-    assert re.fullmatch(
-        r"retained: message \S+, QoS 1, 2 B; sent first to new subscribers", lines[-1]
-    )
-    nobody = run("subscriptions", "--topic", "nobody/wants", *data).lines
-    assert (
-        nobody[0]
-        == "nobody/wants, a message at QoS 1 now: sent to no client: no subscription matches"
-    )
 
 
 # ---------------------------------------------------------------------------- hostile names

@@ -7,7 +7,7 @@ import argon2
 import pytest
 from harness import forkserver, packets
 from harness.broker import Broker, environment, free_port
-from harness.fixtures import EXTERNAL, Clients, unique
+from harness.fixtures import Clients, unique
 from harness.packets import Puback, Publish, Pubrec, Will
 from harness.rawclient import RawClient
 from harness.waiting import until
@@ -85,8 +85,6 @@ class Place:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    if EXTERNAL:
-        pytest.skip("needs to start its own foldmq")
     made = Place(tmp_path_factory.mktemp("permissions"))
     made.broker.start()
     try:
@@ -180,29 +178,6 @@ def test_a_denied_publication_closes_where_that_is_set(closing: Place, qos: int)
     assert [name for name, _ in got(reader, 1 if qos < 2 else 0)] == (
         [f"open/{topic}/a"] if qos < 2 else []
     )
-
-
-def test_no_client_identifier_extends_permissions(place: Place) -> None:
-    place.reload(RULES + '\n[[allow]]\nboth = ["%c/#", "in/%c/#"]\n')
-    for name, filters in {
-        "+": ("+/#", "in/+/#", "in/a/#"),
-        "#": ("#", "in/#"),
-        "$SYS": ("$SYS/#", "$SYS/broker/version"),
-        "a/b": ("a/b/#", "in/a/b/#"),
-    }.items():
-        client = place.client("bob", name)
-        assert client.subscribe(*((one, 0) for one in filters)) == (0x80,) * len(filters)
-    assert place.client("bob", "c7").subscribe(("c7/#", 0), ("in/c7/x", 1)) == (0, 1)
-
-
-def test_clients_without_a_user(place: Place) -> None:
-    guest = place.client(None)
-    assert guest.subscribe(("open/news", 1), ("open/#", 0), ("own//#", 0)) == (1, 0x80, 0x80)
-    place.client("bob").publish("open/news", b"hear", 1)
-    assert got(guest, 1) == [("open/news", b"hear")]
-    guest.publish("open/news", b"no")
-    guest.expect_alive()
-    guest.expect_nothing()
 
 
 # ------------------------------------------------------------------ subscribing

@@ -19,24 +19,18 @@ from harness.broker import Broker, environment, wait_until_gone
 from harness.brokerprocesses import TWO, client_of, processes
 from harness.drill import ROUNDS, SEED, Drill, Publisher, Subscriber
 from harness.drillaccount import Account
-from harness.mqtt5_rawclient import RawClient5
 from harness.packets import Publish, Suback
 from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
 from e2e.listening import Client, Place
 from eventstore.partitions import partition_names, partition_of
-from protocol.mqtt.property_table import SHARED_SUBSCRIPTION_AVAILABLE
 
 
 @pytest.fixture(scope="module")
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    made = Broker(tmp_path_factory.mktemp("steady"), args=TWO, forked=True)
-    made.start()
-    try:
+    with Broker(tmp_path_factory.mktemp("steady"), args=TWO, forked=True) as made:
         yield made
-    finally:
-        made.clean_up()
 
 
 @pytest.fixture
@@ -177,39 +171,6 @@ def test_sessions_and_retained_messages_are_there_after_a_restart(
                     kept.add(one.topic)
             assert kept == {f"r/{other}" for other in names}
     broker.stop()
-
-
-@pytest.mark.parametrize("home", [0, 1])
-def test_members_of_a_shared_subscription_belong_to_any_process(steady: Broker, home: int) -> None:
-    broker = steady
-    share = next(
-        name for name in (f"$share/g{at}/a/+" for at in range(100)) if partition_of(name, 2) == home
-    )
-    with RawClient5(broker.port) as client:
-        connack = client.connect(client_of(0, "five"))
-        assert connack.number(SHARED_SUBSCRIPTION_AVAILABLE, 1) == 1
-    with RawClient(broker.port) as one, RawClient(broker.port) as two:
-        for number, member in enumerate((one, two)):
-            member.connect(client_of(number, "member"))
-            member.send(p.subscribe(1, (share, 1)))
-            assert member.receive(20) == Suback(1, (1,))
-        with RawClient(broker.port) as sender:
-            sender.connect(client_of(1, "sender"))
-            got: list[set[bytes]] = [set(), set()]
-            for number in range(200):
-                payload = b"%d" % number
-                sender.send(p.publish("a/b", payload, 1, number + 1))
-                sender.receive(20)
-                while payload not in got[0] | got[1]:
-                    for at, member in enumerate((one, two)):
-                        for found in member.receive_all(0.05):
-                            assert isinstance(found, Publish)
-                            got[at].add(found.payload)
-                            member.acknowledge(found)
-                if min(map(len, got)) > 20:
-                    break
-            assert min(map(len, got)) > 20  # both of them are served
-            assert not got[0] & got[1]
 
 
 @pytest.mark.drill

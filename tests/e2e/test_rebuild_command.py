@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness.broker import Broker
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 
 from e2e.log_scenarios import play
 from e2e.tools import HOSTILE_TOPIC, run, run_here
@@ -16,10 +16,7 @@ from e2e.tools import HOSTILE_TOPIC, run, run_here
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(600),
-]
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_rebuild_from_the_directory_of_a_broker_that_was_stopped(

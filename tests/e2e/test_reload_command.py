@@ -10,20 +10,16 @@ import pytest
 from harness import forkserver
 from harness.broker import Broker, environment, free_port
 from harness.certs import Authority
-from harness.fixtures import EXTERNAL
 from harness.rawclient import RawClient
 from harness.waiting import until
 
 from e2e.tools import run
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
+pytestmark = pytest.mark.timeout(180)
 ALLOWED = '[[allow]]\nanonymous = true\nusers = ["*"]\nboth = ["#"]\n'
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_refused_reload_is_known_until_one_succeeds(
     make_broker: Callable[..., Broker], tmp_path: Path, processes: int
 ) -> None:
@@ -59,19 +55,6 @@ def test_a_refused_reload_is_known_until_one_succeeds(
     assert sum(one.endswith(": reload settings") for one in acted) == processes
     if processes > 1:
         until(lambda: "settings reloaded in the main process" in broker.log, "the main process")
-    broker.stop()
-
-
-def test_a_hangup_that_failed_is_known_as_well(make_broker: Callable[..., Broker]) -> None:
-    broker = make_broker()
-    broker.start()
-    broker.configure("keep_bytes = 1\n")
-    broker.hangup()
-    where = ("--data-dir", str(broker.data_dir))
-    until(lambda: "not reloaded" in run("status", *where).out, "the failed reload")
-    broker.configure("")
-    run("reload", *where)
-    assert "not reloaded" not in run("status", *where).out
     broker.stop()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from harness import packets as p
 from harness.broker import Broker
-from harness.fixtures import EXTERNAL, Clients, unique
+from harness.fixtures import Clients, unique
 from harness.packets import (
     Connack,
     Packet,
@@ -35,8 +35,6 @@ NO_QOS_2 = "reject_qos2_publish = true\ndowngrade_qos2_subscribe = true\n"
 @pytest.fixture(scope="module")
 def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Clients]]:
     """Clients of a broker with the given configuration, shared by the tests of this module."""
-    if EXTERNAL:
-        pytest.skip("needs to start its own foldmq")
     brokers: dict[str, Broker] = {}
     made: list[Clients] = []
 
@@ -97,17 +95,6 @@ def test_each_subscription_has_a_window_of_its_own(windowed: Clients, topic: str
         assert numbers == list(range(10))
 
 
-def test_window_does_not_hold_qos_0(windowed: Clients, topic: str) -> None:
-    subscriber = windowed.connect()
-    subscriber.subscribe((f"{topic}/1", 1), (f"{topic}/0", 0))
-    publish_many(windowed, f"{topic}/1", 15, 1)
-    for _ in range(10):
-        subscriber.expect_a(Publish)
-    publish_many(windowed, f"{topic}/0", 20, 0)
-    for number in range(20):
-        subscriber.expect_publish(f"{topic}/0", b"%d" % number, 0)
-
-
 @pytest.mark.mqtt("MQTT-4.4.0-1", "MQTT-4.6.0-1", "MQTT-4.6.0-6")
 def test_window_is_kept_over_a_reconnect(windowed: Clients, topic: str) -> None:
     subscriber = windowed.connect(topic, clean=False)
@@ -156,13 +143,6 @@ def test_retained_replay_larger_than_the_window(windowed: Clients, topic: str) -
         subscriber.acknowledge(message)
     assert len(topics) == 35
     subscriber.expect_nothing()
-
-
-def test_remaining_length_of_four_bytes(windowed: Clients, topic: str) -> None:
-    subscriber = windowed.subscribed(topic, 1)
-    payload = b"0123456789abcdef" * 140_000
-    windowed.connect().publish(topic, payload, 1)
-    subscriber.expect_publish(topic, payload, 1)
 
 
 # ------------------------------------------- ack_wait, time limits, sizes
@@ -242,12 +222,6 @@ def test_packet_above_the_limit_closes(
     client.expect_closed()
     watcher.acknowledge(watcher.expect_publish(topic, b"violated", 1))
     watcher.expect_nothing(0.1)
-
-
-def test_large_connect_before_authentication_is_refused(impatient: Clients) -> None:
-    client = impatient.raw()
-    client.send(b"\x10" + p.remaining_length(200_000_000) + p.text("MQTT"))
-    client.expect_closed()
 
 
 def test_queue_of_an_absent_client_is_bounded(impatient: Clients, topic: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import argon2
 import pytest
 from harness.broker import Broker
-from harness.fixtures import EXTERNAL, unique
+from harness.fixtures import unique
 from harness.mqtt5_packets import Publish
 from harness.mqtt5_rawclient import Clients5, RawClient5
 from harness.packets import Pingresp, pingreq
@@ -27,8 +27,6 @@ WITHDRAWN = """
 users = ["bob"]
 subscribe = ["open/#"]
 """
-
-pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq")
 
 
 class Guarded:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from harness.broker import Broker, environment, families, foldmq, wait_until_gone
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.logs import LogBuilder
 from harness.nats import PASSWORD, USER, Nats
 from harness.spark_plans import INTERPRETED
@@ -28,10 +28,7 @@ from eventstore.format.node_events import (
     LogCut,
 )
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(600),
-]
+pytestmark = pytest.mark.timeout(600)
 
 SPARK = ("--master", "local[2]", "--memory", "700m")
 INTERPRETED_FLAGS = [
@@ -44,14 +41,10 @@ SECONDS = 400.0
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker with the traffic of the tests of the log tools."""
-    made = Broker(tmp_path_factory.mktemp("spark"), config="max_queued_messages = 3\n")
-    made.start()
-    try:
+    with Broker(tmp_path_factory.mktemp("spark"), config="max_queued_messages = 3\n") as made:
         with contextlib.closing(Clients("127.0.0.1", made.port)) as clients:
             play(clients)
         yield made
-    finally:
-        made.clean_up()
 
 
 @pytest.fixture(scope="module")

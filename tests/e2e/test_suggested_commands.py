@@ -17,7 +17,7 @@ import pytest
 from harness import forkserver
 from harness.broker import Broker, environment, free_port
 from harness.certs import Authority
-from harness.fixtures import EXTERNAL, Clients, fill
+from harness.fixtures import Clients, fill
 from harness.nats import PASSWORD, USER, Nats
 from harness.rawclient import ConnectionClosedError
 from harness.waiting import until
@@ -25,14 +25,15 @@ from harness.waiting import until
 from e2e.pasting import pasted, run_as_pasted
 from e2e.webclient import served
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(240),
-]
+pytestmark = pytest.mark.timeout(240)
 PAGE = "commit_timeout = 2\nweb = '127.0.0.1:0'\n"
 FULL = "runs out"
 LOST = "lost files of the log"
 NOT_SERVED = "does not serve clients fully"
+
+
+ONE_OR_TWO = [pytest.param(1, marks=pytest.mark.long), 2]
+"""How many processes; one alone only in `make drills`."""
 
 
 def check(broker: Broker, titles: set[str], cwd: Path, **variables: str) -> None:
@@ -52,7 +53,7 @@ def check(broker: Broker, titles: set[str], cwd: Path, **variables: str) -> None
     run_as_pasted(known.values(), cwd, **variables)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", ONE_OR_TWO)
 def test_of_settings_and_certificates(
     make_broker: Callable[..., Broker], tmp_path: Path, processes: int
 ) -> None:
@@ -82,7 +83,7 @@ def test_of_settings_and_certificates(
     broker.stop()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", ONE_OR_TWO)
 def test_of_a_store_that_is_gone(
     make_broker: Callable[..., Broker], tmp_path: Path, processes: int
 ) -> None:
@@ -93,7 +94,7 @@ def test_of_a_store_that_is_gone(
     broker.kill_all()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", ONE_OR_TWO)
 def test_of_a_full_disk(
     make_broker: Callable[..., Broker], tmp_path: Path, small_disk: Path, processes: int
 ) -> None:

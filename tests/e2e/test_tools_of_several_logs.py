@@ -1,28 +1,20 @@
 """The log tools about a broker with two processes: without --node they read both logs."""
 
 import contextlib
-import select
 import shutil
-import signal
-import subprocess
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from harness.broker import Broker, environment, foldmq
+from harness.broker import Broker
 from harness.brokerprocesses import TWO, client_of
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.rawclient import RawClient
 from harness.waiting import until
 
 from e2e.tools import refused, run
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(240),
-]
 
 HERE, THERE = client_of(0, "reader"), client_of(1, "reader")
 SENDER = client_of(1, "sender")
@@ -182,24 +174,6 @@ def test_log_lists_the_events_of_both_logs_by_time(live: Played) -> None:
 
 def at(event: dict[str, Any]) -> datetime:
     return datetime.fromisoformat(event["time"])
-
-
-def test_log_follows_both_logs(live: Played) -> None:
-    command = [foldmq(), "log", *live.data, "-f", "-n", "1", "--type", "MessagePublished"]
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process,
-        contextlib.closing(Clients("127.0.0.1", live.broker.port)) as clients,
-    ):
-        assert process.stdout is not None
-        assert process.stdout.readline()  # an earlier message: it follows now
-        for number, name in enumerate((client_of(0, "follower"), client_of(1, "follower"))):
-            client = clients.connect(name)
-            client.publish("lamp", b"%d" % number, 1)
-            assert select.select([process.stdout.fileno()], [], [], 60)[0]
-            line = process.stdout.readline()
-            assert line.split()[2:5:2] == [f"p{number}", name]
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
 
 
 def test_checks_of_both_logs(live: Played) -> None:

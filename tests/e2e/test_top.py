@@ -14,17 +14,14 @@ from typing import Any
 
 import pytest
 from harness.broker import Broker, environment, foldmq
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.rawclient import RawClient
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, run
 
 TMUX = shutil.which("tmux")
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
+pytestmark = pytest.mark.timeout(180)
 needs_tmux = pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
 
 SHOWN_ID = '"evil\\u001b[2J\\n\\u009b\\u007f id"'
@@ -121,10 +118,8 @@ class Traffic:
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Broker]:
-    made = Broker(tmp_path, forked=True)
-    made.start()
-    yield made
-    made.clean_up()
+    with Broker(tmp_path, forked=True) as made:
+        yield made
 
 
 @pytest.fixture

@@ -16,23 +16,14 @@ import pytest
 from harness import packets as p
 from harness.broker import Broker
 from harness.drill import Drill
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.nats import PASSWORD, USER, Nats
 from harness.waiting import until
 
 from actors.maintenance.state_digests import subject_of
 from e2e.log_scenarios import events, play
 from e2e.tools import HOSTILE_ID, refused, run
-from projections.state.digests import digest, session_digest
-from projections.state.format import RETAINED, SESSION, decode_entry, key_of
-from projections.state.node_state import NodeState
-from projections.state.session import SessionState, SubscriptionState
-from projections.state.session_table import freeze
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(240),
-]
+from projections.state.format import SESSION, decode_entry, key_of
 
 DEBUG_BUILD = """
 import asyncio, pathlib, signal
@@ -171,20 +162,6 @@ def test_frozen_sessions_stay_frozen(debug: DebugBroker, clients_of: Clients) ->
     assert (debug.directory / "answer").read_text() == "True"
 
 
-def test_a_frozen_session_has_the_digest_of_the_live_one() -> None:
-    state = SessionState("s", clean=False, generation=3, closed_ms=17)
-    state.subscriptions["a/#"] = SubscriptionState("a/#", 2)
-    node = NodeState()
-    node.sessions["s"] = state
-    live = session_digest(node, "s")
-    frozen = freeze(state, 5)
-    assert frozen is not None
-    node.sessions.discard("s")
-    node.sessions.put(frozen, state)
-    assert session_digest(node, "s") == live
-    assert live != digest(())
-
-
 # ------------------------------------------------------------------- unequal on purpose
 
 
@@ -299,29 +276,6 @@ def test_a_foreign_nats_without_a_broker(stopped: tuple[str, ...]) -> None:
     )
 
 
-def test_a_foreign_nats_with_a_broker(external: Nats, on_external: Callable[..., Broker]) -> None:
-    broker = on_external()
-    broker.start()
-    clients = Clients("127.0.0.1", broker.port)
-    clients.connect("c").publish("t", b"x", 1, retain=True)
-    assert verified(*access(external))["broker"]["sessions"] == 1
-    external.kill()
-    external.start()
-    until(lambda: run_code("verify", *access(external)) == 0, "an answer after a reconnect")
-    clients.close()
-
-
-def run_code(*arguments: str) -> int:
-    """The exit code, whatever it is."""
-    for code in (0, 1, 65, 69, 75):
-        try:
-            run(*arguments, code=code)
-        except AssertionError:
-            continue
-        return code
-    raise AssertionError(arguments)
-
-
 def test_an_overwritten_projection(external: Nats, stopped: tuple[str, ...]) -> None:
     """With right checksums and digests: a broker that starts would believe it."""
     key = key_of(SESSION, "wanted")
@@ -349,16 +303,6 @@ def test_an_overwritten_projection(external: Nats, stopped: tuple[str, ...]) -> 
     verified(*stopped, "--stored", "--session", "other")
 
 
-def test_a_missing_projection(external: Nats, stopped: tuple[str, ...]) -> None:
-    sequence, _ = latest(external, key_of(SESSION, "wanted"))
-    external.api("STREAM.MSG.DELETE.FOLDMQ_STATE_n1", {"seq": sequence})
-    found = verified(*stopped, "--stored", code=1)
-    one = difference(found, "wanted", "projections")
-    assert one["what"] == "missing"
-    assert one["parts_at"] == position(stopped, "SessionOpened", "wanted")
-    assert found["projections"]["useless"] == "they are incomplete"
-
-
 def test_projections_of_another_log(external: Nats, stopped: tuple[str, ...]) -> None:
     _, data = latest(external, "mark")
     entry = decode_entry(data)
@@ -372,29 +316,6 @@ def test_projections_of_another_log(external: Nats, stopped: tuple[str, ...]) ->
         overwrite(external, "mark", entry.encode())
         assert verified(*stopped, "--stored", code=1)["first"] == first
         assert said in run("verify", *stopped, "--stored", code=1).out
-
-
-def test_an_overwritten_retained_message(external: Nats, stopped: tuple[str, ...]) -> None:
-    key = key_of(RETAINED, "lamp")
-    entry = decode_entry(latest(external, key)[1])
-    entry.digest = decode_entry(latest(external, "mark")[1]).digest
-    entry.body = entry.body[:-2] + b"dark"
-    overwrite(external, key, entry.encode())
-    lamp = difference(verified(*stopped, "--stored", code=1), "lamp", "projections")
-    (field,) = lamp["fields"]
-    assert (lamp["what"], lamp["parts_at"]) == ("differs", None)
-    assert field["log"][0].endswith("QoS 1, 2 B")
-    assert field["projections"][0].endswith("QoS 1, 4 B")
-
-
-def test_a_damaged_projection(external: Nats, stopped: tuple[str, ...]) -> None:
-    overwrite(external, key_of(SESSION, "wanted"), b"FMP\x01 and nothing that makes sense")
-    found = verified(*stopped, "--stored", code=1)
-    (sequence,) = found["projections"]["damaged"]
-    assert (
-        f"message {sequence} of the projections cannot be read\n"
-        in run("verify", *stopped, "--stored", code=1).out
-    )
 
 
 def test_no_projections_at_all(external: Nats, stopped: tuple[str, ...]) -> None:

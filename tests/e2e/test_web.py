@@ -13,17 +13,12 @@ from typing import Any
 
 import pytest
 from harness.broker import Broker, children_of, free_port, wait_until_gone
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.packets import Will
 from harness.waiting import TIMEOUT, until
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, run
 from e2e.webclient import Page, served, web
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
 
 EVIL = "<img src=x onerror=alert(1)>\"'&\x1b[31m\u202e"
 EVIL_TOPIC = "<script>alert(1)</script>/\u202e\x9b"
@@ -310,39 +305,6 @@ def test_every_actor_has_its_page(page: Page) -> None:
     assert row[1:] == ("screen", "connected")
 
 
-def test_the_actors_of_a_session_are_found_whatever_its_name(page: Page) -> None:
-    for name in ("screen", EVIL, HOSTILE_ID):
-        links = re.findall(
-            r'href="(/actors\?client=[^"]*)"', page.good("/session", client=name).text
-        )
-        got = page.ask("GET", html.unescape(links[0]))
-        assert got.status == 200
-        found = [one.partition(":")[0] for (one,) in got.columns(0)]
-        assert set(found) <= {"session", "connection", "subscription"}
-        assert "session" in found
-
-
-def test_a_retained_value_is_shown_as_text(page: Page) -> None:
-    got = page.good("/retained", topic="lamp")
-    assert '<pre tabindex="0">on\n&lt;b&gt;bright&lt;/b&gt;\n</pre>' in got.text
-    large = page.good("/retained", topic="large").shown
-    assert re.search(r'large QoS 1, 293 KiB.*"x{65536}"\.\.\.\(234464 more bytes\)', large)
-    assert [one for (one,) in page.good("/retained", filter="none/+").columns(0)] == []
-    assert [one for (one,) in page.good("/retained", filter="lamp").columns(0)] == ["lamp"]
-    assert "no retained message on 'other'" in page.good("/retained", topic="other").shown
-    bad = page.get("/retained", filter="a/#/b")
-    assert (bad.status, "is not a whole level" in bad.shown) == (400, True), bad.shown
-
-
-def test_the_receivers_of_a_topic_are_listed(page: Page) -> None:
-    assert page.get("/subscriptions", topic="hall/#").status == 400
-    rows = page.good("/subscriptions", topic="hall/door").columns(0, 1, 2, 3, 4)
-    assert sorted(rows) == [
-        ("away", "hall/#", "1", "offline", "queued: offline"),
-        ("screen", "hall/+", "2", "connected", "sent"),
-    ]
-
-
 # ------------------------------------------------------------------------------- the log
 
 
@@ -467,22 +429,6 @@ def test_one_can_walk_from_event_to_event(page: Page, events: list[dict[str, Any
     assert "The session has no earlier event" in got.shown
     following = page.ask("GET", got.link("next") or "")
     assert "+ session" in following.shown
-
-
-def test_changes_of_an_event_are_marked(page: Page, events: list[dict[str, Any]]) -> None:
-    (late,) = [one["position"] for one in events if one.get("filters") == [["late/#", 0]]]
-    got = page.good("/session", client="away", at=late)
-    assert "+ subscription late/# QoS 0" in got.shown
-    assert re.search(r'<tr class="changed">\s*<th scope="row"><bdi class="name">late/#', got.text)
-    before = page.ask("GET", got.link("prev") or "")
-    assert "late/#" not in before.shown
-
-
-def test_a_moment_that_makes_no_sense_is_refused(page: Page) -> None:
-    for at in ("zz", "999999999", "12.3.4"):
-        got = page.get("/session", client="away", at=at)
-        assert got.status == 400
-        assert at in got.shown
 
 
 # ------------------------------------------------------------------------------- its life

@@ -6,16 +6,11 @@ from typing import Any
 
 import pytest
 from harness.broker import Broker
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.waiting import until
 
 from e2e.tools import run
 from e2e.webclient import Page, served
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
 
 SECRET = "what-is-in-the-payload"
 ROLES = ("view", "view-all", "operate")

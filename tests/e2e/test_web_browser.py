@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from harness.broker import Broker
 from harness.chromium import CUT, chromium, needs_chromium
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.waiting import until
 
 from e2e.webclient import Page as Visitor
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
 pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
     needs_chromium,
     pytest.mark.timeout(180),
 ]

@@ -8,28 +8,19 @@ from urllib.parse import urlencode
 
 import pytest
 from harness.broker import Broker
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.waiting import until
 
 from e2e.tools import run
 from e2e.webclient import Page, served
 
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
-
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     directory = tmp_path_factory.mktemp("changes")
-    made = Broker(directory, args=("--web", "127.0.0.1:0", "--web-operate"), forked=True)
-    made.start()
-    try:
+    with Broker(directory, args=("--web", "127.0.0.1:0", "--web-operate"), forked=True) as made:
         yield made
         made.stop()
-    finally:
-        made.clean_up()
 
 
 @pytest.fixture
@@ -106,20 +97,6 @@ def test_sessions_are_removed(broker: Broker, page: Page, clients: Clients) -> N
     assert "gone-2:" in shown
     back.expect_alive()
     assert page.get("/session", client="gone-1").status == 404
-
-
-def test_retained_messages_are_removed(broker: Broker, page: Page, clients: Clients) -> None:
-    sender = clients.connect("sender")
-    for topic in ("a/1", "a/2", "b"):
-        sender.publish(topic, b"x", 1, retain=True)
-    assert "Remove..." in page.good("/retained", topic="b").shown
-    number = asked_twice(page, do="clear_retained", filter="a/+")
-    assert "2 removed" in post(page, "/change/confirmed", {**number, "typed": "2"}).shown
-    left = page.good("/retained").columns(0)
-    assert left == [("b",)]
-    assert acted(broker)[-1][0] == "clear_retained"
-    assert page.get("/change", do="clear_retained", filter="a/#/b").status == 400
-    assert page.get("/change", do="clear_retained", filter="a/+").status == 400
 
 
 @pytest.mark.parametrize("role", ["view", "view-all"])

@@ -13,15 +13,10 @@ import pytest
 from harness import forkserver
 from harness.broker import Broker, children_of, environment, wait_until_gone
 from harness.brokerprocesses import client_of
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.waiting import until
 
 from e2e.webclient import Page, served
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(240),
-]
 
 ON = ("--processes", "2", "--web", "127.0.0.1:0", "--web-operate")
 

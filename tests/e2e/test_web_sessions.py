@@ -3,19 +3,13 @@
 import re
 from collections.abc import Callable
 
-import pytest
 from harness import packets
 from harness.broker import Broker
-from harness.fixtures import EXTERNAL, Clients
+from harness.fixtures import Clients
 from harness.packets import Pubrec
 
 from e2e.tools import run
 from e2e.webclient import served
-
-pytestmark = [
-    pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),
-    pytest.mark.timeout(180),
-]
 
 ON = ("--web", "127.0.0.1:0")
 

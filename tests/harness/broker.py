@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from harness import forkserver
 from harness.waiting import until
@@ -157,6 +157,18 @@ class Broker:
         self._log_file = directory / "broker.log"
         self._process: subprocess.Popen[bytes] | forkserver.Process | None = None
         self.configure(config)
+
+    def __enter__(self) -> Self:
+        """Start it; however the block ends, nothing of it runs any more."""
+        try:
+            self.start()
+        except BaseException:
+            self.clean_up()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clean_up()
 
     def configure(self, config: str) -> None:
         """Writes the TOML file; the broker sees it at the next start or SIGHUP."""

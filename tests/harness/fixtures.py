@@ -100,13 +100,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker | Addres
         host, _, port = EXTERNAL.rpartition(":")
         yield Address(host, int(port))
         return
-    shared = Broker(tmp_path_factory.mktemp("shared"))
-    shared.start()
-    try:
+    with Broker(tmp_path_factory.mktemp("shared")) as shared:
         yield shared
         shared.stop()
-    finally:
-        shared.clean_up()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from harness.packets import Puback, Publish, Suback
 
 from eventstore.format.events import Assigned, Delivered, Queued, Returned, SessionExpired
 from simulation.group_members import SHARED, members, numbers, prove, publish
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.world import World, in_world, simulate
 
 
 @in_world()
@@ -365,24 +365,6 @@ async def test_a_returning_member_is_not_sent_messages_of_others(world: World) -
     prove(world)
 
 
-@in_world()
-async def test_retained_messages_are_not_sent_to_members(world: World) -> None:
-    sender = await world.connect("d")
-    sender.send(p.publish("a/b", b"1", 1, 1, retain=True))
-    await world.go(0.1)
-    (one,) = await members(world, "m1")
-    assert numbers(one) == []
-
-
-@pytest.mark.parametrize("name", ["$share/g", "$share//a", "$share/g/", "$share/+/a"])
-@in_world()
-async def test_filters_that_are_not_legal_are_refused(world: World, name: str) -> None:
-    client = await world.connect("m1")
-    client.send(p.subscribe(1, (name, 1)))
-    await world.go(0.1)
-    assert client.take() == [Suback(1, (0x80,))]
-
-
 @in_world(shared_for_mqtt3=False)
 async def test_clients_below_level_5_share_only_where_they_may(world: World) -> None:
     client = await world.connect("m1")
@@ -390,24 +372,6 @@ async def test_clients_below_level_5_share_only_where_they_may(world: World) -> 
     await world.go(0.1)
     assert client.take() == [Suback(1, (0x80,))]
     assert SHARED not in world.broker.node.state.sessions
-
-
-@in_world()
-async def test_system_topics_are_not_shared(world: World) -> None:
-    client = await world.connect("m1")
-    client.send(p.subscribe(1, ("$share/g/$SYS/#", 1), ("$share/g/#", 1)))
-    await world.go(0.1)
-    assert client.take() == [Suback(1, (0x80, 1))]
-    assert "$share/g/$SYS/#" not in world.broker.node.state.sessions
-
-
-@in_world()
-async def test_no_client_has_the_identifier_of_a_group(world: World) -> None:
-    client = SimClient(world)
-    client.send(p.connect("$share/g/a/+"))
-    await world.go(0.1)
-    assert client.take() == [p.Connack(2)]
-    assert not client.open
 
 
 @in_world(max_ack_pending=100)

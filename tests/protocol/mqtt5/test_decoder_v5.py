@@ -12,7 +12,6 @@ from protocol.mqtt.client_packet_encoder_v5 import encode_publish
 from protocol.mqtt.encoder import PINGREQ
 from protocol.mqtt.message_properties import known_properties, read_publish_properties
 from protocol.mqtt.packets import (
-    BATCH_MIN,
     Acks,
     Auth,
     Connect,
@@ -203,19 +202,6 @@ def test_a_bound_on_the_work_of_a_call_changes_nothing(
         found += decoder.feed(b"")
     assert decoder.error is None
     assert flat_v5(found)[1:] == stream
-
-
-def test_packets_of_changing_kinds_count_for_more() -> None:
-    pair = encode_v5(Publish(b"t", b"", 2, False, False, 7)) + bytes((0x62, 2, 0, 7))
-    decoder = decoder_v5(LIMIT, at_once=3 * 2 * BATCH_MIN)
-    decoder.feed(CONNECT5)
-    found = decoder.feed(pair * 100)
-    assert len(found) == 6
-    while decoder.more:
-        some = decoder.feed(b"")
-        assert len(some) <= 6
-        found += some
-    assert len(found) == 200
 
 
 # --- runs ------------------------------------------------------------------------------------
@@ -446,24 +432,6 @@ def test_an_acknowledgement_with_properties_ends_a_run() -> None:
 # --- limits ----------------------------------------------------------------------------------
 
 
-def test_the_limit_counts_the_whole_packet() -> None:
-    fits = encode_publish(b"t", b"x" * 394)
-    assert len(fits) == 401
-    for raw in (fits, fits[:3]):
-        assert decode_v5([CONNECT5, raw], 401)[1] is None
-        error = decode_v5([CONNECT5, raw], 400)[1]
-        assert error is not None
-        assert error.reason is ReasonCode.PACKET_TOO_LARGE
-
-
-def test_the_limit_holds_inside_a_batch() -> None:
-    small = encode_publish(b"t", b"x")
-    found, error = decode_v5([CONNECT5 + small * 3 + encode_publish(b"t", b"x" * 400)], 400)
-    assert len(found) == 4
-    assert error is not None
-    assert error.reason is ReasonCode.PACKET_TOO_LARGE
-
-
 @pytest.mark.parametrize("kind", ["subscribe", "unsubscribe"])
 def test_the_filters_of_a_large_packet_are_read_in_parts(kind: str) -> None:
     names = [f"$share/g/{number}" if number % 3 else f"f/{number}" for number in range(1000)]
@@ -480,14 +448,6 @@ def test_the_filters_of_a_large_packet_are_read_in_parts(kind: str) -> None:
     assert calls == 63
     assert got[0] == packet
     assert [*got[1:], *decoder.feed(b"")] == [Pingreq()]
-
-
-def test_bytes_after_disconnect_are_ignored() -> None:
-    decoder = decoder_v5(LIMIT)
-    assert decoder.feed(CONNECT5 + b"\xe0\1\4" + b"\0\0\x30")[1:] == [Disconnect(4)]
-    assert decoder.feed(PINGREQ) == []
-    assert decoder.error is None
-    assert decoder.buffered == 0
 
 
 @given(st.lists(st.sampled_from([*GOOD5, *BAD5]), max_size=8))
@@ -512,11 +472,3 @@ def test_any_sequence_of_the_catalogue_stops_at_the_first_violation(
     found, error = decode_v5([CONNECT5 + raw], LIMIT)
     assert found[1:] == expected
     assert (error is not None) == failed
-
-
-def test_an_error_discards_the_buffer() -> None:
-    decoder = decoder_v5(LIMIT)
-    decoder.feed(CONNECT5 + b"\x30\x0b\0\1t\7\x26\0\1\xff\0\1v" + bytes(1000))
-    assert decoder.error is not None
-    assert decoder.error.__traceback__ is None
-    assert decoder.error.__context__ is None
