@@ -56,17 +56,21 @@ class RangeReader:
 
     def _batches(self, part: RecordRange) -> Iterator[pa.RecordBatch]:
         strict = self.mode == FAILFAST
-        found = RecordChecker(part, self._opener(), strict=strict, lossy=self.lossy).records()
+        decoder = Decoder(self.columns, self.pushed.wanted(part.start, part.until))
+        opener = self._opener(decoder)
+        found = RecordChecker(part, opener, strict=strict, lossy=self.lossy).records()
         if self.mode == DROPMALFORMED:
             found = (one for one in found if one.damage is None)
         if self.columns.rows == "records":
             return self._records(part, found)
-        return self._events(part, found)
+        return self._events(decoder, part, found)
 
-    def _opener(self) -> Callable[[int, bytes], Record]:
+    def _opener(self, decoder: Decoder) -> Callable[[int, bytes], Record]:
         """Return the decoder of records: with their events only where those are needed."""
         if self.columns.rows != "records":
-            return record_opener(self.pushed.types, self.pushed.sessions)
+            return record_opener(
+                self.pushed.types, self.pushed.sessions, whole_turns=decoder.whole_turns
+            )
         return decode_record if NEED_EVENTS & {*self.columns.names} else frame_of
 
     def _records(
@@ -84,9 +88,8 @@ class RangeReader:
             yield record_rows(_node(part), held, self.columns.names)
 
     def _events(
-        self, part: RecordRange, found: Iterator[CheckedRecord]
+        self, decoder: Decoder, part: RecordRange, found: Iterator[CheckedRecord]
     ) -> Iterator[pa.RecordBatch]:
-        decoder = Decoder(self.columns, self.pushed.wanted(part.start, part.until))
         held: list[ParsedRecord] = []
         rows = size = 0
         for one in found:
