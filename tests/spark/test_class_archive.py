@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark.runtime.class_archive import ClassArchive, find_class_archive
 from spark.runtime.errors import NoSpark
+from spark.runtime.session import ClassArchive, find_class_archive
 
 PACKAGE = Path("/somewhere/pyspark")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark.tables.read_ahead import read_ahead
+from spark.tables.nats_log import read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
