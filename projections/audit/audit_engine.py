@@ -18,9 +18,19 @@ from projections.audit.audit_outcome import (
     RETAINED_CLAIM,
     SESSION_CLAIM,
     ClaimsCompared,
+    DropCount,
+    LatencyHistogram,
     Outcome,
+    RuleResult,
+    SlowSession,
 )
-from projections.audit.audit_results import RESULT_COLUMNS, AuditPlan, AuditTotals
+from projections.audit.audit_results import (
+    RESULT_COLUMNS,
+    AuditPlan,
+    AuditTotals,
+    bounded,
+    quantile,
+)
 from projections.audit.broker_logs import find_brokers
 from projections.audit.chain_check import COUNTS, DROPS, RATES, SHARED_THERE
 from projections.audit.drop_rules import UNKNOWN_LIMITS
@@ -71,18 +81,86 @@ from projections.audit.log_folds import (
 )
 from projections.audit.log_summary import LogSummaries, summarize_logs
 from projections.audit.retained_audit import RETAINED_COLUMNS, fold_retained
-from projections.audit.rule_table import RULES, UNEXPECTED, Violation
-from projections.audit.statistics import drops, latencies, rule_results, slowest
+from projections.audit.rule_table import RULES, UNEXPECTED, Rule, Violation
+from projections.audit.unfinished_deliveries import BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from eventstore.format.positions import Position
-    from projections.audit.audit_outcome import StateClaim
+    from projections.audit.audit_outcome import NodeSummary, StateClaim
     from projections.audit.audit_results import Row
     from projections.audit.broker_logs import BrokerLogs, ComparedLog
     from projections.audit.chain_check import LogNote
     from projections.audit.log_summary import LogSummary
+
+
+def rule_results(
+    nodes: Sequence[NodeSummary],
+    totals: AuditTotals,
+    violations: Mapping[str, int],
+    *,
+    checkpoints: int,
+    claims: bool,
+    retained_claims: int,
+    owed: int = 0,
+    copies: int = 0,
+) -> tuple[RuleResult, ...]:
+    """Return the numbers of checked items and violations of each rule.
+
+    ``checkpoints`` includes cuts, ``owed`` and ``copies`` are those between logs.
+    """
+    records = sum(one.records for one in nodes)
+    counts = totals.counts
+    figures = {rule: counts[f"cases {rule}"] for rule in RULES}
+    figures |= {
+        Rule.CHAIN: records,
+        Rule.TURN: records,
+        Rule.CHECKPOINT: checkpoints,
+        Rule.SHARED: counts["assigned"],
+        Rule.RETAINED: counts["retained"],
+        Rule.OWNERSHIP: counts["opened"],
+        Rule.EXCHANGE: owed,
+        Rule.COPY: copies,
+        Rule.EVENT: sum(one.events for one in nodes),
+        Rule.STATE: counts["claims"] + retained_claims,
+    }
+    figures[Rule.UNDELIVERED] += counts["owed"]
+    return tuple(
+        RuleResult(rule, figures[rule], rule.checked, violations.get(rule, 0))
+        for rule in RULES
+        if claims or rule != Rule.STATE
+    )
+
+
+def latencies(totals: AuditTotals) -> tuple[LatencyHistogram, ...]:
+    """Return the latencies of each QoS."""
+    bounds = tuple(1 << number for number in range(BUCKETS))
+    found = []
+    for qos, buckets in sorted(totals.latencies.items()):
+        longest = totals.longest_ms[qos]
+        used = max((number for number, count in enumerate(buckets) if count), default=0) + 1
+        p50, p99 = (bounded(quantile(buckets, share), longest) for share in (0.5, 0.99))
+        found.append(LatencyHistogram(qos, bounds[:used], tuple(buckets[:used]), p50, p99, longest))
+    return tuple(found)
+
+
+def slowest(totals: AuditTotals) -> tuple[SlowSession, ...]:
+    """Return the slowest sessions, slowest first."""
+    return tuple(
+        SlowSession(node, session, completed, p50, p99, longest)
+        for p99, longest, p50, completed, node, session in sorted(totals.slowest, reverse=True)
+    )
+
+
+def drops(told: Iterable[tuple[str, Mapping[str, int]]]) -> tuple[DropCount, ...]:
+    """Return the drops of (node, count by reason), most first."""
+    sums: Counter[tuple[str, str]] = Counter()
+    for node, counts in told:
+        for reason, count in counts.items():
+            sums[node, reason] += count
+    return tuple(DropCount(node, reason, count) for (node, reason), count in sums.most_common())
+
 
 _CLAIM_COLUMNS: Final = ("kind", "node", "session", "topic", "at", "before", "digest")
 

@@ -198,9 +198,6 @@ class Rule(StrEnum):
 RULES: Final = tuple(Rule)
 """All rules, in the order of reports."""
 
-OF_SEVERAL_LOGS: Final = frozenset({Rule.HOME, Rule.EXCHANGE, Rule.COPY})
-"""Rules about the logs of a broker that has several."""
-
 UNEXPECTED: Final = "unexpected_delivery"
 """A message was delivered that matches no subscription, or had been delivered before.
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     LOG_SESSION,
@@ -33,13 +35,11 @@ from eventstore.format.positions import INDEX_BITS, Position, format_position, f
 from eventstore.format.stored_properties import expiries_of
 from projections.audit import single_event_rules
 from projections.audit.acknowledgement_audit import ANSWERS, AcknowledgementAudit
-from projections.audit.checkpoint_snapshot_rule import CheckpointSnapshotAudit
 from projections.audit.drop_rules import DropAudit
 from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
 from projections.audit.log_outline import LogOutline
-from projections.audit.ordering_rules import TopicOrder
+from projections.audit.ordering_rules import QueueProgress, TopicOrder
 from projections.audit.ownership import OwnershipAudit
-from projections.audit.queue_progress import QueueProgress
 from projections.audit.rule_coverage import EventCases
 from projections.audit.rule_table import UNEXPECTED, Rule, Violation
 from projections.audit.session_ends import SessionEnds
@@ -52,14 +52,70 @@ from projections.audit.subscription_option_checks import (
 from projections.audit.turn_subscriptions import TurnSubscriptions
 from projections.audit.will_rules import WillAudit
 from projections.state.inconsistent_events import INCONSISTENCIES
+from projections.state.retained import repeated_messages
 from projections.state.session import SHARED_HOME, SHARED_PART
-from projections.state.single_session import SessionFold
+from projections.state.single_session import SessionFold, split_area
+from projections.state.snapshot import encode_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
     from projections.audit.shared_subscription_steps import SharedStep
     from projections.state.session import SessionState
+    from projections.state.snapshot import Part
+
+
+class CheckpointSnapshotAudit:
+    """Compares the repetitions of one session in checkpoints with its fold."""
+
+    __slots__ = ("_found", "_left", "_parts")
+
+    def __init__(self, found: Callable[[Violation], object]) -> None:
+        self._found = found
+        self._parts: list[Part] = []
+        self._left: dict[Position, Position] = {}
+        """Message that becomes retained with its PUBREL and must be repeated in this turn ->
+        position at which the session was repeated."""
+
+    def end_turn(self) -> None:
+        """Report messages that had to be repeated in the turn and were not."""
+        for ref, at in self._left.items():
+            what = f"a checkpoint does not repeat message {format_position(ref)}, which waits for "
+            self._report(at, f"{what}its PUBREL to be retained")
+        self._left.clear()
+
+    def state(self, fold: SessionFold, event: SessionSnapshot, at: Position) -> None:
+        """Check the repeated state of the session, or a part of it."""
+        if event.part == 0:
+            self._parts = []
+        if event.part != len(self._parts):
+            self._report(at, f"part {event.part} of a session follows {len(self._parts)} parts")
+        self._parts.append(event.state)
+        if not event.last:
+            return
+        parts, self._parts = self._parts, []
+        state = fold.state
+        if state is None:
+            self._report(at, "a checkpoint repeats a session that does not exist")
+        elif orjson.dumps(encode_session(state)) != orjson.dumps(parts):
+            self._report(at, "a checkpoint repeats a state that differs from the log")
+        self._left = dict.fromkeys(fold.pending, at)
+
+    def messages(
+        self, fold: SessionFold, event: RetainedSnapshot, at: Position, payload: bytes | None
+    ) -> None:
+        """Check repeated messages of the session that become retained with their PUBREL."""
+        if payload is None:
+            return
+        for number, message in enumerate(repeated_messages(event, split_area(event, payload))):
+            owed = self._left.pop(message.ref, None)
+            if owed is None or fold.pending.get(message.ref) != message:
+                what = f"message {format_position(message.ref)} is repeated, but is not pending so"
+                self._report(at + number, what)
+
+    def _report(self, at: Position, what: str) -> None:
+        self._found(Violation(Rule.CHECKPOINT, at, what))
+
 
 _QUEUE_CHANGES: Final = frozenset({Delivered, MessageDropped, Expired, Assigned})
 _BEYOND: Final = 1 << 62

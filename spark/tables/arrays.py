@@ -55,6 +55,14 @@ def array_of(values: Sequence[Any] | Integers, kind: pa.DataType) -> pa.Array:
     return _of_integers(np.array([value or 0 for value in values], np.int64), kind, known)
 
 
+def binaries_of(data: bytes, offsets: Integers, valid: Flags) -> pa.Array:
+    """Return pieces of bytes as an array; one more offset than pieces."""
+    first, last = offsets[0], offsets[-1]
+    narrow = _buffer((offsets - first).astype(np.int32))
+    buffers = [_bits(valid), narrow, pa.py_buffer(data).slice(first, last - first)]
+    return pa.Array.from_buffers(pa.binary(), len(valid), buffers)
+
+
 def texts_of(values: Sequence[bytes]) -> pa.Array:
     """Return pieces of UTF-8 as an array of strings."""
     return _of_bytes(values, pa.string(), None)

@@ -7,7 +7,8 @@ for each type that has it, and its cells are brought into the order of the log b
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import chain, islice, pairwise
+from functools import cached_property
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -15,28 +16,31 @@ import orjson
 import pyarrow as pa
 
 from eventstore.format.event_json import json_object
-from eventstore.format.event_parsing import UnreadableEvent, entries
+from eventstore.format.event_parsing import VERSIONS, UnreadableEvent, entries
+from eventstore.format.fast_parse import parse_events, parse_turn
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX
-from spark.tables.arrays import array_of, indices, texts_of
+from eventstore.format.turn_expansion import expanded
+from spark.tables.arrays import array_of, binaries_of, indices, texts_of
 from spark.tables.arrow_types import GRAINS, schema_of
 from spark.tables.entry_columns import MAKERS, TEXTS, Cells
-from spark.tables.entry_objects import entry_objects
+from spark.tables.entry_texts import entry_texts
 from spark.tables.event_groups import (
-    MESSAGES,
     WITH_BLOCKS,
     EventGroup,
+    TurnGroup,
     UnusualEvent,
+    kind_of,
     numbers_within,
     sums_before,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from eventstore.format.event_parsing import Event
     from eventstore.format.records import Record
-    from spark.tables.arrays import Integers
+    from spark.tables.arrays import Flags, Integers
     from spark.tables.columns import Columns
+    from spark.tables.event_groups import TableEvent
     from spark.tables.row_filter import RowFilter
 
 MAX_ROWS: Final = 1 << 15
@@ -50,7 +54,7 @@ class ParsedRecord(NamedTuple):
     """A record and its wanted events."""
 
     record: Record
-    events: Sequence[Event]
+    events: Sequence[TableEvent]
     firsts: Sequence[int]
     """The index of the first entry of each event."""
     counts: Sequence[int]
@@ -68,6 +72,8 @@ class Decoder:
     def __init__(self, columns: Columns, wanted: RowFilter) -> None:
         self._columns = columns
         self._wanted = wanted
+        self.whole_turns: Final = columns.rows == "entries" and wanted.sessions is None
+        """Whether events of turns need not be expanded."""
 
     def parse(self, record: Record) -> ParsedRecord:
         """Return a record with its wanted events.
@@ -75,23 +81,43 @@ class Decoder:
         Raises UnreadableEvent for an invalid event, and UnknownEvent for one of a later foldmq.
         """
         try:
-            pairs = [*record.events()]
-            stop = pairs[-1][0] + entries(pairs[-1][1]) if pairs else 0
+            events, counts = self._events_of(record)
         except IndexError:
             what = f"record {record.sequence} holds a run that is none"
             raise UnreadableEvent(what) from None
-        firsts = [first for first, _ in pairs]
-        events = [event for _, event in pairs]
-        counts = [end - begin for begin, end in pairwise([*firsts, stop])]
-        if counts and (min(counts) < 0 or stop > MAX_INDEX + 1):
+        firsts = [0, *accumulate(counts)]
+        if counts and (min(counts) < 0 or firsts[-1] > MAX_INDEX + 1):
             what = f"record {record.sequence} holds an event with a count that cannot be"
             raise UnreadableEvent(what)
-        if self._wanted.selects:
-            kept = [at for at, event in enumerate(events) if self._wanted.has(event)]
+        if self._wanted.types is not None or self._wanted.sessions is not None:
+            kept = [at for at, event in enumerate(events) if self._has(event)]
             events = [events[at] for at in kept]
             firsts = [firsts[at] for at in kept]
             counts = [counts[at] for at in kept]
-        return ParsedRecord(record, events, firsts, counts)
+        return ParsedRecord(record, events, firsts[: len(counts)], counts)
+
+    def _events_of(self, record: Record) -> tuple[list[TableEvent], list[int]]:
+        """Return the events of a record, and the number of entries of each."""
+        events: list[TableEvent] = []
+        counts: list[int] = []
+        index = 0
+        for raw in record.raw_events:
+            turn: Any = parse_turn(raw) if self.whole_turns else None
+            if turn is not None:
+                parsed = [turn]
+            else:
+                parsed = [event for _, event in parse_events(record.sequence, expanded(raw), index)]
+            events += parsed
+            counts += map(entries, parsed)
+            index = sum(counts)
+        return events, counts
+
+    def _has(self, event: TableEvent) -> bool:
+        """Return whether an event is of a wanted type and session."""
+        types, sessions = self._wanted.types, self._wanted.sessions
+        if types is not None and kind_of(event) not in types:
+            return False
+        return sessions is None or getattr(event, "session", None) in sessions
 
     def batches(self, records: Sequence[Record]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some records in order; raises as :meth:`rows` and :meth:`parse`."""
@@ -142,9 +168,7 @@ class _Table:
         if last is not None:
             self._high = int(np.searchsorted(self._positions, last, "right"))
         if "payload" in columns.names:
-            for group in self._groups:
-                if group.kind in WITH_BLOCKS:
-                    group.check_areas()
+            self._data, self._offsets, self._with_payload = self._payloads()
         if "json" in columns.names and self._entries:
             for group in self._groups:
                 group.check_columns()
@@ -156,22 +180,22 @@ class _Table:
 
     def _grouped(self) -> list[EventGroup]:
         """Return the events of each type."""
-        by_type: dict[str, list[int]] = defaultdict(list)
+        by_type: dict[tuple[str, bool], list[int]] = defaultdict(list)
         for number, event in enumerate(self._events):
-            by_type[event.e].append(number)
+            by_type[kind_of(event), event.e.startswith("Turn")].append(number)
         groups: list[EventGroup] = []
-        for kind, numbers in by_type.items():
+        for (kind, of_turns), numbers in by_type.items():
             places = np.array(numbers)
             events = [self._events[at] for at in numbers]
             records = [self._records[at] for at in self._owners[places].tolist()]
-            groups.append(EventGroup(kind, places, events, self._counts[places], records))
+            group = TurnGroup if of_turns else EventGroup
+            groups.append(group(kind, places, events, self._counts[places], records))
         return groups
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches of limited size."""
         schema = schema_of(self._columns.rows, self._columns.names)
         texts = islice(self._json(), self._low, None)
-        payloads = islice(self._payloads(), self._low, None)
         for start, stop in self._cut():
             size = stop - start
             arrays: list[pa.Array] = []
@@ -180,7 +204,10 @@ class _Table:
                 if name == "json":
                     arrays.append(texts_of([*islice(texts, size)]))
                 elif name == "payload":
-                    arrays.append(array_of([*islice(payloads, size)], kind))
+                    valid, offsets = self._with_payload, self._offsets
+                    arrays.append(
+                        binaries_of(self._data, offsets[start : stop + 1], valid[start:stop])
+                    )
                 elif cells is None:
                     arrays.append(pa.nulls(size, kind))
                 else:
@@ -195,12 +222,7 @@ class _Table:
         """Yield ranges of rows of one batch each."""
         widths = np.zeros(len(self._events), np.int64)
         for group in self._groups:
-            for name in TEXTS[group.kind]:
-                widths[group.numbers] += [len(text or "") for text in group.values(name)]
-            if group.kind in MESSAGES:
-                widths[group.numbers] += [
-                    max(map(len, event.topics), default=0) for event in group.events
-                ]
+            widths[group.numbers] = group.widths(TEXTS[group.kind])
         sums = np.concatenate(([0], np.cumsum(widths[self._event_of])))
         start = self._low
         while start < self._high:
@@ -237,16 +259,14 @@ class _Table:
             return Cells(self._positions)
         if name == "index":
             return Cells(self._index)
-        if name == "entry":
-            return Cells(self._entry)
-        if name == "entries":
-            return Cells(self._counts, self._event_of)
+        if name in ("entry", "entries"):
+            return Cells(self._entry_numbers[name == "entries"])
         if name in ("type", "version"):
             codes = np.zeros(len(self._events), np.int64)
             for code, group in enumerate(self._groups):
                 codes[group.numbers] = code
-            heads = [group.events[0] for group in self._groups]
-            values = [head.e if name == "type" else head.v for head in heads]
+            kinds = [group.kind for group in self._groups]
+            values = kinds if name == "type" else [VERSIONS[kind] for kind in kinds]
             return Cells(values, codes[self._event_of])
         return None
 
@@ -259,10 +279,8 @@ class _Table:
             if (maker := MAKERS[group.kind].get(name)) is None:
                 continue
             values, pick = maker(group)
-            rows = self._first_row[group.numbers]
-            if self._entries:
-                rows = rows[group.event_of] + group.entry
-            else:  # a value for each event
+            rows = self._rows_of(group)
+            if not self._entries:  # a value for each event
                 pick = np.arange(len(group.events))
             if pick is None:
                 where[rows] = np.arange(base, base + group.total)
@@ -271,6 +289,21 @@ class _Table:
             arrays.append(self._array(name, values))
             base += len(values)
         return (pa.concat_arrays(arrays), where) if base else None
+
+    def _rows_of(self, group: EventGroup) -> Integers:
+        rows = self._first_row[group.numbers]
+        return rows[group.event_of] + group.entry if self._entries else rows
+
+    @cached_property
+    def _entry_numbers(self) -> tuple[Integers, Integers]:
+        """For each row the number of its entry in an event of one session, and how many it has."""
+        if not self._entries:
+            return self._entry, self._counts
+        entry, entries = np.zeros((2, len(self._event_of)), np.int64)
+        for group in self._groups:
+            rows = self._rows_of(group)
+            entry[rows], entries[rows] = group.entry_numbers
+        return entry, entries
 
     def _array(self, name: str, values: Any) -> pa.Array:
         try:
@@ -281,32 +314,21 @@ class _Table:
     def _json(self) -> Iterator[bytes]:
         if not self._entries:
             return (orjson.dumps(json_object(event)) for event in self._events)
-        return chain.from_iterable(map(_json_of_entries, self._events, self._counts.tolist()))
+        return chain.from_iterable(map(entry_texts, self._events, self._counts.tolist()))
 
-    def _payloads(self) -> Iterator[bytes | None]:
-        for event, count, owner in zip(
-            self._events, self._counts.tolist(), self._owners.tolist(), strict=True
-        ):
-            record: Any = self._records[owner]
-            if event.e not in WITH_BLOCKS:
-                yield from (None,) * (count if self._entries else 1)
-                continue
-            if event.e in MESSAGES:
-                payloads = record.payloads(event)
-            else:
-                payloads = [bytes(record.payload[event.at : event.at + event.size])]  # type: ignore[union-attr]
-            if self._entries:
-                yield from payloads
-            else:
-                apart = getattr(event, "blocks_at", ())
-                blocks = () if apart else record.distinct_blocks(event)
-                yield b"".join((*blocks, *payloads))
-
-
-def _json_of_entries(event: Event, count: int) -> Iterable[bytes]:
-    if count == 1:
-        return (orjson.dumps(json_object(event)),)
-    return map(orjson.dumps, entry_objects(event, count))
+    def _payloads(self) -> tuple[bytes, Integers, Flags]:
+        """Return the payloads of all rows, their offsets, and which rows have one."""
+        lengths = np.zeros(len(self._event_of), np.int64)
+        valid = np.zeros(len(self._event_of), np.bool_)
+        pieces: list[memoryview | bytes] = [b""] * len(self._events)
+        for group in self._groups:
+            if group.kind in WITH_BLOCKS:
+                rows = self._rows_of(group)
+                areas, lengths[rows] = group.payloads(whole=not self._entries)
+                valid[rows] = True
+                for number, area in zip(group.numbers.tolist(), areas, strict=True):
+                    pieces[number] = area
+        return b"".join(pieces), np.concatenate(([0], np.cumsum(lengths))), valid
 
 
 def _integers(values: Any) -> Integers:

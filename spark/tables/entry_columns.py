@@ -51,7 +51,7 @@ class Cells(NamedTuple):
 
 
 def _of_field(name: str) -> Maker:
-    return lambda group: Cells(group.values(name), group.event_of)
+    return lambda group: Cells(*group.field(name))
 
 
 def _of_object(name: str) -> Maker:
@@ -94,6 +94,8 @@ def _within(values: Sequence[int], some: frozenset[int]) -> list[bool]:
 
 
 def _each_properties(group: EventGroup) -> Cells:
+    if not any(group.values("properties")):
+        return Cells([], np.full(group.total, -1))
     found: list[str | None] = []
     for properties, count in zip(group.values("properties"), group.counts.tolist(), strict=True):
         if properties is not None and len(properties) != count:
@@ -147,7 +149,7 @@ _OF_MESSAGES: Final[Mapping[str, Maker]] = {
     **_OF_BLOCKS,
     "topic": lambda group: Cells(*group.topics()),
     "size": lambda group: Cells(group.sizes),
-    "expires_at": lambda group: Cells(group.expiries()),
+    "expires_at": lambda group: Cells(*group.expiries()),
 }
 _PIDS: Final[Mapping[str, Maker]] = {"packet_id": _of_runs("pids")}
 _REFS: Final[Mapping[str, Maker]] = {"ref": _of_runs("refs")}
@@ -164,7 +166,7 @@ _OWN: Final[Mapping[str, Mapping[str, Maker]]] = {
     "Queued": {
         **_REFS,
         "queued_bytes": _total("size"),
-        "expires_at": lambda group: Cells(group.expiries()),
+        "expires_at": lambda group: Cells(*group.expiries()),
     },
     "Expired": {**_REFS, "queued_bytes": _total("size")},
     "Assigned": {**_REFS, "queued": _total("queued"), "qos": _of_field("qos")},

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from eventstore.format.stored_properties import block_bounds, expires_at, expiries_of
+from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from eventstore.format.event_parsing import Event
     from eventstore.format.positions import Run
     from eventstore.format.records import Record
     from spark.tables.arrays import Integers
@@ -23,6 +25,20 @@ WITH_BLOCKS: Final = MESSAGES | {"WillArmed"}
 """Events with payloads and property blocks."""
 _OTHER_LISTS: Final = frozenset({"MessageDropped", "SubscriptionDenied"})
 """Events with one entry, whose lists are about something else."""
+
+
+TableEvent: TypeAlias = "Event | TurnPublished | TurnDelivered | TurnAcked"
+"""An event of one session, or a usual one of a turn, whose entries stand for events of sessions."""
+_TURNS: Final = {TurnPublished: "MessagePublished", TurnDelivered: "Delivered"}
+_TURN_VALUES: Final = {"retain": False, "will": False, "queued": -1, "properties": None}
+"""Fields that events of turns lack, with the value that they stand for."""
+
+
+def kind_of(event: TableEvent) -> str:
+    """Return the type of event that the rows of an event have."""
+    if isinstance(event, TurnAcked):
+        return event.kind
+    return _TURNS.get(type(event), event.e)
 
 
 class UnusualEvent(Exception):  # noqa: N818 - a condition, handled where batches are made
@@ -99,9 +115,30 @@ class EventGroup:
         """For each entry its number within its event."""
         return numbers_within(self.counts)
 
+    @cached_property
+    def entry_numbers(self) -> tuple[Integers, Integers]:
+        """For each entry its number within the event of one session, and the entries of that."""
+        return self.entry, self.counts[self.event_of]
+
     def values(self, name: str) -> list[Any]:
         """Return a field of each event."""
         return [getattr(event, name) for event in self.events]
+
+    def field(self, name: str) -> tuple[Sequence[Any], Integers]:
+        """Return the values of a field that does not differ within an event of one session.
+
+        With them, for each entry, the index of its value.
+        """
+        return self.values(name), self.event_of
+
+    def widths(self, names: Sequence[str], /) -> Integers:
+        """Return for each event the length of the text, in some fields, that its rows repeat."""
+        widths = np.zeros(len(self.events), np.int64)
+        for name in names:
+            widths += [len(text or "") for text in self.values(name)]
+        if self.kind in MESSAGES:
+            widths += [max(map(len, event.topics), default=0) for event in self.events]
+        return widths
 
     def check_lengths(self, lengths: Integers, name: str) -> None:
         """Raise UnusualEvent unless a column has a value for each entry."""
@@ -181,32 +218,100 @@ class EventGroup:
             ]
         return [*known], where
 
-    def check_areas(self) -> None:
-        """Raise UnusualEvent unless payloads and blocks are within their record's payload area."""
+    def areas(self) -> list[tuple[int, int]]:
+        """Return the bounds of each event's payloads, with the blocks directly before them.
+
+        Raises UnusualEvent unless they are within their record's payload area.
+        """
+        found: list[tuple[int, int]] = []
         for event, count, record in zip(
             self.events, self.counts.tolist(), self._records, strict=True
         ):
             sizes = event.sizes if self.kind in MESSAGES else event.size
-            begin, end = (
-                event.at,
-                event.at + (sizes * count if isinstance(sizes, int) else sum(sizes)),
-            )
-            if event.blocks and not getattr(event, "blocks_at", ()):
-                begin -= sum(event.blocks)
+            end = event.at + (sizes * count if isinstance(sizes, int) else sum(sizes))
+            apart = not event.blocks or bool(getattr(event, "blocks_at", ()))
+            begin = event.at if apart else event.at - sum(event.blocks)
             if begin < 0 or end < event.at or end > len(record.payload):
                 raise UnusualEvent("a payload outside the record's payload area")
+            found.append((begin, end))
+        return found
 
-    def expiries(self) -> list[int | None]:
-        """Return for each entry the Unix time in seconds at which its message expires."""
+    def payloads(self, *, whole: bool) -> tuple[list[memoryview], Integers]:
+        """Return the payload bytes of each event, and the bytes of each row.
+
+        ``whole``: a row for each event, with its blocks; otherwise for each entry.
+        """
+        areas = self.areas()
+        if not whole:
+            areas = [(event.at, end) for event, (_, end) in zip(self.events, areas, strict=True)]
+        pieces = [
+            record.payload[begin:end]
+            for record, (begin, end) in zip(self._records, areas, strict=True)
+        ]
+        if not whole and self.kind in MESSAGES:
+            return pieces, self.sizes
+        return pieces, lengths_of(pieces)
+
+    def expiries(self) -> tuple[list[int | None], Integers]:
+        """Return the Unix times in seconds at which messages expire; for each entry its index."""
         if self.kind == "MessagePublished":
-            blocks, where = self.blocks
-            steady = [record.steady_ms for record in self._records]
-            owners = self.event_of.tolist()
+            blocks, block_of = self.blocks
+            places = np.flatnonzero(block_of >= 0)
+            where = np.full(self.total, -1)
+            where[places] = np.arange(len(places))
+            pairs = zip(block_of[places].tolist(), self.event_of[places].tolist(), strict=True)
             return [
-                (expires_at(blocks[at], steady[owner]) or None) if at >= 0 else None
-                for at, owner in zip(where.tolist(), owners, strict=True)
-            ]
+                expires_at(blocks[block], self._records[owner].steady_ms) or None
+                for block, owner in pairs
+            ], where
         pairs = zip(self.values("expires"), self.counts.tolist(), strict=True)
         lists = [expiries_of(expires, count) or [0] * count for expires, count in pairs]
         self.check_lengths(lengths_of(lists), "expires")
-        return [value or None for value in chain.from_iterable(lists)]
+        times = [value or None for value in chain.from_iterable(lists)]
+        return times, np.arange(self.total)
+
+
+class TurnGroup(EventGroup):
+    """Events of turns that stand for events of one type: one for each run of a session."""
+
+    def values(self, name: str) -> list[Any]:
+        """Return a field of each event."""
+        if name in _TURN_VALUES:
+            return [_TURN_VALUES[name]] * len(self.events)
+        return super().values(name)
+
+    def field(self, name: str) -> tuple[Sequence[Any], Integers]:
+        """Return the values of a field; for each entry the index of its value."""
+        if name in ("session", "filter"):
+            return self._picked(f"{name}s", "by")
+        return super().field(name)
+
+    def topics(self) -> tuple[list[str], Integers]:
+        """Return topics, and the index of each message's topic."""
+        return self._picked("topics", "which")
+
+    def _picked(self, name: str, by: str) -> tuple[list[str], Integers]:
+        lists, chosen = self.values(name), self.values(by)
+        lengths, given = lengths_of(lists), lengths_of(chosen)
+        places = np.where((lengths == self.counts)[self.event_of], self.entry, 0)
+        places[np.repeat(given > 0, self.counts)] = [*chain.from_iterable(chosen)]
+        return [*chain.from_iterable(lists)], sums_before(lengths)[self.event_of] + places
+
+    @cached_property
+    def entry_numbers(self) -> tuple[Integers, Integers]:
+        """For each entry its number within the event of one session, and the entries of that."""
+        _, sessions = self.field("session")
+        begins = np.flatnonzero((self.entry == 0) | (np.diff(sessions, prepend=-1) != 0))
+        lengths = np.diff(begins, append=self.total)
+        return numbers_within(lengths), np.repeat(lengths, lengths)
+
+    def widths(self, _names: Sequence[str], /) -> Integers:
+        """Return for each event the length of the text, in some fields, that its rows repeat."""
+        widths = np.zeros(len(self.events), np.int64)
+        for name in ("sessions", "filters", "topics"):
+            if hasattr(self.events[0], name):
+                widths += [max(map(len, texts), default=0) for texts in self.values(name)]
+        return widths
+
+    def check_columns(self) -> None:
+        """Do nothing: columns that do not fit together are no usual event of a turn."""

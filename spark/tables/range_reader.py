@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent
 from eventstore.format.positions import position
@@ -11,11 +11,12 @@ from eventstore.format.records import decode_record
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from projections.audit.local_facts import reduce_collections
 from spark.runtime.marked_errors import name_log_in_errors
+from spark.tables.columns import Columns
 from spark.tables.decoder import Decoder, sparse_rows
 from spark.tables.options import DROPMALFORMED, FAILFAST
 from spark.tables.record_checks import RecordChecker
 from spark.tables.record_frames import frame_of, record_opener
-from spark.tables.records import NEED_EVENTS, record_rows
+from spark.tables.row_filter import RowFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +25,53 @@ if TYPE_CHECKING:
 
     from eventstore.format.records import Record
     from projections.audit.fact_scan import CheckedRecord
-    from spark.tables.columns import Columns
     from spark.tables.decoder import ParsedRecord
     from spark.tables.row_filter import PushedFilters
     from spark.tables.stored_log import RecordRange
+
+
+NEED_EVENTS: Final = frozenset({"events", "entries"})
+"""Columns that need the events of records."""
+
+
+def record_rows(
+    node: str, found: Sequence[CheckedRecord], columns: Sequence[str]
+) -> pa.RecordBatch:
+    """Return a row for each found record; raises UnreadableEvent."""
+    rows = [_row(node, one) for one in found]
+    if NEED_EVENTS & set(columns):
+        decoder = Decoder(Columns.of("entries"), RowFilter())
+        for row, one in zip(rows, found, strict=True):
+            if one.record is not None:
+                parsed = decoder.parse(one.record)
+                row["events"], row["entries"] = len(parsed.events), parsed.rows
+    return sparse_rows(Columns.of("records", columns), rows)
+
+
+def _row(node: str, found: CheckedRecord) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "node": node,
+        "seq": found.sequence,
+        "data": found.data,
+        "damage": found.damage,
+    }
+    if found.data is not None:
+        row["bytes"] = len(found.data)
+    record = found.record
+    if record is not None:
+        row |= {
+            "node": record.node,
+            "time": record.time_ms * 1000,
+            "time_ms": record.time_ms,
+            "steady_ms": record.steady_ms,
+            "link": record.link.hex(),
+            "previous": record.previous.hex(),
+            "part": record.part,
+            "last": record.last,
+            "void": found.void,
+        }
+    return row
+
 
 _ROWS: Final = 1 << 14
 _BYTES: Final = 4 << 20
@@ -56,17 +100,21 @@ class RangeReader:
 
     def _batches(self, part: RecordRange) -> Iterator[pa.RecordBatch]:
         strict = self.mode == FAILFAST
-        found = RecordChecker(part, self._opener(), strict=strict, lossy=self.lossy).records()
+        decoder = Decoder(self.columns, self.pushed.wanted(part.start, part.until))
+        opener = self._opener(decoder)
+        found = RecordChecker(part, opener, strict=strict, lossy=self.lossy).records()
         if self.mode == DROPMALFORMED:
             found = (one for one in found if one.damage is None)
         if self.columns.rows == "records":
             return self._records(part, found)
-        return self._events(part, found)
+        return self._events(decoder, part, found)
 
-    def _opener(self) -> Callable[[int, bytes], Record]:
+    def _opener(self, decoder: Decoder) -> Callable[[int, bytes], Record]:
         """Return the decoder of records: with their events only where those are needed."""
         if self.columns.rows != "records":
-            return record_opener(self.pushed.types, self.pushed.sessions)
+            return record_opener(
+                self.pushed.types, self.pushed.sessions, whole_turns=decoder.whole_turns
+            )
         return decode_record if NEED_EVENTS & {*self.columns.names} else frame_of
 
     def _records(
@@ -84,9 +132,8 @@ class RangeReader:
             yield record_rows(_node(part), held, self.columns.names)
 
     def _events(
-        self, part: RecordRange, found: Iterator[CheckedRecord]
+        self, decoder: Decoder, part: RecordRange, found: Iterator[CheckedRecord]
     ) -> Iterator[pa.RecordBatch]:
-        decoder = Decoder(self.columns, self.pushed.wanted(part.start, part.until))
         held: list[ParsedRecord] = []
         rows = size = 0
         for one in found:

@@ -68,7 +68,7 @@ def mentioning(
 
 
 def record_opener(
-    types: Iterable[str] | None, sessions: Iterable[str] | None
+    types: Iterable[str] | None, sessions: Iterable[str] | None, *, whole_turns: bool = False
 ) -> Callable[[int, bytes], Record]:
     """Return a decoder for records if only events of some types and sessions are wanted.
 
@@ -78,6 +78,8 @@ def record_opener(
 
     def open_record(sequence: int, data: bytes) -> Record:
         whole = mentions is None or mentions(data)
-        return (decode_record if whole else frame_of)(sequence, data)
+        if not whole:
+            return frame_of(sequence, data)
+        return decode_record(sequence, data, whole_turns=whole_turns)
 
     return open_record

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 
 if TYPE_CHECKING:
-    from eventstore.format.event_parsing import Event
     from eventstore.format.positions import Position
 
 
@@ -20,17 +19,6 @@ class RowFilter:
     sessions: frozenset[str] | None = None
     first: Position = 0
     last: Position | None = None
-
-    @property
-    def selects(self) -> bool:
-        """Whether some types or sessions are left out."""
-        return self.types is not None or self.sessions is not None
-
-    def has(self, event: Event) -> bool:
-        """Return whether an event is of a wanted type and session."""
-        if self.types is not None and event.e not in self.types:
-            return False
-        return self.sessions is None or getattr(event, "session", None) in self.sessions
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ killed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -21,22 +23,147 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from eventstore.display import escaped
-from eventstore.errors import CutOff, NoLog
+from eventstore.errors import CorruptLog, CutOff, NoLog
+from eventstore.format.records import decode_record
+from eventstore.nats.connection import disconnect
 from spark.runtime.marked_errors import BadOption, mark_errors
-from spark.tables.offsets import whole_end, within
+from spark.tables.discovery import find_in_archive, find_in_nats, join_with_archive
 from spark.tables.partitions import LogPartition, read_partition
 from spark.tables.planning import check_named, group_ranges, split_ranges
 from spark.tables.point_options import EARLIEST, LATEST
-from spark.tables.polling_connection import PollingConnection
-from spark.tables.stored_log import RecordRange
+from spark.tables.record_frames import frame_of
+from spark.tables.stored_log import RecordRange, StoredLog, open_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
+    from nats.aio.client import Client
 
+    from spark.tables.nats_access import NatsAccess
+    from spark.tables.nats_log import NatsLog
     from spark.tables.options import SourceOptions
-    from spark.tables.stored_log import StoredLog
+
+
+class PollingConnection:
+    """Looks up logs; connects at first use and stays connected until closed. Not pickled."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._client: Client | None = None
+
+    def find(self) -> list[StoredLog]:
+        """Return the current logs; raises as ``discovery.find_logs``."""
+        old = find_in_archive(self._options)
+        access = self._options.access
+        stored: list[NatsLog] = []
+        if access is not None:
+            stored = self._run(access)
+        return join_with_archive(self._options, stored, old)
+
+    def close(self) -> None:
+        """Disconnect."""
+        loop, thread, client = self._loop, self._thread, self._client
+        self._loop = self._thread = self._client = None
+        if loop is None or thread is None:
+            return
+        if client is not None:
+            asyncio.run_coroutine_threadsafe(disconnect(client), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def __getstate__(self) -> SourceOptions:
+        return self._options
+
+    def __setstate__(self, options: SourceOptions) -> None:
+        self.__init__(options)  # type: ignore[misc] # a reader in another process: not connected
+
+    def _run(self, access: NatsAccess) -> list[NatsLog]:
+        if self._loop is None:
+            # a loop of its own thread answers the server's pings between two requests
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=self._loop.run_forever, name="foldmq-standing", daemon=True
+            )
+            self._thread.start()
+        return asyncio.run_coroutine_threadsafe(self._look(access), self._loop).result()
+
+    async def _look(self, access: NatsAccess) -> list[NatsLog]:
+        if self._client is None:
+            self._client = await access.open()
+        return await find_in_nats(self._client, access, self._options.streams)
+
+
+_MORE: Final = 8
+"""Factor by which the number of examined records grows if no turn ended among the last ones."""
+
+
+def whole_end(stored: StoredLog, above: int, last: int) -> int:
+    """Return the last record up to a sequence at which a turn ends; ``above`` if there is none."""
+    count = 1
+    while last > above:
+        first = max(above + 1, last - count + 1)
+        found = above
+        for sequence, data in stored.read(first, last):
+            if _ends(sequence, data):
+                found = sequence
+        if found > above:
+            return found
+        last = first - 1
+        count *= _MORE
+    return above
+
+
+def _ends(sequence: int, data: bytes) -> bool:
+    """Return whether a turn ends with a record; a damaged one counts, as a batch must report it."""
+    try:
+        return frame_of(sequence, data).last
+    except CorruptLog:
+        return True
+
+
+def within(stored: StoredLog, above: int, end: int, limits: Mapping[str, int]) -> int:
+    """Return the end of a batch that begins behind a sequence, at most ``end``.
+
+    ``limits`` are ``records``, ``bytes`` (by their average) and ``events``; a turn that exceeds
+    them is taken alone.
+    """
+    most = end
+    if "records" in limits:
+        most = min(most, above + limits["records"])
+    if "bytes" in limits:
+        average = max(1, stored.size // (stored.last - stored.first + 1))
+        most = min(most, above + max(1, limits["bytes"] // average))
+    if "events" in limits:
+        most = min(most, _of_events(stored, above, most, limits["events"]))
+    found = end if most >= end else whole_end(stored, above, most)
+    return found if found > above else _next_end(stored, most, end)
+
+
+def _of_events(stored: StoredLog, above: int, last: int, limit: int) -> int:
+    """Return the last record, at least the first one, up to which the limit of events holds."""
+    seen = 0
+    with open_records(stored, above + 1, last) as records:
+        for sequence, data in records:
+            try:
+                seen += len(decode_record(sequence, data).raw_events)
+            except CorruptLog:
+                seen += 1
+            if seen > limit:
+                return max(above + 1, sequence - 1)
+    return last
+
+
+def _next_end(stored: StoredLog, above: int, end: int) -> int:
+    """Return the first record behind a sequence at which a turn ends."""
+    with open_records(stored, above + 1, end) as records:
+        for sequence, data in records:
+            if _ends(sequence, data):
+                return sequence
+    return end
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -10,7 +10,7 @@ from eventstore.format.node_events import (
     LeaderProved,
 )
 from eventstore.format.records import GENESIS, decode_record, encode_record
-from projections.audit.epoch_check import EpochCheck
+from projections.audit.log_verifier import EpochCheck
 
 
 def leads(epoch: int) -> Event:

@@ -17,7 +17,7 @@ from projections.audit import local_facts
 from projections.audit.audit_outcome import Outcome
 from projections.audit.facts import CARRIED, EFFECT, RELEASED, RETAINED, SENT
 from projections.audit.log_folds import MESSAGE_COLUMNS, RELEASED_COLUMNS, fold_released
-from projections.audit.rule_table import OF_SEVERAL_LOGS, RULES, Rule, Violation
+from projections.audit.rule_table import RULES, Rule, Violation
 from spark.jobs import fact_tables, pipeline
 from spark.jobs.pipeline import LOCAL_BYTES, NOTHING, SMALL, LocalLimits, audit
 from spark.tables.log import Log
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ALL_BROKEN = (*BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES, *BROKEN_HOLED)
 ALL = (*ALL_BROKEN, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES, *KEPT_HOLED)
 NAMES = [make.__name__ for make in ALL]
-OF_ONE_LOG = {*RULES} - {Rule.STATE} - OF_SEVERAL_LOGS
+OF_ONE_LOG = {*RULES} - {Rule.STATE, Rule.HOME, Rule.EXCHANGE, Rule.COPY}
 """The rest is in ``test_audit_several_logs.py``."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from spark.tables.read_ahead import read_ahead
+from spark.tables.nats_log import read_ahead
 
 
 def test_all_items_come_in_order() -> None:

@@ -136,7 +136,9 @@ logs = st.lists(turns(), min_size=1, max_size=3)
 
 @given(logs)
 def test_all_columns_are_those_of_the_events_of_single_sessions(log: list[bytes]) -> None:
-    found = read(decode_record(*one) for one in enumerate(log, 1))
+    whole = [decode_record(*one, whole_turns=True) for one in enumerate(log, 1)]
+    found = read(whole)
+    assert found == read(decode_record(*one) for one in enumerate(log, 1))
     assert [one["json"] for one in found] == written(log)
     kept = [
         {name: value for name, value in one.items() if value is not None and name not in AFTER}
@@ -151,7 +153,7 @@ AFTER = {"json", "time"}
 
 @given(logs, st.sampled_from(["c", "d", '","', "none"]), st.integers(0, 40))
 def test_filters_leave_out_whole_rows(log: list[bytes], session: str, index: int) -> None:
-    records = [decode_record(*one) for one in enumerate(log, 1)]
+    records = [decode_record(*one, whole_turns=True) for one in enumerate(log, 1)]
     whole = read(records)
     types = frozenset({"Delivered", "Received"})
     first = position(1, index)
@@ -174,9 +176,11 @@ def test_filters_leave_out_whole_rows(log: list[bytes], session: str, index: int
 
 @given(turns())
 def test_each_column_alone_is_as_with_all_others(data: bytes) -> None:
-    whole = read([decode_record(1, data)])
+    whole = read([decode_record(1, data, whole_turns=True)])
     for name in Columns.of("entries").names:
-        assert read([decode_record(1, data)], name) == [{name: one[name]} for one in whole]
+        assert read([decode_record(1, data, whole_turns=True)], name) == [
+            {name: one[name]} for one in whole
+        ]
 
 
 @pytest.mark.parametrize("column", ["session", "json", "topic"])
@@ -186,7 +190,9 @@ def test_rows_that_repeat_a_long_name_are_cut_into_batches_of_few(column: str) -
     event = TurnPublished(long, by, 1, long, by, pids, 0, 0, 1500)
     data = encode_record(previous=GENESIS, node="n", time_ms=1, events=[event], payloads=[])
     batches = list(
-        Decoder(Columns.of("entries", [column]), EVERYTHING).batches([decode_record(1, data)])
+        Decoder(Columns.of("entries", [column]), EVERYTHING).batches(
+            [decode_record(1, data, whole_turns=True)]
+        )
     )
     assert sum(batch.num_rows for batch in batches) == 1500
     assert max(batch.nbytes for batch in batches) < 100 << 20
@@ -220,7 +226,7 @@ def compare(log: list[bytes], *names: str) -> None:
     """Columns of a log are those that the reader by event returns."""
     for start in range(0, len(log), 50):
         some = [*enumerate(log[start : start + 50], start + 1)]
-        rows = read((decode_record(*one) for one in some), *names)
+        rows = read((decode_record(*one, whole_turns=True) for one in some), *names)
         kept = [
             {name: value for name, value in one.items() if value is not None and name not in AFTER}
             for one in rows
