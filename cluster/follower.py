@@ -80,12 +80,12 @@ class Follower:
         Raises the EventStoreError that prevents it, FellBehind when the log is cut meanwhile.
         """
         try:
-            found = await self._reader.read(self._state, self._reset, progress)
-            self._state = found.state
-            await self._index(frozen=found.loaded is None)
-            self._checker = ChainChecker(found.tail.sequence, found.tail.link)
-            if found.tail.sequence:
-                for record in await self._log.read_some([found.tail.sequence]):
+            read = await self._reader.read(self._state, self._reset, progress)
+            self._state = read.state
+            await self._index(frozen=read.loaded is None)
+            self._checker = ChainChecker(read.tail.sequence, read.tail.link)
+            if read.tail.sequence:
+                for record in await self._log.read_some([read.tail.sequence]):
                     self._look(record)
         except CorruptLog:
             read_from = self._log.first

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
     from actors.kernel.clock import Clock
     from actors.maintenance.state_reader import FollowedState
-    from cluster.follower import Follower
     from cluster.members import Members
     from eventstore.log.jetstream_log import EventLog
-    from eventstore.nats.cluster_messages import LeaderAnswer, NodeMessages
+    from eventstore.nats.cluster_messages import NodeMessages
 
 SILENT_AFTER = 0.3
 """Seconds without a status of the leader, after which the follower asks it."""

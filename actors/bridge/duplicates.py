@@ -54,15 +54,15 @@ class DuplicateFilter:
             return False
         if len(sids) == 1 and not expected:
             return True
-        said = _digest(message)
-        debt = expected.pop((sid, said), 0)
+        digest = _digest(message)
+        debt = expected.pop((sid, digest), 0)
         if debt:
             if debt > 1:
-                expected[sid, said] = debt - 1
+                expected[sid, digest] = debt - 1
             return False
         for other in sids:
             if other != sid:
-                expected[other, said] = expected.get((other, said), 0) + 1
+                expected[other, digest] = expected.get((other, digest), 0) + 1
         while len(expected) > _MAX:
             del expected[next(iter(expected))]
         return True

@@ -1,6 +1,6 @@
-"""OrderedLink in NATS for the filters of MQTT clients: one set for each distinct filter.
+"""Subscriptions in NATS for the filters of MQTT clients: one set for each distinct filter.
 
-The router reports every subscription that begins or ends. OrderedLink to requests are reported
+The router reports every subscription that begins or ends. Subscriptions to requests are reported
 only while their client is connected: offline clients cannot answer, and NATS then replies that
 there is no responder. The sessions with the same filter are counted. If the subjects of several
 filters match a message, NATS delivers it once for each; :mod:`actors.bridge.duplicates` keeps one
@@ -124,7 +124,7 @@ class Interest:
         self._size = 0
         self.copies = DuplicateFilter()
         self._unconfirmed: set[int] = set()
-        """OrderedLink that the server may not have yet."""
+        """Subscriptions that the server may not have yet."""
         self._confirming = False
         self._ending: list[int] = []
         """Ended subscriptions to be confirmed next."""
@@ -167,9 +167,9 @@ class Interest:
         self._index = FilterTrie()
         self._forget()
         if link is not None:
-            for one in held.values():
-                if not one.leaving:
-                    link.unsubscribe(one.sid)
+            for subscription in held.values():
+                if not subscription.leaving:
+                    link.unsubscribe(subscription.sid)
 
     def clear(self) -> None:
         """Remove everything, as subscriptions will be reported again. Only without a connection."""
@@ -242,14 +242,14 @@ class Interest:
 
     def place(self, subject: bytes) -> SubjectInterest:
         """Return the subscriptions for a subject."""
-        found = self._places.get(subject)
-        if found is None:
-            found = self._look_up(subject)
+        interest = self._places.get(subject)
+        if interest is None:
+            interest = self._look_up(subject)
             if len(self._places) >= _CACHED_SUBJECTS or self._size >= _CACHED_BYTES:
                 self._forget()
-            self._places[subject] = found
+            self._places[subject] = interest
             self._size += 2 * len(subject)
-        return found
+        return interest
 
     def refused(self, subject: str) -> None:
         """Record that the server refused a subscription: no messages arrive for it."""

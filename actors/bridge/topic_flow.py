@@ -60,12 +60,12 @@ class ByTopic:
 
     def at(self, raw: bytes) -> Sequence[int]:
         """Return the indices of a topic's messages."""
-        found = self._found
-        if found is None:  # usually not needed: waiting messages are dropped
-            found = self._found = {topic: [] for topic in self.distinct}
+        indices = self._found
+        if indices is None:  # usually not needed: waiting messages are dropped
+            indices = self._found = {topic: [] for topic in self.distinct}
             for index, topic in enumerate(self._topics):
-                found[topic].append(index)
-        return found[raw]
+                indices[topic].append(index)
+        return indices[raw]
 
 
 class OutgoingMessages(NamedTuple):

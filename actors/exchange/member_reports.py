@@ -145,9 +145,9 @@ class MemberReports:
         groups = self._node.router.groups
         left = _APPLIED_AT_ONCE
         while left > 0:
-            found = next(self._rest, None)
-            if found is not None:
-                name, offer = found
+            entry = next(self._rest, None)
+            if entry is not None:
+                name, offer = entry
                 left -= 1 + groups.report(name, self._log, *offer)
             elif not self._begin_next():
                 break

@@ -101,9 +101,9 @@ class SharedParts:
 
     def run_periodically(self) -> None:
         """Repeat some reports, as they may be lost; without parts, send an empty report."""
-        some = list(islice(self._offers, self._repeated, self._repeated + _REPEATED))
-        self._repeated = self._repeated + _REPEATED if len(some) == _REPEATED else 0
-        self._report(some)
+        names = list(islice(self._offers, self._repeated, self._repeated + _REPEATED))
+        self._repeated = self._repeated + _REPEATED if len(names) == _REPEATED else 0
+        self._report(names)
 
     def end(self) -> None:
         """Report that no member is connected."""
@@ -131,21 +131,21 @@ class SharedParts:
 
     def _report_some(self) -> None:
         """Report the next parts, limited in size and in the number of examined members."""
-        some: list[tuple[str, int, int]] = []
+        offers: list[tuple[str, int, int]] = []
         room, work = self._largest // 2, _MEASURED_AT_ONCE
         while self._untold and work > 0:
             name = next(iter(self._untold))
             room -= _SIZE + 6 * len(name)  # a character takes at most six bytes in JSON
-            if some and room < 0:
+            if offers and room < 0:
                 break
             del self._untold[name]
             measure = self._offers.get(name)
             online, left = measure() if measure is not None else (0, 0)
-            some.append((name, online, left))
+            offers.append((name, online, left))
             work -= 1 + online
         own = self._names[self._own]
         through = {name: self._through(name) for name in self._names if name != own}
-        self._send(orjson.dumps((self._node.journal.last, through, some)))
+        self._send(orjson.dumps((self._node.journal.last, through, offers)))
 
 
 def only_subscriber(name: str) -> Subscriber:

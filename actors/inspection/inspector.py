@@ -162,22 +162,22 @@ class Inspector(LoopActor):
     # Queries.
 
     def _on_query(self, question: _Query) -> Answer | asyncio.Future[Answer]:
-        found: Answer | Work | Listing
+        reply: Answer | Work | Listing
         if question.endpoint == "page":
-            found = self._next_page(text(question.request, "cursor"))
+            reply = self._next_page(text(question.request, "cursor"))
         else:
             handler = self._handlers.get(question.endpoint)
             if handler is None:
                 raise Refused(f"there is no endpoint {question.endpoint[:100]!r}")
-            found = handler(question.request)
-        if isinstance(found, dict):
-            return found
-        if isinstance(found, Listing):
-            found = self._page(None, found)
+            reply = handler(question.request)
+        if isinstance(reply, dict):
+            return reply
+        if isinstance(reply, Listing):
+            reply = self._page(None, reply)
         if len(self._jobs) + len(self._parked) >= _MAX_WAITING:
             raise Refused("busy: too many queries are pending, try again")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._begin(_PendingAnswer(found, answer))
+        self._begin(_PendingAnswer(reply, answer))
         return answer
 
     def _begin(self, job: _PendingAnswer) -> None:
@@ -249,14 +249,14 @@ class Inspector(LoopActor):
         awaited.add_done_callback(go_on)
         self._node.timers.after(_TIMEOUT, give_up)
 
-    def _settle(self, job: _PendingAnswer, found: Answer | Exception) -> None:
+    def _settle(self, job: _PendingAnswer, result: Answer | Exception) -> None:
         if job.answer.done():
             return
-        if isinstance(found, Exception):
-            job.answer.set_exception(found)
+        if isinstance(result, Exception):
+            job.answer.set_exception(result)
             job.answer.exception()  # the caller may have left
         else:
-            job.answer.set_result(found)
+            job.answer.set_result(result)
 
     def _continue(self) -> None:
         if not self.stopped:
@@ -279,7 +279,7 @@ class Inspector(LoopActor):
 
     def _keep(self, cursor: str, listing: Listing) -> None:
         now = listing.used = self._node.clock.monotonic()
-        old = [key for key, one in self._cursors.items() if now - one.used > _CURSOR_LIFE]
+        old = [key for key, kept in self._cursors.items() if now - kept.used > _CURSOR_LIFE]
         for key in old:
             del self._cursors[key]
         if len(self._cursors) >= _CURSORS:

@@ -286,10 +286,10 @@ class Operations:
             raise Refused(f"record {sequence} was deleted: the log begins with {first}")
         reading = asyncio.get_running_loop().create_task(_read_link(node, sequence))
         yield reading
-        found = reading.result()
-        if isinstance(found, FoldmqError):
-            raise Refused(f"record {sequence} cannot be read: {found}")
-        return found
+        link = reading.result()
+        if isinstance(link, FoldmqError):
+            raise Refused(f"record {sequence} cannot be read: {link}")
+        return link
 
 
 async def _read_link(node: NodeContext, sequence: int) -> str | FoldmqError:
@@ -330,18 +330,18 @@ def _actor(urn: str, node: NodeContext) -> LoopActor:
 
 
 def _short(request: Mapping[str, Any], field: str, most: int) -> str:
-    found = text(request, field)
-    if len(found) > most:
+    value = text(request, field)
+    if len(value) > most:
         raise Refused(f"{field} must have at most {most} characters")
-    return found
+    return value
 
 
 def _names(request: Mapping[str, Any], field: str) -> list[str]:
-    found = request.get(field)
+    names = request.get(field)
     if (
-        not isinstance(found, list)
-        or len(found) > _MAX_NAMES
-        or not all(isinstance(one, str) for one in found)
+        not isinstance(names, list)
+        or len(names) > _MAX_NAMES
+        or not all(isinstance(name, str) for name in names)
     ):
         raise Refused(f"{field} must be a list of at most {_MAX_NAMES} names")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))

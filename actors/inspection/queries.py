@@ -9,6 +9,7 @@ import heapq
 from collections import Counter
 from fnmatch import translate
 from itertools import chain
+from operator import itemgetter
 from re import compile as compile_pattern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -201,7 +202,7 @@ class Queries:
         yield from self._count()
         yield self._sources.storage.refresh()
         totals = self._totals
-        found = {
+        answer = {
             **status(self._sources),
             "memory": memory_use(self._sources, totals),
             "census": {
@@ -213,7 +214,7 @@ class Queries:
                 "queued_bytes": totals.queued_bytes,
             },
         }
-        return found if topics is None else {**found, "topics": topics}
+        return answer if topics is None else {**answer, "topics": topics}
 
     def _count(self) -> Work:
         """Update the totals over all sessions, unless they are recent."""
@@ -390,14 +391,16 @@ class Queries:
         size = number(request, "size", 0, _LARGEST_SIZE) if "size" in request else None
         message = receiver_preview.Previewed(topic, number(request, "qos", 1, 2), size)
         matching: dict[str, list[receiver_preview.Match]] = {}
-        for found, pause in in_steps(node.router.indexed(topic)):
-            if isinstance(found, str):
-                if found not in matching:
-                    matching[found] = receiver_preview.matches_of_passive(found, topic, node)
+        for subscriber, pause in in_steps(node.router.indexed(topic)):
+            if isinstance(subscriber, str):
+                if subscriber not in matching:
+                    matching[subscriber] = receiver_preview.matches_of_passive(
+                        subscriber, topic, node
+                    )
                     yield None  # its state was decoded
-            elif not found.ended:
-                matching.setdefault(found.session, []).append(
-                    receiver_preview.match_of(found, topic)
+            elif not subscriber.ended:
+                matching.setdefault(subscriber.session, []).append(
+                    receiver_preview.match_of(subscriber, topic)
                 )
             if pause:
                 yield None
@@ -409,7 +412,7 @@ class Queries:
         kept = node.state.retained.current(topic)
         retained = None if kept is None else views.retained_row(kept, node)
         about = {"retained": retained, "topic": topic, "published_qos": message.qos}
-        return Listing(rows(), lambda one: one, **about)
+        return Listing(rows(), lambda row: row, **about)
 
     def topics(self, request: Mapping[str, Any]) -> Listing:
         """Topics of messages since the first such query, the busiest first.
@@ -421,9 +424,9 @@ class Queries:
 
         def row(counted: tuple[bytes, int]) -> dict[str, Any] | None:
             topic = counted[0].decode()
-            found = node.router.indexed(topic)
+            subscribers = node.router.indexed(topic)
             heard = node.router.observes(topic) or any(
-                isinstance(one, str) or not one.ended for one in found
+                isinstance(subscriber, str) or not subscriber.ended for subscriber in subscribers
             )
             if unheard_only and heard:
                 return None
@@ -466,7 +469,8 @@ class _Highest:
 
     def items(self) -> list[Any]:
         """Return the items, the highest first."""
-        return [item for _, _, item in sorted(self._heap, reverse=True, key=lambda one: one[:2])]
+        self._heap.sort(reverse=True, key=itemgetter(0, 1))
+        return [item for _, _, item in self._heap]
 
 
 # ------------------------------------------------------------------------------- requests
@@ -542,8 +546,8 @@ def _glob(request: Mapping[str, Any]) -> Callable[[str], bool] | None:
         raise Refused(
             f"match must have at most {_LONGEST_PATTERN} characters and {_MAX_STARS} stars"
         )
-    found = compile_pattern(translate(pattern)).match
-    return lambda name: found(name) is not None
+    match = compile_pattern(translate(pattern)).match
+    return lambda name: match(name) is not None
 
 
 def _filter(request: Mapping[str, Any]) -> str:

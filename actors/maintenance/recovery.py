@@ -94,15 +94,15 @@ async def recover(
 
     reader = StateReader(node.log, lambda state: node.directory.take_passive(state), on_loaded)
     with few_collections():
-        found = await reader.read(node.state, reset, progress)
-    jumped = await _open_journal(node, found.tail)
-    await _restore(node, found.loaded)
+        read = await reader.read(node.state, reset, progress)
+    jumped = await _open_journal(node, read.tail)
+    await _restore(node, read.loaded)
     _take_clients(node)
-    if found.loaded is None:
+    if read.loaded is None:
         projector.begin()
-    end = await _last_record(node, found.tail)
+    end = await _last_record(node, read.tail)
     last_ms = end.time_ms if end is not None else 0
-    unproven = _unproven_end(node, found.tail, last_ms)
+    unproven = _unproven_end(node, read.tail, last_ms)
     # The log of a copy may have gone on elsewhere: nothing crashed here.
     if unproven is None or unproven.reason == "no_watermark":
         node.crashed_ms = _crash_time(end, noted=unproven is None)
@@ -117,7 +117,7 @@ async def recover(
             node.directory.watch_expiry(state)
     await _record_start(node)
     await _freeze(node, _offline(node), 0)
-    return found.loaded.mark if found.loaded is not None else None
+    return read.loaded.mark if read.loaded is not None else None
 
 
 async def adopt(node: NodeContext, projector: Projector, found: FollowedState) -> None:

@@ -101,10 +101,10 @@ class ClientServer(NatsProcess):
     @property
     def facts(self) -> dict[str, str]:
         """The values that another process of foldmq needs to connect: see :func:`access_of`."""
-        found = {"url": self.url, "user": self.user, "password": self.password}
+        access = {"url": self.url, "user": self.user, "password": self.password}
         if self._tls is not None:
-            found["certificate"] = str(self._tls.bridge_certificate or "")
-        return found
+            access["certificate"] = str(self._tls.bridge_certificate or "")
+        return access
 
     async def start(self) -> None:
         """Start as a :class:`NatsProcess`, in a directory that is created and locked for it.

@@ -64,26 +64,26 @@ class _Reader:
     def document(self) -> dict[str, Value]:
         self._skip(_SPACE)
         if self._next() == "{":
-            found = self._map()
+            content = self._map()
             self._skip(_SEPARATORS)
             if self._next():
                 raise self._error("nothing may follow the last closing brace")
-            return found
+            return content
         return self._entries("")
 
     def _entries(self, end: str) -> dict[str, Value]:
-        found: dict[str, Value] = {}
+        entries: dict[str, Value] = {}
         while True:
             self._skip(_SEPARATORS)
             if self._next() == end:
-                return found
+                return entries
             if not self._next():
                 raise self._error("a brace { is not closed")
             name, line = self._key()
-            if name in found:
+            if name in entries:
                 raise NatsConfError(line, "a name occurs twice in a map")
             self._skip(_ASSIGNS)
-            found[name] = self._value()
+            entries[name] = self._value()
 
     def _key(self) -> tuple[str, int]:
         line = self._line()
@@ -121,34 +121,34 @@ class _Reader:
 
     def _map(self) -> dict[str, Value]:
         self._enter()
-        found = self._entries("}")
+        entries = self._entries("}")
         self._leave()
-        return found
+        return entries
 
     def _list(self) -> list[Value]:
         self._enter()
-        found: list[Value] = []
+        values: list[Value] = []
         while True:
             self._skip(_SEPARATORS)
             if self._next() == "]":
                 self._leave()
-                return found
+                return values
             if not self._next():
                 raise self._error("a bracket [ is not closed")
-            found.append(self._value())
+            values.append(self._value())
 
     def _text_in_quotes(self) -> str:
         match = (_RAW if self._next() == "'" else _QUOTED).match(self._text, self._at)
         if match is None:
             raise self._error("a quotation mark is not closed on its line")
         try:
-            found = match[1] if self._next() == "'" else _ESCAPE.sub(_unescaped, match[1])
+            text = match[1] if self._next() == "'" else _ESCAPE.sub(_unescaped, match[1])
         except KeyError:
             raise self._error(
                 r'in quotes, \ must be followed by t, n, r, ", \ or x and two hexadecimal digits'
             ) from None
         self._at = match.end()
-        return found
+        return text
 
     def _enter(self) -> None:
         self._depth += 1

@@ -63,8 +63,8 @@ class NatsPermissions:
         """Return them for the configuration of a NATS server, with further denied subjects."""
         made: dict[str, object] = {}
         for name, subjects in (("publish", self.publish), ("subscribe", self.subscribe)):
-            if found := subjects.entry(denied):
-                made[name] = found
+            if rules := subjects.entry(denied):
+                made[name] = rules
         if self.responses:
             made["allow_responses"] = self.responses
         return made

@@ -116,8 +116,8 @@ class _Block:
         known = self._known(top, _TOP)
         given = known.get("default_permissions")
         default = EVERYTHING if given is None else self._permissions(given)
-        for one in self._list(known["users"], "users") if "users" in known else ():
-            yield self._user(self._map(one, "a user"), one.line, default), one.line
+        for value in self._list(known["users"], "users") if "users" in known else ():
+            yield self._user(self._map(value, "a user"), value.line, default), value.line
 
     def _user(self, given: dict[str, Value], line: int, default: NatsPermissions) -> NatsUser:
         known = self._known(given, _USER)
@@ -157,8 +157,8 @@ class _Block:
         if not isinstance(given.what, dict):
             return SubjectRules(allow=self._names(given, queues=queues))
         known = self._known(given.what, _SUBJECTS)
-        found = {name: self._names(value, queues=queues) for name, value in known.items()}
-        return SubjectRules(found.get("allow", ()), found.get("deny", ()))
+        rules = {name: self._names(value, queues=queues) for name, value in known.items()}
+        return SubjectRules(rules.get("allow", ()), rules.get("deny", ()))
 
     def _names(self, given: Value, *, queues: bool) -> tuple[str, ...]:
         """Return subjects: one, or a list of them."""
@@ -169,10 +169,10 @@ class _Block:
                 "to a NATS server an empty list of subjects means all of them: leave it out, or "
                 'deny ">"',
             )
-        names = tuple(self._text(one, "a subject") for one in listed)
-        for name, one in zip(names, listed, strict=True):
+        names = tuple(self._text(value, "a subject") for value in listed)
+        for name, value in zip(names, listed, strict=True):
             if not _is_permission(name, queues=queues):
-                self._refuse(one.line, f'"{escaped(name)}" is not a subject')
+                self._refuse(value.line, f'"{escaped(name)}" is not a subject')
         return names
 
     def _responses(self, given: Value) -> bool | dict[str, object]:
@@ -181,7 +181,7 @@ class _Block:
         known = self._known(
             self._map(given, "allow_responses, unless it is true or false,"), _RESPONSES
         )
-        found: dict[str, object] = {}
+        responses: dict[str, object] = {}
         for name, value in known.items():
             good = (
                 isinstance(value.what, int) and not isinstance(value.what, bool)
@@ -191,21 +191,21 @@ class _Block:
             if not good:
                 kind = "a whole number" if name == "max" else 'a time such as "1m"'
                 self._refuse(value.line, f"{name} of allow_responses must be {kind}")
-            found[name] = value.what
-        return found or True
+            responses[name] = value.what
+        return responses or True
 
     def _known(self, given: Mapping[str, Value], names: Mapping[str, str]) -> dict[str, Value]:
         """Return a map by the meaning of its names; reject unknown names."""
-        found: dict[str, Value] = {}
+        known: dict[str, Value] = {}
         for name, value in given.items():
             meaning = names.get(name.lower())
             if meaning is None:
                 expected = ", ".join(dict.fromkeys(names.values()))
                 self._refuse(value.line, f"{escaped(name)} is not known, expected {expected}")
-            if meaning in found:
+            if meaning in known:
                 self._refuse(value.line, f"{meaning} occurs twice in a map")
-            found[meaning] = value
-        return found
+            known[meaning] = value
+        return known
 
     def _map(self, given: Value, what: str) -> dict[str, Value]:
         if not isinstance(given.what, dict):
