@@ -12,17 +12,20 @@ import asyncio
 import secrets
 from collections import deque
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import structlog
 
 from actors.inspection.requests import Refused, text
 from actors.kernel.actor import LoopActor
+from projections.state.session_table import OutstandingTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from actors.session.node_context import NodeContext
+    from projections.state.session_table import SessionTable
 
 _log = structlog.get_logger("foldmq")
 
@@ -285,6 +288,21 @@ class Inspector(LoopActor):
         if len(self._cursors) >= _CURSORS:
             del self._cursors[next(iter(self._cursors))]
         self._cursors[cursor] = listing
+
+
+def count_outstanding(
+    sessions: SessionTable, every: int = _LOOKED_AT_ONCE
+) -> Generator[None, None, OutstandingTotals]:
+    """Return the totals over all sessions; yields after ``every`` sessions."""
+    totals = OutstandingTotals()
+    for name, pause in in_steps(chain.from_iterable(sessions.live_parts()), every):
+        state = sessions.live.get(name)
+        if state is not None:
+            totals.add(state)
+        if pause:
+            yield None
+    totals.plus(sessions.frozen_totals)
+    return totals
 
 
 def in_steps(items: Iterable[Any], every: int = _LOOKED_AT_ONCE) -> Iterator[tuple[Any, bool]]:

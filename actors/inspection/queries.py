@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.inspection import receiver_preview, views
 from actors.inspection.broker_status import memory_use, status
-from actors.inspection.inspector import Listing, in_steps
+from actors.inspection.inspector import Listing, count_outstanding, in_steps
 from actors.inspection.problems import ProblemSearch
 from actors.inspection.requests import (
     NameSimilarity,
@@ -218,20 +218,10 @@ class Queries:
 
     def _count(self) -> Work:
         """Update the totals over all sessions, unless they are recent."""
-        node = self._node
-        now = node.clock.monotonic()
-        if now - self._counted < _TOTALS_LIFETIME:
-            return {}
-        table, totals = node.state.sessions, OutstandingTotals()
-        for name, pause in in_steps(chain.from_iterable(table.live_parts())):
-            state = table.live.get(name)
-            if state is not None:
-                totals.add(state)
-            if pause:
-                yield None
-        totals.plus(table.frozen_totals)
-        self._totals, self._counted = totals, now
-        self._counted_ms = node.clock.time_ms()
+        node, now = self._node, self._node.clock.monotonic()
+        if now - self._counted >= _TOTALS_LIFETIME:
+            self._totals = yield from count_outstanding(node.state.sessions)
+            self._counted, self._counted_ms = now, node.clock.time_ms()
         return {}
 
     # Actors.

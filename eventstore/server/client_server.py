@@ -68,11 +68,8 @@ class ClientServer(NatsProcess):
         sync: Sync = "always",
         probe: Callable[[], object] = lambda: None,
         log: Callable[[str], None] = lambda _line: None,
-        on_restart: Callable[[int], None] = lambda _returncode: None,
     ) -> None:
-        super().__init__(
-            DataDir(datadir.path / DIRECTORY), sync=sync, log=log, on_restart=on_restart
-        )
+        super().__init__(DataDir(datadir.path / DIRECTORY), sync=sync, log=log)
         self.max_payload = max_payload
         self._node = datadir.node()
         self._host = host

@@ -238,9 +238,7 @@ _LOG_LINE = re.compile(r"^\[\d+\] \S+ \S+ \[(?P<level>[A-Z]{3})\] (?P<text>.*)$"
 class NatsProcess(abc.ABC):
     """A nats-server process on ``datadir``, whose lock the caller holds.
 
-    ``sync`` is the sync policy of JetStream. ``log`` is called with one line for each event,
-    ``on_restart`` with the return code (negative: the signal) of a server that ended by itself,
-    before it is restarted.
+    ``sync`` is the sync policy of JetStream. ``log`` is called with one line for each event.
 
     After :meth:`start`, ``url``, ``user`` and ``password`` are those of foldmq's own connections;
     they do not change when the server is restarted, so that clients reconnect. ``last_error`` is
@@ -256,7 +254,6 @@ class NatsProcess(abc.ABC):
         *,
         sync: Sync = "always",
         log: Callable[[str], None] = lambda _line: None,
-        on_restart: Callable[[int], None] = lambda _returncode: None,
     ) -> None:
         self.sync = sync
         self.url = ""
@@ -265,7 +262,6 @@ class NatsProcess(abc.ABC):
         self.last_error: EventStoreError | None = None
         self._datadir = datadir
         self._log = log
-        self._on_restart = on_restart
         self._binary = Path()
         self._host = "127.0.0.1"
         self._port = 0
@@ -426,7 +422,6 @@ class NatsProcess(abc.ABC):
                 if self._stopping.is_set():
                     return
                 self._log(f"{self.title} ended ({_describe(returncode)}), restarting it")
-                self._on_restart(returncode)
                 if loop.time() - begun > _STABLE_SECONDS:
                     delay = 0.0
             await self._pause(delay)
@@ -599,9 +594,8 @@ class EmbeddedServer(NatsProcess):
         max_payload: int = DEFAULT_MAX_PAYLOAD,
         sync: Sync = "always",
         log: Callable[[str], None] = lambda _line: None,
-        on_restart: Callable[[int], None] = lambda _returncode: None,
     ) -> None:
-        super().__init__(datadir, sync=sync, log=log, on_restart=on_restart)
+        super().__init__(datadir, sync=sync, log=log)
         self.max_payload = max_payload
 
     def stored_streams(self) -> set[str]:
