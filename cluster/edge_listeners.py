@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from actors.connection.pseudonyms import name_in_log
 from actors.connection.socket_actor import SocketCloser
 from actors.limits.client_limits import ClientLimits
-from actors.transports.acceptor import Acceptor, build_stack, start_acceptors
+from actors.transports.acceptor import Acceptor, start_acceptors
 from actors.transports.handshakes import HandshakeError
+from actors.transports.stack import build_stack
 from cluster.connect_peek import Peeked, client_id_in
 from cluster.edge_client import MAX_PARKED, ClientStage, EdgeClient, Upstream
 from cluster.leader_link import LeaderLink

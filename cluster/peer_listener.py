@@ -11,7 +11,8 @@ import structlog
 from actors.connection.connection import Connection
 from actors.connection.listener import Listener, ListenerOptions
 from actors.limits.limit_options import Quota
-from actors.transports.acceptor import Acceptor, StackOptions, build_stack
+from actors.transports.acceptor import Acceptor
+from actors.transports.stack import StackOptions, build_stack
 from actors.transports.stage import Stage
 from cluster.client_header import (
     MAGIC,

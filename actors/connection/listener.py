@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from actors.connection.connection import Connection
 from actors.limits.limit_options import NO_QUOTA, Quota
-from actors.transports.acceptor import StackOptions, build_stack
+from actors.transports.stack import StackOptions, build_stack
 from protocol.mqtt.decoder_v5 import PacketDecoderV5
 
 if TYPE_CHECKING:

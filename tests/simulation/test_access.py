@@ -15,7 +15,7 @@ from actors.access.credentials import AuthResult, Verdict
 from actors.connection.listener import Listener, ListenerOptions
 from actors.limits.client_limits import ClientLimits
 from actors.limits.limit_options import LimitOptions, Quota
-from actors.transports.acceptor import StackOptions
+from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
 from eventstore.format.events import SessionClosed
 from simulation.logins import AcceptingAuthenticator, Slow, Threads

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness.waiting import happens
 
-from actors.transports.acceptor import StackOptions, build_stack
 from actors.transports.handshakes import Handshakes
+from actors.transports.stack import StackOptions, build_stack
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
