@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
-from actors.bridge.duplicates import OwnMessages
+from actors.bridge.interest import OwnMessages
 from actors.bridge.replies import LONGEST
 from actors.limits.bridge_options import REPLIES, REQUESTS
 from actors.routing.subscriber import is_shared

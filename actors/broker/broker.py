@@ -25,7 +25,7 @@ from actors.fast_path.fan_out import fail_turn
 from actors.fast_path.fast_path import FastPath
 from actors.inspection.broker_inspection import BrokerInspection
 from actors.inspection.inspector import Inspector
-from actors.inspection.retained_clearing import clear_denied
+from actors.inspection.operations import clear_denied
 from actors.inspection.sys_topics import SysTopicTree
 from actors.kernel.actor import LoopActor
 from actors.kernel.kernel import Kernel

@@ -11,9 +11,8 @@ import structlog
 
 from actors.exchange.effect_recorder import EffectRecorder, RetainedVersion, RetainedVersions
 from actors.exchange.log_follower import LogFollower
-from actors.exchange.member_reports import MemberReports
+from actors.exchange.member_reports import MemberReports, SharedParts
 from actors.exchange.qos0_exchange import Qos0Exchange, Qos0Messages
-from actors.exchange.shared_parts import SharedParts
 from actors.exchange.taken_messages import TakenClearing, TakenMessages
 from actors.kernel.actor import LoopActor
 from actors.session.publisher import Publisher

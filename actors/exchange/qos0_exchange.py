@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import orjson
 import structlog
 
-from actors.exchange.shared_parts import only_subscriber
+from actors.exchange.member_reports import only_subscriber
 from actors.session.session_messages import Batch, Outgoing
 from eventstore.format.stored_properties import block_columns
 from protocol.mqtt.packets import Publishes

@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.inspection import receiver_preview, views
 from actors.inspection.broker_status import memory_use, status
-from actors.inspection.inspector import Listing, count_outstanding, in_steps
-from actors.inspection.problems import ProblemSearch
-from actors.inspection.requests import (
+from actors.inspection.inspector import (
+    Listing,
     NameSimilarity,
     NotReady,
     Refused,
+    count_outstanding,
     flag,
+    in_steps,
     number,
     optional,
     shown,
     text,
 )
+from actors.inspection.problems import ProblemSearch
 from actors.inspection.status_metrics import log_sessions
 from actors.session.session import Session
 from eventstore.format.events import LOG_SESSION

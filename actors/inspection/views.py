@@ -11,9 +11,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from actors.connection.connection import Connection
-from actors.inspection.inspector import Inspector
-from actors.inspection.requests import TooLarge
-from actors.inspection.retained_clearing import publisher_permitted
+from actors.inspection.inspector import Inspector, TooLarge
+from actors.inspection.operations import publisher_permitted
 from actors.node.read_pause import ReadPause
 from actors.routing.subscriber import is_shared
 from actors.session.session import Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.inspection.requests import NameSimilarity
+from actors.inspection.inspector import NameSimilarity
 
 
 @pytest.mark.parametrize(

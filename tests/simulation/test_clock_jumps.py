@@ -11,7 +11,7 @@ from harness import packets as p
 from harness.packets import Publish
 from harness.plainaudit import audit_plainly, checked_records
 
-from actors.inspection.requests import Refused
+from actors.inspection.inspector import Refused
 from actors.node.reload_outcome import ReloadOutcome
 from eventstore.format.events import Expired, RetainedExpired, SessionExpired, WillFired
 from eventstore.format.node_events import ClockJumped

@@ -15,7 +15,7 @@ from harness.packets import Publish, Suback
 
 from actors.exchange.effect_recorder import EffectRecorder
 from actors.exchange.exchange import FollowedPositions, LogExchange
-from actors.inspection.requests import NotReady
+from actors.inspection.inspector import NotReady
 from actors.sharing.shared_session import SharedSession
 from actors.sharing.shared_subscriptions import SharedSubscriptions
 from cluster.follower import Follower

@@ -23,7 +23,7 @@ from eventstore.nats.connection import ConnectionOptions, connect
 from eventstore.nats.log_stream import ensure_stream
 from eventstore.server.client_server import DIRECTORY, ClientServer
 from eventstore.server.process import EmbeddedServer
-from eventstore.server.user import NatsUser
+from eventstore.server.users_file import NatsUser
 
 pytestmark = pytest.mark.system
 
