@@ -20,8 +20,7 @@ from actors.bridge.from_nats import FromNats
 from actors.bridge.outbox import Outbox
 from actors.bridge.replies import Answered, Replies, ReplySubjects
 from actors.bridge.subscriber_probes import SubscriberProbes
-from actors.bridge.to_nats import GatedMessages, ToNats
-from actors.bridge.topic_flow import OutgoingMessages
+from actors.bridge.to_nats import GatedMessages, OutgoingMessages, ToNats
 from actors.kernel.actor import LoopActor
 from actors.node.read_pause import ReadPause
 from eventstore.format.events import NATS_SESSION

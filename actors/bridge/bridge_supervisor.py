@@ -25,7 +25,7 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.bridge.topic_flow import OutgoingMessages
+    from actors.bridge.to_nats import OutgoingMessages
     from actors.limits.bridge_options import BridgeOptions
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import Publication

@@ -3,7 +3,7 @@
 The router reports every subscription that begins or ends. Subscriptions to requests are reported
 only while their client is connected: offline clients cannot answer, and NATS then replies that
 there is no responder. The sessions with the same filter are counted. If the subjects of several
-filters match a message, NATS delivers it once for each; :mod:`actors.bridge.interest` keeps one
+filters match a message, NATS delivers it once for each; :class:`DuplicateFilter` keeps one
 of the copies. A subscription that ends counts until the server has confirmed its end, since until
 then messages may arrive for it. One that the server refuses does not count until the next
 connection, which tries again.

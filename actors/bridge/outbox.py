@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.bridge.topic_flow import OutgoingMessages
+from actors.bridge.to_nats import OutgoingMessages
 from eventstore.errors import LogUnavailable
 from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import (

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from actors.bridge.bridge import OrderedLink
     from actors.bridge.bridge_properties import PropertyWriter
     from actors.bridge.bridge_stats import BridgeStats
-    from actors.bridge.topic_flow import OutgoingMessages, TopicFlow
+    from actors.bridge.to_nats import OutgoingMessages, TopicFlow
     from eventstore.format.positions import Position
 
 _OPEN = 1.0

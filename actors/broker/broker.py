@@ -31,9 +31,15 @@ from actors.kernel.actor import LoopActor
 from actors.kernel.kernel import Kernel
 from actors.kernel.references import ActorFailed
 from actors.kernel.turn_work import TurnWork
-from actors.maintenance.background_verify import verify_in_background
 from actors.maintenance.projector import Projector
-from actors.maintenance.recovery import adopt, applied_limits, end_connections, recover, software
+from actors.maintenance.recovery import (
+    adopt,
+    applied_limits,
+    end_connections,
+    recover,
+    software,
+    verify_in_background,
+)
 from actors.maintenance.retention import Retention
 from actors.node.read_pause import ReadPause
 from actors.routing.router import Router

@@ -18,7 +18,7 @@ from actors.exchange.exchange import FollowedPositions, LogExchange
 from actors.inspection.inspector import NotReady
 from actors.sharing.shared_session import SharedSession
 from actors.sharing.shared_subscriptions import SharedSubscriptions
-from cluster.follower import Follower
+from cluster.standby import Follower
 from eventstore.format.events import LOG_SESSION, Assigned, MessageDropped
 from eventstore.partitions import partition_of
 from protocol.errors import FoldmqError
