@@ -94,11 +94,11 @@ _KINDS: Final[dict[str, type | tuple[type, ...]]] = {
 
 def encode_client(client: ForwardedClient, nonce: bytes, key: bytes) -> bytes:
     """Return the header for a client; raises BadClientHeader if it would be too long."""
-    said = dataclasses.asdict(client)
-    del said["peer"]
+    facts = dataclasses.asdict(client)
+    del facts["peer"]
     try:
         unsigned = encode_header(
-            client.peer, [(_CLIENT, orjson.dumps(said)), (_HMAC, bytes(_DIGEST))]
+            client.peer, [(_CLIENT, orjson.dumps(facts)), (_HMAC, bytes(_DIGEST))]
         )[:-_DIGEST]
     except BadHeader as error:
         raise BadClientHeader(str(error)) from None
@@ -120,11 +120,11 @@ def decode_client(data: bytes, nonce: bytes, key: bytes) -> tuple[ForwardedClien
         raise BadClientHeader(str(error)) from None
     if [kind for kind, _ in values] != [_CLIENT, _HMAC]:
         raise BadClientHeader("it is not the header of a node")
-    (_, said), (_, found) = values
-    if not hmac.compare_digest(found, _digest(whole[:-_DIGEST], nonce, key)):
+    (_, facts), (_, digest) = values
+    if not hmac.compare_digest(digest, _digest(whole[:-_DIGEST], nonce, key)):
         raise BadClientHeader("it does not have the key of this cluster")
     try:
-        raw = orjson.loads(said)
+        raw = orjson.loads(facts)
         known = {name: value for name, value in raw.items() if name in _KINDS}
         if not all(isinstance(value, _KINDS[name]) for name, value in known.items()):
             raise BadClientHeader("its description of the client is not valid")

@@ -38,11 +38,11 @@ def client_id_in(data: bytes) -> str | Peeked:
         if not isinstance(start, int):
             return start
         at = start + _length(data, at)
-    found = _field(data, at)
-    if not isinstance(found, bytes):
-        return found
+    identifier = _field(data, at)
+    if not isinstance(identifier, bytes):
+        return identifier
     try:
-        return found.decode()
+        return identifier.decode()
     except UnicodeDecodeError:
         return Peeked.NONE
 

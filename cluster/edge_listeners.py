@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from actors.connection.pseudonyms import name_in_log
 from actors.connection.socket_closer import SocketCloser
 from actors.limits.client_limits import ClientLimits
-from actors.transports.acceptor import Acceptor, build_stack, start_acceptors
+from actors.transports.acceptor import Acceptor, start_acceptors
 from actors.transports.handshakes import HandshakeError
+from actors.transports.stack import build_stack
 from cluster.connect_peek import Peeked, client_id_in
 from cluster.edge_client import MAX_PARKED, ClientStage, EdgeClient, Upstream
 from cluster.leader_link import LeaderLink
@@ -100,7 +101,9 @@ class Edges:
             )
             for bound in sockets
         )
-        self._acceptors += [(options.name, one) for one in start_acceptors(acceptors, clients)]
+        self._acceptors += [
+            (options.name, acceptor) for acceptor in start_acceptors(acceptors, clients)
+        ]
         if self._sweeping is None:
             self._sweeping = self._loop.call_later(_SWEEP, self._sweep)
 
@@ -109,12 +112,12 @@ class Edges:
 
         Clients stay. ``only`` is the name of the only listener that stops; None: all stop.
         """
-        found: dict[str, list[socket.socket]] = {}
+        released: dict[str, list[socket.socket]] = {}
         for name, acceptor in self._acceptors:
             if only in (None, name):
-                found.setdefault(name, []).append(acceptor.release())
-        self._acceptors = [one for one in self._acceptors if one[0] not in found]
-        return found
+                released.setdefault(name, []).append(acceptor.release())
+        self._acceptors = [entry for entry in self._acceptors if entry[0] not in released]
+        return released
 
     def close(self) -> None:
         """Stop accepting, and close all clients."""
@@ -182,8 +185,8 @@ class Edges:
 
     def hold(self, client: EdgeClient) -> None:
         """Record how many bytes a client that is not accepted yet holds."""
-        found = self._limits.unauthenticated.holds(client, client.host, client.held_bytes)
-        self._make_room(found)
+        displaced = self._limits.unauthenticated.holds(client, client.host, client.held_bytes)
+        self._make_room(displaced)
 
     def _make_room(self, gone: Iterable[EdgeClient]) -> None:
         for client in gone:
@@ -231,14 +234,14 @@ class Edges:
         logs = len(self.links)
         if logs == 1:
             return True
-        found = client_id_in(data)
-        if found is Peeked.INCOMPLETE:
+        identifier = client_id_in(data)
+        if identifier is Peeked.INCOMPLETE:
             if len(data) >= MAX_PARKED:
                 self._limits.refused.add("connect_too_long", self._now(), address=client.address)
                 client.drop()
             return False
-        if isinstance(found, str) and found:
-            client.log = partition_of(name_in_log(found, self._pseudonym_key), logs)
+        if isinstance(identifier, str) and identifier:
+            client.log = partition_of(name_in_log(identifier, self._pseudonym_key), logs)
         else:  # the broker assigns an identifier of its own, or answers the error
             client.log = next(self._turn) % logs
         return True
@@ -295,10 +298,10 @@ class Edges:
             if now >= late:
                 client.drop()
         waiting = [
-            one
-            for one in self._clients
-            if one.stage not in (ClientStage.OPEN, ClientStage.ENDED)
-            and self.waited(one) >= one.connect_timeout
+            each
+            for each in self._clients
+            if each.stage not in (ClientStage.OPEN, ClientStage.ENDED)
+            and self.waited(each) >= each.connect_timeout
         ]
         for client in waiting:
             reason = "connect_timeout" if client.stage is ClientStage.SILENT else "no_leader"
@@ -330,13 +333,13 @@ class Edges:
 
 def _watch_peer(transport: asyncio.BaseTransport) -> None:
     """Notice within seconds when the leader's machine is gone."""
-    found = transport.get_extra_info("socket")
-    if found is None:
+    peer_socket = transport.get_extra_info("socket")
+    if peer_socket is None:
         return
     with contextlib.suppress(OSError):
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        peer_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEPALIVE:
             if hasattr(socket, name):
-                found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                peer_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+            peer_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)

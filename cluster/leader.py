@@ -136,7 +136,7 @@ class Leader:
         """The number of records that each other node has not folded yet."""
         stored = self._broker.stored[0]
         others = self._members.others(self._clock.monotonic())
-        return {one.node: max(0, stored - one.sequence) for one in others}
+        return {other.node: max(0, stored - other.sequence) for other in others}
 
     @property
     def steady(self) -> bool:

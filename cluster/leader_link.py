@@ -172,7 +172,7 @@ class LeaderLink:
             # Either the task was cancelled before it began, or there is another attempt already,
             # because a leader was heard between the end of the task and this call.
             client = opening[0]
-            if not any(one is client for one, _ in self._opening.values()):
+            if not any(waiting is client for waiting, _ in self._opening.values()):
                 self._wait(client)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a client was not passed on", exc_info=error)

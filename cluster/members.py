@@ -73,24 +73,28 @@ class Members:
 
     def leader(self, now: float) -> NodeStatus | None:
         """Return the known leader with the highest epoch."""
-        leading = [one for one in self.others(now) if one.role is Role.LEADING]
-        return max(leading, key=lambda one: one.epoch, default=None)
+        leading = [status for status in self.others(now) if status.role is Role.LEADING]
+        return max(leading, key=lambda status: status.epoch, default=None)
 
     def successor(self, wanted: str, now: float) -> NodeStatus | str:
         """Return the node to hand over to, or why there is none.
 
         ``wanted`` is its name; empty: the one that has folded most of the log.
         """
-        there = {one.node: one for one in self.others(now) if self._why_not(one.node, now) is None}
+        there = {
+            status.node: status
+            for status in self.others(now)
+            if self._why_not(status.node, now) is None
+        }
         if wanted:
-            found = there.get(wanted) or self._does_not_follow(wanted, now)
-            if isinstance(found, str) or self._trusts(found):
-                return found
+            chosen = there.get(wanted) or self._does_not_follow(wanted, now)
+            if isinstance(chosen, str) or self._trusts(chosen):
+                return chosen
             return f"node {wanted} has another cluster_tls_ca: no node could pass clients on to it"
-        there = {name: one for name, one in there.items() if self._trusts(one)}
+        there = {name: status for name, status in there.items() if self._trusts(status)}
         if not there:
             return "no other node follows this leader"
-        return max(there.values(), key=lambda one: (one.sequence, self._order(one.node)))
+        return max(there.values(), key=lambda status: (status.sequence, self._order(status.node)))
 
     def _does_not_follow(self, node: str, now: float) -> str:
         reason = self._why_not(node, now)
@@ -114,9 +118,9 @@ class Members:
         other one does not follow, or while a node starts.
         """
         others = self.others(now)
-        if any(one.role is Role.STARTING for one in others):
+        if any(status.role is Role.STARTING for status in others):
             return ""
-        nodes = sorted([self._node, *(one.node for one in others)])
+        nodes = sorted([self._node, *(status.node for status in others)])
         wanted = nodes[number % len(nodes)]
         if wanted == self._node or isinstance(self.successor(wanted, now), str):
             return ""
@@ -126,11 +130,11 @@ class Members:
         """Return the seconds to wait: nodes that have folded more of the log precede this one."""
         mine = (-sequence, self._order(self._node))
         first = [
-            one
-            for one in self.others(now)
-            if one.role is Role.FOLLOWING
-            and now - self._last[one.node][0] <= CERTAIN_FOR
-            and (-one.sequence, self._order(one.node)) < mine
+            status
+            for status in self.others(now)
+            if status.role is Role.FOLLOWING
+            and now - self._last[status.node][0] <= CERTAIN_FOR
+            and (-status.sequence, self._order(status.node)) < mine
         ]
         return len(first) * _RANK_SECONDS
 

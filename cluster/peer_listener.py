@@ -11,7 +11,8 @@ import structlog
 from actors.connection.connection import Connection
 from actors.connection.listener import Listener, ListenerOptions
 from actors.limits.limit_options import Quota
-from actors.transports.acceptor import Acceptor, StackOptions, build_stack
+from actors.transports.acceptor import Acceptor
+from actors.transports.stack import StackOptions, build_stack
 from actors.transports.stage import Stage
 from cluster.client_header import (
     MAGIC,
@@ -130,9 +131,9 @@ class PeerListener:
             publish_rate=client.publish_rate,
             publish_bytes=client.publish_bytes,
         )
-        found = self._listeners.get(key)
-        if found is not None:
-            return found
+        known = self._listeners.get(key)
+        if known is not None:
+            return known
         own = self.admission.listeners.get(client.listener)
         largest = self.node.options.max_packet_size
         if client.max_packet_size > 0:
@@ -189,13 +190,13 @@ class PeerStage(Stage):
         self._head += data
         listener = self._listener
         try:
-            found = decode_client(self._head, self._nonce, listener.key)
+            decoded = decode_client(self._head, self._nonce, listener.key)
         except BadClientHeader as error:
             self.refuse(str(error))
             return
-        if found is None:
+        if decoded is None:
             return
-        client, size = found
+        client, size = decoded
         rest, self._head = self._head[size:], b""
         self._settle()
         answer = listener.answer(client)

@@ -20,8 +20,7 @@ from actors.bridge.from_nats import FromNats
 from actors.bridge.outbox import Outbox
 from actors.bridge.replies import Answered, Replies, ReplySubjects
 from actors.bridge.subscriber_probes import SubscriberProbes
-from actors.bridge.to_nats import GatedMessages, ToNats
-from actors.bridge.topic_flow import OutgoingMessages
+from actors.bridge.to_nats import GatedMessages, OutgoingMessages, ToNats
 from actors.kernel.actor import LoopActor
 from actors.node.read_pause import ReadPause
 from eventstore.format.events import NATS_SESSION
@@ -402,15 +401,15 @@ class Bridge(LoopActor):
 
     def _unsealed(self, answers: list[NatsMessage]) -> list[tuple[NatsMessage, Answered]]:
         """Return answers to requests of MQTT clients, with the content of their reply subjects."""
-        found: list[tuple[NatsMessage, Answered]] = []
+        unsealed: list[tuple[NatsMessage, Answered]] = []
         begin = len(self._link.inbox)
         for answer in answers:
             sealed = answer.subject[begin:].partition(b".")[2]
             if sealed and not has_status(answer.headers):
                 answered = self._reply_subjects.unseal(sealed)
                 if answered is not None:
-                    found.append((answer, answered))
-        return found
+                    unsealed.append((answer, answered))
+        return unsealed
 
     def pause(self, reason: int) -> None:
         """Stop reading from NATS until every reason for the pause is removed."""

@@ -153,12 +153,12 @@ class PropertyWriter:
         return False
 
     def _look_up(self, prefix: str, block: bytes) -> _Known:
-        found = self._read(prefix, block)
+        known = self._read(prefix, block)
         if len(block) <= _KNOWN_SIZE:
             if len(self._known) >= _KNOWN:
                 self._known.clear()
-            self._known[prefix, block] = found
-        return found
+            self._known[prefix, block] = known
+        return known
 
     def _read(self, prefix: str, block: bytes) -> _Known:
         properties = decode_message_properties(block)
@@ -202,9 +202,9 @@ class PropertyReader:
         broker, as ``respond()`` of nats-py does: their Response Topic does not apply to this
         message.
         """
-        found = read_properties(headers, payload) if headers is not None else NO_PROPERTIES
-        self._losses.add(FROM_NATS, found.dropped)
-        properties = found.properties
+        decoded = read_properties(headers, payload) if headers is not None else NO_PROPERTIES
+        self._losses.add(FROM_NATS, decoded.dropped)
+        properties = decoded.properties
         if copied or properties.response_topic == topic:
             properties = properties._replace(response_topic=None)
         if correlation is not None and properties.correlation is None:

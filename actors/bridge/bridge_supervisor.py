@@ -25,7 +25,7 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.bridge.topic_flow import OutgoingMessages
+    from actors.bridge.to_nats import OutgoingMessages
     from actors.limits.bridge_options import BridgeOptions
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import Publication
@@ -233,7 +233,7 @@ class BridgeSupervisor:
 
     async def _dial(self, access: ConnectionOptions) -> None:
         """Connect, however long it takes; log each reason for a failure once."""
-        told: set[str] = set()
+        logged: set[str] = set()
         while not self._ended:
             try:
                 await self._open(access)
@@ -246,11 +246,11 @@ class BridgeSupervisor:
             except Exception as error:  # noqa: BLE001 - it may be another the next time
                 line = f"cannot connect to NATS: {type(error).__name__}: {escaped(str(error))}"
             else:
-                if told:
+                if logged:
                     _log.info("bridge: connected to NATS")
                 return
-            if line not in told:
-                told.add(line)
+            if line not in logged:
+                logged.add(line)
                 _log.warning(f"bridge: {line}; trying again")
             await asyncio.sleep(_DIAL_AGAIN)
 

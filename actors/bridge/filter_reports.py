@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from itertools import filterfalse
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -150,7 +151,7 @@ class FilterReports:
         Brokers that are not running are ignored.
         """
         since = self._node.clock.monotonic() - _SILENT
-        return all(one.knows >= changes or one.heard < since for one in self._others.values())
+        return all(other.knows >= changes or other.heard < since for other in self._others.values())
 
     def _report_soon(self) -> None:
         if not self._due:
@@ -171,31 +172,31 @@ class FilterReports:
     def _send_changes(self) -> None:
         unsent, self._unsent = self._unsent, {}
         left = len(unsent)
-        for some in _parts(unsent):
-            left -= len(some)
+        for part in _parts(unsent):
+            left -= len(part)
             before, self._sent = self._sent, self.changes - left
-            begun = [one for one in some if unsent[one]]
-            self._send(_CHANGES, before, begun, [one for one in some if not unsent[one]])
+            begun = list(filter(unsent.get, part))
+            self._send(_CHANGES, before, begun, list(filterfalse(unsent.get, part)))
 
     async def _send_all(self) -> None:
         """Send all filters, in steps; changes wait until they are sent."""
         try:
             self._send_changes()
             parts = _parts(filter(_is_reported, list(self._own_filters())))
-            number, some = 0, next(parts, [])
+            number, part = 0, next(parts, [])
             while (following := next(parts, None)) is not None:
-                self._send(_ALL, number, False, some)
-                number, some = number + 1, following
+                self._send(_ALL, number, False, part)
+                number, part = number + 1, following
                 await asyncio.sleep(0)
-            self._send(_ALL, number, True, some)
+            self._send(_ALL, number, True, part)
         finally:
             self._sending_all = False
         self._report_soon()
 
     def _send(self, kind: int, *content: object) -> None:
         known = {
-            name: (one.incarnation, one.through, one.confirmed)
-            for name, one in self._others.items()
+            name: (other.incarnation, other.through, other.confirmed)
+            for name, other in self._others.items()
         }
         report = (self._incarnation, self._sent, known, kind, content)
         self._send_bytes(orjson.dumps(report))
@@ -255,7 +256,7 @@ class FilterReports:
         self._confirm(other)
 
     def _take_part(
-        self, log: str, other: _FiltersOfLog, sent: int, number: int, last: bool, some: list[str]
+        self, log: str, other: _FiltersOfLog, sent: int, number: int, last: bool, filters: list[str]
     ) -> None:
         """Process a part of all filters of another log."""
         if other.through >= sent:
@@ -269,9 +270,9 @@ class FilterReports:
         if arriving is None:
             return
         other.part = other.incarnation, sent, number + 1
-        for topic_filter in some:
+        for topic_filter in filters:
             self._add(log, other, topic_filter)
-        arriving.update(some)
+        arriving.update(filters)
         if last:
             for topic_filter in other.filters - arriving:
                 self._remove(log, other, topic_filter)
@@ -344,13 +345,13 @@ def _is_reported(topic_filter: str) -> bool:
 
 def _parts(filters: Iterable[str]) -> Iterator[list[str]]:
     """Yield filters in parts that fit into a report."""
-    some: list[str] = []
+    part: list[str] = []
     size = 0
     for topic_filter in filters:
-        some.append(topic_filter)
+        part.append(topic_filter)
         size += len(topic_filter)
-        if len(some) >= _PART or size >= _PART_TEXT:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+        if len(part) >= _PART or size >= _PART_TEXT:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

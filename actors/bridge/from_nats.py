@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
-from actors.bridge.duplicates import OwnMessages
+from actors.bridge.interest import OwnMessages
 from actors.bridge.replies import LONGEST
 from actors.limits.bridge_options import REPLIES, REQUESTS
 from actors.routing.subscriber import is_shared
@@ -143,30 +143,32 @@ class FromNats:
         If not, the rest is too much for this turn: call this again in the next one.
         """
         while self._waiting:
-            some = self._next()
-            if not some:
+            arrivals = self._next()
+            if not arrivals:
                 return False
             run: _Run | None = None
-            for message, answered in some:
+            for message, answered in arrivals:
                 run = self._take(run, message, answered)
             self._publish(run)
         return True
 
     def _next(self) -> list[_Arrival]:
         """Return the next messages, as many as can be routed in this turn."""
-        some = [*islice(self._waiting, _AT_ONCE)]
-        topics = [topic for one in some if (topic := self._place(one).topic) is not None]
+        arrivals = [*islice(self._waiting, _AT_ONCE)]
+        topics = [
+            topic for arrival in arrivals if (topic := self._place(arrival).topic) is not None
+        ]
         left = self._publisher.at_once(topics, 1 if self._options.qos else 0) if topics else 0
         if left < len(topics):
-            for number, one in enumerate(some):
-                if self._place(one).topic is not None:
+            for number, arrival in enumerate(arrivals):
+                if self._place(arrival).topic is not None:
                     left -= 1
                     if left < 0:
-                        del some[number:]
+                        del arrivals[number:]
                         break
-        for _ in some:
+        for _ in arrivals:
             self._waiting.popleft()
-        return some
+        return arrivals
 
     def _place(self, arrival: _Arrival) -> SubjectInterest:
         """Return the subscriptions for a message; an answer is for a Response Topic."""
@@ -216,56 +218,56 @@ class FromNats:
             node.count_dropped("bridge_too_large", 1)
             return run
         plain = not message.headers and not message.reply and correlation is None
-        said = self._plain if plain else self._read(message, place.prefix)
-        if answer and said.retain:
-            said = said._replace(retain=False)
+        declared = self._plain if plain else self._read(message, place.prefix)
+        if answer and declared.retain:
+            declared = declared._replace(retain=False)
         if not node.permissions.from_nats(topic):
-            self._drop_not_permitted(said, place)
+            self._drop_not_permitted(declared, place)
             return run
-        if said.recorded and not (place.at_home or answer):
-            self._offer_request(said, message, topic, place.prefix)
+        if declared.recorded and not (place.at_home or answer):
+            self._offer_request(declared, message, topic, place.prefix)
             return run
-        block, asked, key = b"", False, said.key
+        block, asked, key = b"", False, declared.key
         if not plain:
-            found = self._find_properties(said, message, topic, correlation)
-            if found is not None:
-                if found.is_expired:
+            properties = self._find_properties(declared, message, topic, correlation)
+            if properties is not None:
+                if properties.is_expired:
                     node.count_dropped("expired", 1)
                     return run
-                block = found.block()
+                block = properties.block()
             if key is not None and (known := self._known(key)) is not None:
-                return self._acknowledge_duplicate(run, key, known, said.reply)
-            if said.reply:
-                asked, block = self._ask(said, found, block, message, topic, place.prefix)
+                return self._acknowledge_duplicate(run, key, known, declared.reply)
+            if declared.reply:
+                asked, block = self._ask(declared, properties, block, message, topic, place.prefix)
             if block and not self._publisher.fits(topic, payload, block):
                 node.count_dropped("bridge_too_large", 1)
                 return run
-        about = said.qos, said.retain, place.prefix, answer
+        about = declared.qos, declared.retain, place.prefix, answer
         if run is None or (run.qos, run.retain, run.prefix, run.is_answer) != about:
             self._publish(run)
-            run = _Run(said.qos, place.prefix, retain=said.retain, is_answer=answer)
+            run = _Run(declared.qos, place.prefix, retain=declared.retain, is_answer=answer)
         if key is not None:
             run.keys.append((len(run), key))
             self._seen[key] = (0.0, 0)
-        if said.reply and not asked:
-            run.asked.append((len(run), said.reply))
+        if declared.reply and not asked:
+            run.asked.append((len(run), declared.reply))
         run.add(topic, payload, block)
         return run
 
-    def _drop_not_permitted(self, said: _Declared, place: SubjectInterest) -> None:
+    def _drop_not_permitted(self, declared: _Declared, place: SubjectInterest) -> None:
         self._node.count_dropped("bridge_not_permitted", 1)
-        if said.reply and (place.at_home or not said.recorded):
-            self._refuse(said.reply)
+        if declared.reply and (place.at_home or not declared.recorded):
+            self._refuse(declared.reply)
 
     def _offer_request(
-        self, said: _Declared, message: NatsMessage, topic: bytes, prefix: str
+        self, declared: _Declared, message: NatsMessage, topic: bytes, prefix: str
     ) -> None:
         """Deliver a request that another log records to clients of this one that answer it."""
-        if not said.reply or not self._requested(topic):
+        if not declared.reply or not self._requested(topic):
             return
-        found = self._find_properties(said, message, topic, None)
-        if found is None or not found.is_expired:
-            self._ask(said, found, b"", message, topic, prefix)
+        properties = self._find_properties(declared, message, topic, None)
+        if properties is None or not properties.is_expired:
+            self._ask(declared, properties, b"", message, topic, prefix)
 
     def _acknowledge_duplicate(
         self, run: _Run | None, key: bytes, record: int, reply: bytes
@@ -310,16 +312,16 @@ class FromNats:
         return _Declared(qos, retain, key, reply, headers, copied)
 
     def _find_properties(
-        self, said: _Declared, message: NatsMessage, topic: bytes, correlation: bytes | None
+        self, declared: _Declared, message: NatsMessage, topic: bytes, correlation: bytes | None
     ) -> ReadProperties | None:
         """Return the properties of a message; None if it has none, or no receiver uses them."""
-        if said.headers is None and correlation is None:
+        if declared.headers is None and correlation is None:
             return None
-        asked = said.reply and self._requested(topic)
-        if not (said.recorded or asked or self._is_read(topic)):
+        asked = declared.reply and self._requested(topic)
+        if not (declared.recorded or asked or self._is_read(topic)):
             return None
         return self._properties.read(
-            said.headers, message.payload, topic.decode(), correlation, copied=said.copied
+            declared.headers, message.payload, topic.decode(), correlation, copied=declared.copied
         )
 
     def _for_another_stream(self, headers: Headers) -> bool:
@@ -387,12 +389,12 @@ class FromNats:
             return ()
         asked = f"{REQUESTS}{_ANY}/{topic.decode()}"
         matching = self._node.router.match_system(asked)
-        return [found for found in matching if found.actor is not None]
+        return [subscriber for subscriber in matching if subscriber.actor is not None]
 
     def _ask(
         self,
-        said: _Declared,
-        found: ReadProperties | None,
+        declared: _Declared,
+        properties: ReadProperties | None,
         block: bytes,
         message: NatsMessage,
         topic: bytes,
@@ -406,13 +408,15 @@ class FromNats:
         targets: Sequence[Subscriber] = ()
         if self._interest.requests:
             targets = [
-                one for one in self._requested(topic) if self._prefix_of(one.session) == prefix
+                subscriber
+                for subscriber in self._requested(topic)
+                if self._prefix_of(subscriber.session) == prefix
             ]
-        answerable = not said.recorded and self._is_read(topic)
+        answerable = not declared.recorded and self._is_read(topic)
         if not targets and not answerable:
-            return said.recorded and self._is_answered_elsewhere(topic), block
-        token = self._replies.expect(said.reply, asked=bool(targets))
-        with_response = (found or NO_PROPERTIES).block(f"{REPLIES}{token}")
+            return declared.recorded and self._is_answered_elsewhere(topic), block
+        token = self._replies.expect(declared.reply, asked=bool(targets))
+        with_response = (properties or NO_PROPERTIES).block(f"{REPLIES}{token}")
         if targets:
             raw = f"{REQUESTS}{token}/{topic.decode()}".encode()
             batch = Batch(0, [raw], [message.payload], (), blocks=[with_response])
@@ -425,8 +429,8 @@ class FromNats:
 
     def _refuse(self, reply: bytes) -> None:
         """Answer a sender, in JetStream's format, that its message is not permitted."""
-        said = {"stream": self._stream, "seq": 0, "error": _NOT_PERMITTED}
-        self._node.journal.send_when_durable(self._answers, encode_pub(reply, orjson.dumps(said)))
+        answer = {"stream": self._stream, "seq": 0, "error": _NOT_PERMITTED}
+        self._node.journal.send_when_durable(self._answers, encode_pub(reply, orjson.dumps(answer)))
 
     def _acknowledge(self, asked: Sequence[tuple[int, bytes]], *, duplicate: bool = False) -> None:
         """Answer senders with the records of their messages, when this turn is on disk."""
@@ -434,10 +438,10 @@ class FromNats:
         for sequence, reply in asked:
             if not reply:
                 continue
-            said: dict[str, object] = {"stream": self._stream, "seq": sequence}
+            answer: dict[str, object] = {"stream": self._stream, "seq": sequence}
             if duplicate:
-                said["duplicate"] = True
-            body = orjson.dumps(said)
+                answer["duplicate"] = True
+            body = orjson.dumps(answer)
             lines.append(encode_pub(reply, body))
         if lines:
             self._stats.acknowledged += len(lines)
@@ -451,8 +455,8 @@ class FromNats:
             if len(seen) < _REMEMBERED and (not at or at + _REMEMBERED_FOR > now):
                 break
             seen.popitem(last=False)
-        found = seen.get(key)
-        return None if found is None else found[1]
+        entry = seen.get(key)
+        return None if entry is None else entry[1]
 
     def _open(self) -> None:
         """Open the session under which messages from NATS are recorded."""
@@ -541,7 +545,7 @@ def _is_stream_answer(answer: NatsMessage) -> bool:
     if answer.headers or len(payload) > _LONGEST_ACK or not payload.startswith(b"{"):
         return False
     try:
-        said = orjson.loads(payload)
+        content = orjson.loads(payload)
     except orjson.JSONDecodeError:
         return False
-    return isinstance(said.get("stream"), str) and type(said.get("seq")) is int
+    return isinstance(content.get("stream"), str) and type(content.get("seq")) is int

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.bridge.topic_flow import OutgoingMessages
+from actors.bridge.to_nats import OutgoingMessages
 from eventstore.errors import LogUnavailable
 from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import (
@@ -221,7 +221,7 @@ class Outbox:
             if isinstance(event, MessagePublished) and event.qos and _is_client(event.session):
                 if event.qos == 1 or event.will:
                     if messages is None:
-                        messages = {one.first: one for one in messages_of(record)}
+                        messages = {stored.first: stored for stored in messages_of(record)}
                     await self._published(event, at, messages[at])
             elif isinstance(event, Released) and _is_client(event.session):
                 await self._released(event, at)
@@ -263,13 +263,13 @@ class Outbox:
                 if isinstance(published, MessagePublished) and published.retain:
                     first = position(record.sequence, index)
                     retained.update(range(first, first + published.count))
-        found = [(ref, message) for ref in refs if (message := store.get(ref)) is not None]
+        messages = [(ref, message) for ref in refs if (message := store.get(ref)) is not None]
         if prefix is None:
             self._node.count_dropped("bridge_unknown_user", len(refs), client=event.session)
             return
-        if len(found) < len(refs):
-            self._node.count_dropped("bridge_cut", len(refs) - len(found), client=event.session)
-        for number, (ref, message) in enumerate(found, 1):
+        if len(messages) < len(refs):
+            self._node.count_dropped("bridge_cut", len(refs) - len(messages), client=event.session)
+        for number, (ref, message) in enumerate(messages, 1):
             size = len(message.payload) + len(message.block)
             blocks = [message.block] if message.block else ()
             await self._when_room(
@@ -283,7 +283,7 @@ class Outbox:
                     [ref],
                     at,
                     # The release counts as sent only when its last message is sent.
-                    at - 1 if number < len(found) else at + len(refs) - 1,
+                    at - 1 if number < len(messages) else at + len(refs) - 1,
                     expires=[message.expires] if message.expires else (),
                 )
             )
@@ -335,7 +335,9 @@ class Outbox:
         if not self._options.prefixes:
             return sequence
         node_state = self._node.state
-        before = [one.begun for one in node_state.checkpoints if one.begun <= through]
+        before = [
+            checkpoint.begun for checkpoint in node_state.checkpoints if checkpoint.begun <= through
+        ]
         return max(before, default=0) >> INDEX_BITS or node_state.begin
 
     def _learn_user(self, event: Event) -> None:

@@ -54,10 +54,10 @@ class Replies:
 
     def subject(self, token: str) -> bytes | None:
         """Return the reply subject of a token; None if it is unknown or expired."""
-        found = self._requests.get(token) or self._offered.get(token)
-        if found is None or found[0] <= self._monotonic():
+        request = self._requests.get(token) or self._offered.get(token)
+        if request is None or request[0] <= self._monotonic():
             return None
-        return found[1]
+        return request[1]
 
 
 # Reply subjects of messages with a Response Topic: where NATS services answer MQTT clients.
@@ -93,24 +93,24 @@ class ReplySubjects:
 
     def seal(self, subject: bytes, correlation: bytes | None) -> bytes:
         """Return the tokens of a sealed reply subject for answers on ``subject``."""
-        said = b"-" if correlation is None else b"c" + urlsafe_b64encode(correlation).rstrip(b"=")
+        data = b"-" if correlation is None else b"c" + urlsafe_b64encode(correlation).rstrip(b"=")
         when = b"%x" % self._seconds()
-        return b"%b.%b.%b.%b" % (when, self._mac(when, said, subject), said, subject)
+        return b"%b.%b.%b.%b" % (when, self._mac(when, data, subject), data, subject)
 
     def unseal(self, sealed: bytes) -> Answered | None:
         """Return the sealed content; None if it is forged or too old."""
-        found = _SEALED.fullmatch(sealed)
-        if found is None:
+        match = _SEALED.fullmatch(sealed)
+        if match is None:
             return None
-        when, mac, said, subject = found.groups()
-        if not compare_digest(mac, self._mac(when, said, subject)):
+        when, mac, data, subject = match.groups()
+        if not compare_digest(mac, self._mac(when, data, subject)):
             return None
         if self._seconds() - int(when, 16) > LIFE:
             return None
-        if said == b"-":
+        if data == b"-":
             return Answered(subject, None)
-        return Answered(subject, urlsafe_b64decode(said[1:] + b"=" * (-len(said[1:]) % 4)))
+        return Answered(subject, urlsafe_b64decode(data[1:] + b"=" * (-len(data[1:]) % 4)))
 
-    def _mac(self, when: bytes, said: bytes, subject: bytes) -> bytes:
-        about = b"%b.%b.%b" % (when, said, subject)
+    def _mac(self, when: bytes, data: bytes, subject: bytes) -> bytes:
+        about = b"%b.%b.%b" % (when, data, subject)
         return blake2b(about, digest_size=_MAC, key=self._key).hexdigest().encode()

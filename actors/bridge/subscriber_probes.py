@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from actors.bridge.bridge import OrderedLink
     from actors.bridge.bridge_properties import PropertyWriter
     from actors.bridge.bridge_stats import BridgeStats
-    from actors.bridge.topic_flow import OutgoingMessages, TopicFlow
+    from actors.bridge.to_nats import OutgoingMessages, TopicFlow
     from eventstore.format.positions import Position
 
 _OPEN = 1.0
@@ -137,8 +137,8 @@ class SubscriberProbes:
 
     def oldest(self) -> Position | None:
         """Return the first position of messages that wait for answers; None if there is none."""
-        found = [leaving.since for flow in self._waiting() for leaving in flow.held]
-        return min((since for since in found if since), default=None)
+        positions = [leaving.since for flow in self._waiting() for leaving in flow.held]
+        return min((since for since in positions if since), default=None)
 
     def lose(self) -> int:
         """Drop all waiting messages, as the connection is lost; return the number not recorded."""
@@ -255,11 +255,11 @@ class SubscriberProbes:
         lines: dict[int, bytes] = {}
         for payload in payloads:
             size = len(payload)
-            found = lines.get(size)
-            if found is None:
-                found = b"HPUB %b %d %d\r\n%b" % (subject, len(head), len(head) + size, head)
-                lines[size] = found
-            out += (found, payload, b"\r\n")
+            line = lines.get(size)
+            if line is None:
+                line = b"HPUB %b %d %d\r\n%b" % (subject, len(head), len(head) + size, head)
+                lines[size] = line
+            out += (line, payload, b"\r\n")
             rendered += size + each
             if rendered > _CHUNK:
                 self._hand_over()

@@ -26,15 +26,21 @@ from actors.fast_path.fast_delivery import fail_turn
 from actors.fast_path.fast_path import FastPath
 from actors.inspection.broker_inspection import BrokerInspection
 from actors.inspection.inspector import Inspector
-from actors.inspection.retained_clearing import clear_denied
+from actors.inspection.operations import clear_denied
 from actors.inspection.sys_topics import SysTopicTree
 from actors.kernel.actor import LoopActor
 from actors.kernel.kernel import Kernel
 from actors.kernel.references import ActorFailed
 from actors.kernel.turn_work import TurnWork
-from actors.maintenance.background_verify import verify_in_background
 from actors.maintenance.projector import Projector
-from actors.maintenance.recovery import adopt, applied_limits, end_connections, recover, software
+from actors.maintenance.recovery import (
+    adopt,
+    applied_limits,
+    end_connections,
+    recover,
+    software,
+    verify_in_background,
+)
 from actors.maintenance.retention import Retention
 from actors.node.read_pause import ReadPause
 from actors.routing.router import Router

@@ -21,7 +21,8 @@ from actors.connection.pseudonyms import name_in_log
 from actors.connection.socket_closer import SocketCloser
 from actors.limits.client_limits import ClientLimits
 from actors.session.session_messages import Authenticated, AuthenticationStep, Close
-from actors.transports.acceptor import Acceptor, build_stack, start_acceptors
+from actors.transports.acceptor import Acceptor, start_acceptors
+from actors.transports.stack import build_stack
 from eventstore.format.events import NATS_SESSION
 from protocol.mqtt.packets import ConnectCode
 

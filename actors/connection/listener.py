@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from actors.limits.limit_options import NO_QUOTA, Quota
-from actors.transports.acceptor import StackOptions
+from actors.transports.stack import StackOptions
 from protocol.mqtt.decoder_v5 import PacketDecoderV5
 
 if TYPE_CHECKING:

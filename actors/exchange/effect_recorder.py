@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from actors.exchange.shared_parts import only_subscriber
+from actors.exchange.member_reports import only_subscriber
 from actors.exchange.taken_messages import TakenClearing, TakenMessages, TakenPart
 from actors.session.decisions.acknowledgements import PACKET_IDS
 from actors.session.session_messages import Batch, Outgoing
@@ -19,12 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from actors.exchange.exchange import FollowedPositions
-    from actors.exchange.shared_parts import SharedParts
+    from actors.exchange.member_reports import SharedParts
     from actors.exchange.taken_messages import TakenEffect
     from actors.session.node_context import NodeContext
     from actors.session.outside_publisher import OutsidePublisher
     from actors.sharing.shared_subscriptions import SharedSubscriptions
     from eventstore.format.positions import Position
+
+# The order of retained messages of one topic in different logs.
+#
+# All logs keep all retained messages. The last one of a topic is the one whose record has the
+# latest time; if the times are equal, the log with the highest number decides. So all logs end with
+# the same message, in whatever order they receive the messages.
 
 _MAX = 100_000
 """Maximum number of topics whose last change is remembered; forgotten changes count as old."""

@@ -11,9 +11,8 @@ import structlog
 
 from actors.exchange.effect_recorder import EffectRecorder, RetainedVersion, RetainedVersions
 from actors.exchange.log_follower import LogFollower
-from actors.exchange.member_reports import MemberReports
+from actors.exchange.member_reports import MemberReports, SharedParts
 from actors.exchange.qos0_exchange import Qos0Exchange, Qos0Messages
-from actors.exchange.shared_parts import SharedParts
 from actors.exchange.taken_messages import TakenClearing, TakenMessages
 from actors.kernel.actor import LoopActor
 from actors.session.outside_publisher import OutsidePublisher
@@ -57,9 +56,9 @@ class FollowedPositions:
     def begin(self, name: str) -> tuple[Position, str]:
         """Return the recorded position and link of a log, after which to follow it."""
         known = self._node.state.followed.get(name)
-        found = (known.through, known.link) if known is not None else (0, "")
-        self._through[name], self._recorded[name] = found, found[0]
-        return found
+        place = (known.through, known.link) if known is not None else (0, "")
+        self._through[name], self._recorded[name] = place, place[0]
+        return place
 
     def through(self, name: str) -> Position:
         """Return the position up to which a log was taken."""
@@ -263,8 +262,8 @@ class LogExchange(LoopActor):
             self._node.fail(error)
         except Exception as error:  # noqa: BLE001 - the broker starts again from the log
             _log.error("a log cannot be followed", log=follower.name, exc_info=error)
-            said = f"the exchange with log {follower.name} failed: {error}; please report"
-            self._node.fail(FoldmqError(said))
+            reason = f"the exchange with log {follower.name} failed: {error}; please report"
+            self._node.fail(FoldmqError(reason))
 
     def _run_periodically(self) -> None:
         """Announce this log, and record positions, from time to time."""
@@ -299,7 +298,7 @@ class LogExchange(LoopActor):
         Clients that connect later then find all retained messages. If a log cannot be read because
         a NATS server does not answer, the wait ends after a time limit.
         """
-        waits = [one.caught_up.wait() for one in self._followers.values()]
+        waits = [follower.caught_up.wait() for follower in self._followers.values()]
         longest = _CATCH_UP_IN_CLUSTER if self._node.state.epoch else _CATCH_UP
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest):
@@ -309,8 +308,8 @@ class LogExchange(LoopActor):
     def behind(self) -> dict[str, int]:
         """The number of records of each other log that were not taken yet."""
         return {
-            name: max(0, one.announced - (self._positions.through(name) >> INDEX_BITS))
-            for name, one in self._followers.items()
+            name: max(0, follower.announced - (self._positions.through(name) >> INDEX_BITS))
+            for name, follower in self._followers.items()
             if self._began
         }
 
@@ -318,7 +317,9 @@ class LogExchange(LoopActor):
     def catching_up(self) -> bool:
         """Whether this log still takes messages that the others had when the broker started."""
         late = self._node.clock.monotonic() >= self._began_at + _CATCH_UP
-        return not late and not all(one.caught_up.is_set() for one in self._followers.values())
+        return not late and not all(
+            follower.caught_up.is_set() for follower in self._followers.values()
+        )
 
     @property
     def sessions(self) -> int:
@@ -339,9 +340,10 @@ class LogExchange(LoopActor):
 
     async def _taken(self, name: str, taken: Taken) -> None:
         times = [
-            one.time_ms
-            for one in taken.effects
-            if isinstance(one, TakenClearing) or (isinstance(one, TakenMessages) and one.retain)
+            effect.time_ms
+            for effect in taken.effects
+            if isinstance(effect, TakenClearing)
+            or (isinstance(effect, TakenMessages) and effect.retain)
         ]
         if times:
             self._node.journal.not_before(max(times) + 1)

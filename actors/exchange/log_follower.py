@@ -172,19 +172,19 @@ class LogFollower:
         more = any(raw["e"] != "Followed" for record in parts for raw in record.raw_events)
         own, here = self._node.options.node, MessageStore(1 << 62)
         for record in parts:
-            for found in effects_in(record, through, own):
-                if isinstance(found, StoredMessages):
-                    self._unreleased.add(found)
-                elif isinstance(found, TakenReferences):
-                    if found.share and not here:  # most were published in the same turn
-                        for one in parts:
-                            here.add_record(one)
-                    messages = await self._find(found.refs, here)
-                    taken.effects += with_content(found, messages)
-                elif isinstance(found, Acknowledged):
-                    self._acknowledged(found.log, found.through)
+            for effect in effects_in(record, through, own):
+                if isinstance(effect, StoredMessages):
+                    self._unreleased.add(effect)
+                elif isinstance(effect, TakenReferences):
+                    if effect.share and not here:  # most were published in the same turn
+                        for part in parts:
+                            here.add_record(part)
+                    messages = await self._find(effect.refs, here)
+                    taken.effects += with_content(effect, messages)
+                elif isinstance(effect, Acknowledged):
+                    self._acknowledged(effect.log, effect.through)
                 else:
-                    taken.effects.append(found)
+                    taken.effects.append(effect)
         journal = self._node.journal
         while taken.effects and journal.congested:  # noqa: ASYNC110 - the disk sets the pace
             await asyncio.sleep(_POLL)
@@ -210,27 +210,27 @@ class LogFollower:
             except LogUnavailable as error:
                 self._log_problem(str(error))
                 await asyncio.sleep(_RETRY)
-        found = []
+        messages = []
         for ref in refs:
             message = here.get(ref) or self._unreleased.get(ref) or store.get(ref)
             if message is None:
                 what = f"of log {self.name} lacks a message it should contain"
                 raise CorruptLog(ref >> INDEX_BITS, what)
-            found.append(message)
-        return found
+            messages.append(message)
+        return messages
 
     async def _read(self, wanted: set[int], refs: list[Position], store: MessageStore) -> None:
         """Read messages of records of the other log, or where it repeats them since it was cut."""
         tail = await self._log.tail()
         if min(wanted) >= self._log.first:
             try:
-                found = await self._log.read_some(wanted)
+                records = await self._log.read_some(wanted)
             except CorruptLog:
                 tail = await self._log.tail()
                 if min(wanted) >= self._log.first:  # otherwise it was cut meanwhile
                     raise
             else:
-                for record in found:
+                for record in records:
                     store.add_record(record)
                 return
         async for record in self._log.read(self._log.first, tail.sequence):

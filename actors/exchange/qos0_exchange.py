@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import orjson
 import structlog
 
-from actors.exchange.shared_parts import only_subscriber
+from actors.exchange.member_reports import only_subscriber
 from actors.session.session_messages import Batch, Outgoing
 from eventstore.format.stored_properties import block_columns
 from protocol.mqtt.packets import Publishes
@@ -102,7 +102,7 @@ def decode_frames(data: bytes) -> Iterator[Qos0Messages]:
                 spread = [blocks[number] for number in block_of or [1] * len(which)]
             if area != at or len(sizes) != len(which):
                 raise ValueError("its columns are inconsistent")
-            chosen = [topics[one] for one in which]
+            chosen = [topics[place] for place in which]
             yield Qos0Messages(chosen, payloads, spread, bool(retain), log, share, int(epoch))
         except (struct.error, TypeError, IndexError, AttributeError) as error:
             raise ValueError(str(error)) from None
@@ -197,9 +197,9 @@ class Qos0Exchange:
             self._node.count_dropped("exchange_too_large", 1)
             return
         half = len(topics) // 2
-        for some in (slice(None, half), slice(half, None)):
+        for piece in (slice(None, half), slice(half, None)):
             part = messages._replace(
-                topics=topics[some], payloads=payloads[some], blocks=blocks[some]
+                topics=topics[piece], payloads=payloads[piece], blocks=blocks[piece]
             )
             self.pass_on(part, gated=gated)
 
@@ -219,16 +219,16 @@ class Qos0Exchange:
             self._node.count_dropped("exchange_slow", 1)
             return
         try:
-            for found in decode_frames(batch):
-                if found.epoch < self._epochs.get(name, 0):
-                    self._node.count_dropped("exchange_replaced", len(found.topics))
+            for messages in decode_frames(batch):
+                if messages.epoch < self._epochs.get(name, 0):
+                    self._node.count_dropped("exchange_replaced", len(messages.topics))
                     continue
-                self._epochs[name] = found.epoch
-                if found.share:
-                    self._take_shared(found)
+                self._epochs[name] = messages.epoch
+                if messages.share:
+                    self._take_shared(messages)
                     continue
-                self._unrouted.append((name, found))
-                self._unrouted_bytes += _size(found.topics, found.payloads, found.blocks)
+                self._unrouted.append((name, messages))
+                self._unrouted_bytes += _size(messages.topics, messages.payloads, messages.blocks)
         except ValueError as error:
             _log.warning("a batch of another broker cannot be read", reason=str(error))
         if not waited:
@@ -237,16 +237,16 @@ class Qos0Exchange:
     def route(self) -> None:
         """Route messages of other brokers; those beyond the limit of this turn wait."""
         while self._unrouted:
-            name, found = self._unrouted[0]
-            publisher, topics = self._publishers[name], found.topics
+            name, messages = self._unrouted[0]
+            publisher, topics = self._publishers[name], messages.topics
             count = publisher.at_once(topics, 0)
             if not count:
                 self._route_later()
                 return
-            packet = Publishes(0, retain=found.retain)
+            packet = Publishes(0, retain=messages.retain)
             packet.topics += topics[:count]
-            packet.payloads.extend(found.payloads[:count])
-            packet.blocks = [*found.blocks[:count]] if found.blocks else None
+            packet.payloads.extend(messages.payloads[:count])
+            packet.blocks = [*messages.blocks[:count]] if messages.blocks else None
             self._unrouted_bytes -= _size(packet.topics, packet.payloads, packet.blocks or ())
             if count == len(topics):
                 self._unrouted.popleft()
@@ -254,19 +254,22 @@ class Qos0Exchange:
                 self._unrouted[0] = (
                     name,
                     Qos0Messages(
-                        topics[count:], found.payloads[count:], found.blocks[count:], found.retain
+                        topics[count:],
+                        messages.payloads[count:],
+                        messages.blocks[count:],
+                        messages.retain,
                     ),
                 )
             publisher.route_unrecorded(packet)
 
-    def _take_shared(self, found: Qos0Messages) -> None:
+    def _take_shared(self, messages: Qos0Messages) -> None:
         """Divide messages of QoS 0 that the home of a shared subscription passed to a log."""
-        node, name = self._node, found.share
-        if found.log != node.options.node or name not in node.router.groups:
+        node, name = self._node, messages.share
+        if messages.log != node.options.node or name not in node.router.groups:
             return
         receiver = self._shares.receiver(name)
         if receiver is not None:
-            batch = Batch(0, found.topics, found.payloads, (), blocks=found.blocks)
+            batch = Batch(0, messages.topics, messages.payloads, (), blocks=messages.blocks)
             receiver.add_assigned(Outgoing(only_subscriber(name), batch, 0))
 
 

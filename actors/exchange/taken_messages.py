@@ -196,26 +196,28 @@ def _published(
     )
 
 
-def with_content(found: TakenReferences, messages: Sequence[Message]) -> Iterator[TakenMessages]:
+def with_content(
+    references: TakenReferences, messages: Sequence[Message]
+) -> Iterator[TakenMessages]:
     """Yield the referenced messages with their content, retained ones separate from others."""
-    shared = bool(found.share)
+    shared = bool(references.share)
     begin = 0
     for stop in range(1, len(messages) + 1):
         if stop < len(messages) and (shared or messages[stop].retain == messages[begin].retain):
             continue
-        some = messages[begin:stop]
-        blocked = any(message.block for message in some)
+        run = messages[begin:stop]
+        blocked = any(message.block for message in run)
         yield TakenMessages(
-            found.first + begin,
-            found.qos,
-            some[0].retain and not shared,
-            [message.topic for message in some],
-            [message.payload for message in some],
-            found.refs[begin:stop],
-            found.time_ms,
-            [message.block for message in some] if blocked else (),
-            [message.expires for message in some] if blocked else (),
-            share=found.share,
-            refused=found.refused,
+            references.first + begin,
+            references.qos,
+            run[0].retain and not shared,
+            [message.topic for message in run],
+            [message.payload for message in run],
+            references.refs[begin:stop],
+            references.time_ms,
+            [message.block for message in run] if blocked else (),
+            [message.expires for message in run] if blocked else (),
+            share=references.share,
+            refused=references.refused,
         )
         begin = stop

@@ -34,7 +34,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
     """
     node, admission = sources.node, sources.admission
     tls, counters = _tls_pool(admission), node.counters
-    found: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "node": node.options.node,
         "epoch": node.state.epoch,
         "software": node.software,
@@ -49,39 +49,39 @@ def status(sources: StatusSources) -> dict[str, Any]:
         "certificates": node.certificates,
         "process": process(),
     }
-    _put_values(found, BROKER_VALUES, sources)
-    put_counters(found, counters)
-    found["clock"]["last"] = _last_jump(node)
-    found["clock"]["held_ms"] = max(0, node.held.ms) if node.held is not None else 0
-    found["connections"]["most"] = counters.most_connections
-    found["actors"]["total"] = len(node.kernel)
-    put_counters(found, TlsStats() if tls is None else tls.stats)
-    found["tls"]["waiting"] = 0 if tls is None else tls.waiting
+    _put_values(answer, BROKER_VALUES, sources)
+    put_counters(answer, counters)
+    answer["clock"]["last"] = _last_jump(node)
+    answer["clock"]["held_ms"] = max(0, node.held.ms) if node.held is not None else 0
+    answer["connections"]["most"] = counters.most_connections
+    answer["actors"]["total"] = len(node.kernel)
+    put_counters(answer, TlsStats() if tls is None else tls.stats)
+    answer["tls"]["waiting"] = 0 if tls is None else tls.waiting
     if node.recovered:
-        _put_values(found, LOG_VALUES, sources)
-        put_counters(found, node.journal.stats)
+        _put_values(answer, LOG_VALUES, sources)
+        put_counters(answer, node.journal.stats)
         doubts = node.state.proof.doubts
-        found["log"] |= {
+        answer["log"] |= {
             "trouble": node.writer.outage,
             "store_damage": node.writer.damage,
             "commit_delay": node.options.commit_delay,
             "projected": sources.projector.marked,
-            "not_proven": [doubt_object(one) for one in doubts[-_MAX_DOUBTS:]],
+            "not_proven": [doubt_object(doubt) for doubt in doubts[-_MAX_DOUBTS:]],
         }
-        found["position"] = node.journal.last
+        answer["position"] = node.journal.last
     else:
-        found |= dict.fromkeys(("log", "position", "commit", "record_events"))
-    found["bridge"] = None
+        answer |= dict.fromkeys(("log", "position", "commit", "record_events"))
+    answer["bridge"] = None
     if sources.bridge is not None:
         stats = sources.bridge.stats
-        found["bridge"] = {
+        answer["bridge"] = {
             "probes": stats.probes,
             "acknowledged": stats.acknowledged,
             "through": node.state.bridged or 0,
         }
-        _put_values(found, BRIDGE_VALUES, sources)
-        put_counters(found, stats)
-    return found
+        _put_values(answer, BRIDGE_VALUES, sources)
+        put_counters(answer, stats)
+    return answer
 
 
 def _last_jump(node: NodeContext) -> dict[str, Any] | None:
@@ -94,11 +94,11 @@ def _last_jump(node: NodeContext) -> dict[str, Any] | None:
 
 
 def _put_values(
-    found: dict[str, Any], values: Iterable[StatusValue], sources: StatusSources
+    answer: dict[str, Any], values: Iterable[StatusValue], sources: StatusSources
 ) -> None:
-    for one in values:
-        if one.value is not None:
-            set_path(found, one.metric.path, one.value(sources))
+    for value in values:
+        if value.value is not None:
+            set_path(answer, value.metric.path, value.value(sources))
 
 
 def process() -> dict[str, Any]:
@@ -110,7 +110,7 @@ def process() -> dict[str, Any]:
 def _tls_pool(admission: Admission) -> Handshakes | None:
     """Return the TLS handshakes of all listeners; None if no listener has TLS."""
     stacks = (listener.options.stack for listener in admission.listeners.values())
-    return next((one.handshakes for one in stacks if one.handshakes is not None), None)
+    return next((stack.handshakes for stack in stacks if stack.handshakes is not None), None)
 
 
 # What the memory of a broker is for: measured where the system says so, otherwise estimated.
@@ -158,14 +158,14 @@ def resident_and_peak() -> tuple[int, int]:
 
     Both are the peak where the system says no more.
     """
-    found, peak = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
-    return (peak, peak) if found is None else (found[0], max(found[0], peak))
+    sizes, peak = resident(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
+    return (peak, peak) if sizes is None else (sizes[0], max(sizes[0], peak))
 
 
 def own_bytes() -> int:
     """Return the resident bytes of this process without files; 0 where the system does not say."""
-    found = resident()
-    return found[0] - found[1] if found is not None else 0
+    sizes = resident()
+    return sizes[0] - sizes[1] if sizes is not None else 0
 
 
 def memory_use(sources: StatusSources, totals: OutstandingTotals) -> dict[str, int] | None:
@@ -173,10 +173,10 @@ def memory_use(sources: StatusSources, totals: OutstandingTotals) -> dict[str, i
 
     ``totals`` are the messages of all sessions that wait. None where the system does not say.
     """
-    found = resident()
-    if found is None:
+    sizes = resident()
+    if sizes is None:
         return None
-    rss, files = found
+    rss, files = sizes
     node, retained = sources.node, sources.node.state.retained
     sessions, routes = node.state.sessions, node.router.routes
     live = len(sessions.live)

@@ -12,17 +12,98 @@ import asyncio
 import secrets
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from difflib import SequenceMatcher
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import structlog
 
-from actors.inspection.requests import Refused, text
 from actors.kernel.actor import LoopActor
+from projections.state.session_table import OutstandingTotals
+from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from actors.session.node_context import NodeContext
+    from projections.state.session_table import SessionTable
+
+_SHOWN = 120
+_ALIKE: Final = 0.8
+"""Lowest similarity, from 0 to 1, of a name that is suggested."""
+_MAX_MORE: Final = 3
+"""Maximum difference in length, in characters, of a suggested name."""
+
+
+class Refused(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
+    """A query that cannot be answered, or a change that is refused; the text gives the reason."""
+
+
+class TooLarge(Refused):
+    """The answer would be too large: the caller can request fewer items."""
+
+
+class NotReady(Refused):
+    """The broker cannot answer completely yet: the caller can ask another broker, or later."""
+
+
+def shown(name: str) -> str:
+    """Return a name for use in a message: quoted, escaped, shortened."""
+    return ascii(name if len(name) <= _SHOWN else name[:_SHOWN] + "...")
+
+
+class NameSimilarity:
+    """Rates how similar other names are to one; those that nearly match can be suggested."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name.casefold()
+        self._matcher = SequenceMatcher(None, b=self._name, autojunk=False)
+
+    def of(self, other: str) -> float:
+        """Return the similarity, from 0 to 1; 0 unless it is high. Case does not matter."""
+        if not 0 < len(other) <= _SHOWN or abs(len(other) - len(self._name)) > _MAX_MORE:
+            return 0.0
+        other = other.casefold()
+        if other == self._name:
+            return 1.0
+        matcher = self._matcher
+        matcher.set_seq1(other)
+        if matcher.real_quick_ratio() < _ALIKE or matcher.quick_ratio() < _ALIKE:
+            return 0.0
+        rate = matcher.ratio()
+        return rate if rate >= _ALIKE else 0.0
+
+
+def text(request: Mapping[str, Any], field: str) -> str:
+    """Return a text field; raises Refused if it is not text."""
+    value = request.get(field)
+    if not isinstance(value, str):
+        raise Refused(f"{field} must be text")
+    return value
+
+
+def optional(request: Mapping[str, Any], field: str) -> str | None:
+    """Return an optional text field, or None."""
+    return None if request.get(field) is None else text(request, field)
+
+
+def flag(request: Mapping[str, Any], field: str) -> bool:
+    """Return a Boolean field; False if it is missing."""
+    value = request.get(field, False)
+    if not isinstance(value, bool):
+        raise Refused(f"{field} must be true or false")
+    return value
+
+
+def number(
+    request: Mapping[str, Any], field: str, default: int, most: int, called: str = ""
+) -> int:
+    """Return a whole number from 0 to ``most``."""
+    value = request.get(field, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise Refused(f"{called or field} must be a whole number up to {most}")
+    return value
+
 
 _log = structlog.get_logger("foldmq")
 
@@ -162,22 +243,22 @@ class Inspector(LoopActor):
     # Queries.
 
     def _on_query(self, question: _Query) -> Answer | asyncio.Future[Answer]:
-        found: Answer | Work | Listing
+        reply: Answer | Work | Listing
         if question.endpoint == "page":
-            found = self._next_page(text(question.request, "cursor"))
+            reply = self._next_page(text(question.request, "cursor"))
         else:
             handler = self._handlers.get(question.endpoint)
             if handler is None:
                 raise Refused(f"there is no endpoint {question.endpoint[:100]!r}")
-            found = handler(question.request)
-        if isinstance(found, dict):
-            return found
-        if isinstance(found, Listing):
-            found = self._page(None, found)
+            reply = handler(question.request)
+        if isinstance(reply, dict):
+            return reply
+        if isinstance(reply, Listing):
+            reply = self._page(None, reply)
         if len(self._jobs) + len(self._parked) >= _MAX_WAITING:
             raise Refused("busy: too many queries are pending, try again")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._begin(_PendingAnswer(found, answer))
+        self._begin(_PendingAnswer(reply, answer))
         return answer
 
     def _begin(self, job: _PendingAnswer) -> None:
@@ -249,14 +330,14 @@ class Inspector(LoopActor):
         awaited.add_done_callback(go_on)
         self._node.timers.after(_TIMEOUT, give_up)
 
-    def _settle(self, job: _PendingAnswer, found: Answer | Exception) -> None:
+    def _settle(self, job: _PendingAnswer, result: Answer | Exception) -> None:
         if job.answer.done():
             return
-        if isinstance(found, Exception):
-            job.answer.set_exception(found)
+        if isinstance(result, Exception):
+            job.answer.set_exception(result)
             job.answer.exception()  # the caller may have left
         else:
-            job.answer.set_result(found)
+            job.answer.set_result(result)
 
     def _continue(self) -> None:
         if not self.stopped:
@@ -279,12 +360,27 @@ class Inspector(LoopActor):
 
     def _keep(self, cursor: str, listing: Listing) -> None:
         now = listing.used = self._node.clock.monotonic()
-        old = [key for key, one in self._cursors.items() if now - one.used > _CURSOR_LIFE]
+        old = [key for key, kept in self._cursors.items() if now - kept.used > _CURSOR_LIFE]
         for key in old:
             del self._cursors[key]
         if len(self._cursors) >= _CURSORS:
             del self._cursors[next(iter(self._cursors))]
         self._cursors[cursor] = listing
+
+
+def count_outstanding(
+    sessions: SessionTable, every: int = _LOOKED_AT_ONCE
+) -> Generator[None, None, OutstandingTotals]:
+    """Return the totals over all sessions; yields after ``every`` sessions."""
+    totals = OutstandingTotals()
+    for name, pause in in_steps(chain.from_iterable(sessions.live_parts()), every):
+        state = sessions.live.get(name)
+        if state is not None:
+            totals.add(state)
+        if pause:
+            yield None
+    totals.plus(sessions.frozen_totals)
+    return totals
 
 
 def in_steps(items: Iterable[Any], every: int = _LOOKED_AT_ONCE) -> Iterator[tuple[Any, bool]]:

@@ -9,23 +9,26 @@ import heapq
 from collections import Counter
 from fnmatch import translate
 from itertools import chain
+from operator import itemgetter
 from re import compile as compile_pattern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.inspection import receiver_preview, views
 from actors.inspection.broker_status import memory_use, status
-from actors.inspection.inspector import Listing, in_steps
-from actors.inspection.problems import ProblemSearch
-from actors.inspection.requests import (
+from actors.inspection.inspector import (
+    Listing,
     NameSimilarity,
     NotReady,
     Refused,
+    count_outstanding,
     flag,
+    in_steps,
     number,
     optional,
     shown,
     text,
 )
+from actors.inspection.problems import ProblemSearch
 from actors.inspection.status_metrics import log_sessions
 from actors.session.session import Session
 from eventstore.format.events import LOG_SESSION
@@ -201,7 +204,7 @@ class Queries:
         yield from self._count()
         yield self._sources.storage.refresh()
         totals = self._totals
-        found = {
+        answer = {
             **status(self._sources),
             "memory": memory_use(self._sources, totals),
             "census": {
@@ -213,24 +216,14 @@ class Queries:
                 "queued_bytes": totals.queued_bytes,
             },
         }
-        return found if topics is None else {**found, "topics": topics}
+        return answer if topics is None else {**answer, "topics": topics}
 
     def _count(self) -> Work:
         """Update the totals over all sessions, unless they are recent."""
-        node = self._node
-        now = node.clock.monotonic()
-        if now - self._counted < _TOTALS_LIFETIME:
-            return {}
-        table, totals = node.state.sessions, OutstandingTotals()
-        for name, pause in in_steps(chain.from_iterable(table.live_parts())):
-            state = table.live.get(name)
-            if state is not None:
-                totals.add(state)
-            if pause:
-                yield None
-        totals.plus(table.frozen_totals)
-        self._totals, self._counted = totals, now
-        self._counted_ms = node.clock.time_ms()
+        node, now = self._node, self._node.clock.monotonic()
+        if now - self._counted >= _TOTALS_LIFETIME:
+            self._totals = yield from count_outstanding(node.state.sessions)
+            self._counted, self._counted_ms = now, node.clock.time_ms()
         return {}
 
     # Actors.
@@ -390,14 +383,16 @@ class Queries:
         size = number(request, "size", 0, _LARGEST_SIZE) if "size" in request else None
         message = receiver_preview.Previewed(topic, number(request, "qos", 1, 2), size)
         matching: dict[str, list[receiver_preview.Match]] = {}
-        for found, pause in in_steps(node.router.indexed(topic)):
-            if isinstance(found, str):
-                if found not in matching:
-                    matching[found] = receiver_preview.matches_of_frozen(found, topic, node)
+        for subscriber, pause in in_steps(node.router.indexed(topic)):
+            if isinstance(subscriber, str):
+                if subscriber not in matching:
+                    matching[subscriber] = receiver_preview.matches_of_frozen(
+                        subscriber, topic, node
+                    )
                     yield None  # its state was decoded
-            elif not found.ended:
-                matching.setdefault(found.session, []).append(
-                    receiver_preview.match_of(found, topic)
+            elif not subscriber.ended:
+                matching.setdefault(subscriber.session, []).append(
+                    receiver_preview.match_of(subscriber, topic)
                 )
             if pause:
                 yield None
@@ -409,7 +404,7 @@ class Queries:
         kept = node.state.retained.current(topic)
         retained = None if kept is None else views.retained_row(kept, node)
         about = {"retained": retained, "topic": topic, "published_qos": message.qos}
-        return Listing(rows(), lambda one: one, **about)
+        return Listing(rows(), lambda row: row, **about)
 
     def topics(self, request: Mapping[str, Any]) -> Listing:
         """Topics of messages since the first such query, the busiest first.
@@ -421,9 +416,9 @@ class Queries:
 
         def row(counted: tuple[bytes, int]) -> dict[str, Any] | None:
             topic = counted[0].decode()
-            found = node.router.indexed(topic)
+            subscribers = node.router.indexed(topic)
             heard = node.router.observes(topic) or any(
-                isinstance(one, str) or not one.ended for one in found
+                isinstance(subscriber, str) or not subscriber.ended for subscriber in subscribers
             )
             if unheard_only and heard:
                 return None
@@ -466,7 +461,8 @@ class _Highest:
 
     def items(self) -> list[Any]:
         """Return the items, the highest first."""
-        return [item for _, _, item in sorted(self._heap, reverse=True, key=lambda one: one[:2])]
+        self._heap.sort(reverse=True, key=itemgetter(0, 1))
+        return [item for _, _, item in self._heap]
 
 
 # ------------------------------------------------------------------------------- requests
@@ -542,8 +538,8 @@ def _glob(request: Mapping[str, Any]) -> Callable[[str], bool] | None:
         raise Refused(
             f"match must have at most {_LONGEST_PATTERN} characters and {_MAX_STARS} stars"
         )
-    found = compile_pattern(translate(pattern)).match
-    return lambda name: found(name) is not None
+    match = compile_pattern(translate(pattern)).match
+    return lambda name: match(name) is not None
 
 
 def _filter(request: Mapping[str, Any]) -> str:

@@ -37,9 +37,10 @@ class Previewed(NamedTuple):
     """Bytes of its payload; None: the average of the messages that wait for the client."""
 
 
-def match_of(found: Subscriber, topic: str) -> Match:
+def match_of(subscriber: Subscriber, topic: str) -> Match:
     """Return the match of a subscription in the index."""
-    return found.filter, found.qos, found.acl is None or found.acl.may_read(topic)
+    acl = subscriber.acl
+    return subscriber.filter, subscriber.qos, acl is None or acl.may_read(topic)
 
 
 def matches_of_frozen(name: str, topic: str, node: NodeContext) -> list[Match]:
@@ -112,10 +113,10 @@ def _of_client(
         return {"why": "dropped", "reason": "reader"} if slow else {"why": "sent", "reason": ""}
     else:
         blocked_by = actor.delivery.blocked_by
-    found = delivery_preview.preview_delivery(
+    preview = delivery_preview.preview_delivery(
         state, topic_filter, qos, node.delivery_limits, blocked_by, message.size
     )
-    return {"why": found.outcome, "reason": found.reason, "queue": found.queue}
+    return {"why": preview.outcome, "reason": preview.reason, "queue": preview.queue}
 
 
 def _of_group(state: SessionState, message: Previewed, node: NodeContext) -> dict[str, Any]:
@@ -126,10 +127,10 @@ def _of_group(state: SessionState, message: Previewed, node: NodeContext) -> dic
         if not qos:
             return {"why": "offline_qos0", "reason": "no_member"}
         return _waits(state, "no_member", size, node)
-    permitted = [one for one in group.online.values() if match_of(one, topic)[2]]
+    permitted = [member for member in group.online.values() if match_of(member, topic)[2]]
     if not permitted:
         return {"why": "denied", "reason": ""}
-    if not state.queued and any(_has_room(one, qos, node) for one in permitted):
+    if not state.queued and any(_has_room(member, qos, node) for member in permitted):
         return {"why": "shared", "reason": ""}
     if not qos:
         return {"why": "dropped", "reason": "no_room"}

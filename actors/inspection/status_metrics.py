@@ -152,21 +152,21 @@ def _by_type(node: NodeContext) -> dict[str, int]:
     return {kind.__name__.lower(): count for kind, count in node.kernel.population.items()}
 
 
-def _build(found: Status) -> Numbers | None:
-    if "node" not in found:
+def _build(status: Status) -> Numbers | None:
+    if "node" not in status:
         return None
-    return {(found["software"], platform.python_version(), found["node"]): 1}
+    return {(status["software"], platform.python_version(), status["node"]): 1}
 
 
-def _reload_failed(found: Status) -> float | None:
-    if "reload" not in found:
+def _reload_failed(status: Status) -> float | None:
+    if "reload" not in status:
         return None
-    return float(bool((found["reload"] or {}).get("error")))
+    return float(bool((status["reload"] or {}).get("error")))
 
 
-def _sessions(found: Status) -> Numbers:
-    connected = found["connected"]
-    return {("connected",): connected, ("offline",): found["total"] - connected}
+def _sessions(counts: Status) -> Numbers:
+    connected = counts["connected"]
+    return {("connected",): connected, ("offline",): counts["total"] - connected}
 
 
 def _unfinished(census: Status) -> Numbers:
@@ -183,9 +183,9 @@ def _unprojected(log: Status) -> int | None:
     return max(0, int(log["durable"]) - int(log["projected"]))
 
 
-def _overloaded(found: Status) -> Numbers:
+def _overloaded(status: Status) -> Numbers:
     reasons = ("commit_latency", "loop_lag")
-    return {(reason,): float(found.get("overload") == reason) for reason in reasons}
+    return {(reason,): float(status.get("overload") == reason) for reason in reasons}
 
 
 def _ends(rows: list[dict[str, Any]]) -> Numbers:

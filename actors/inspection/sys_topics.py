@@ -9,10 +9,11 @@ and subscribers served, a few at a time.
 from __future__ import annotations
 
 from functools import partial
-from itertools import chain, starmap
+from itertools import starmap
 from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
+from actors.inspection.inspector import count_outstanding
 from actors.routing.subscriber import Subscriber
 from actors.session.session_messages import Batch
 from actors.session.subscription_actor import enqueue
@@ -20,7 +21,7 @@ from projections.state.session_table import OutstandingTotals
 from protocol.mqtt.topic_trie import TopicTrie
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from actors.access.rules import TopicAcl
     from actors.session.node_context import NodeContext
@@ -99,7 +100,7 @@ class SysTopicTree:
         """Totals over all sessions, as last counted."""
         self._read = self._values
         """Returns the values to publish when all sessions are counted."""
-        self._steps: Iterator[object] | None = None
+        self._steps: Iterator[None] | None = None
         """The rest of an update: sessions to count, then values to send; None: it is done."""
         self._sending = False
         """Whether that update has counted all sessions."""
@@ -162,22 +163,16 @@ class SysTopicTree:
             return
         self._steps = None
 
-    def _update_steps(self) -> Iterator[object]:
-        sessions, totals = self._node.state.sessions, OutstandingTotals()
-        for count, name in enumerate(chain.from_iterable(sessions.live_parts()), 1):
-            state = sessions.live.get(name)
-            if state is not None:
-                totals.add(state)
-            if count % _COUNTED_AT_ONCE == 0:
-                yield None
-        totals.plus(sessions.frozen_totals)
-        self._totals, self._sending = totals, True
+    def _update_steps(self) -> Generator[None, None, None]:
+        sessions = self._node.state.sessions
+        self._totals = yield from count_outstanding(sessions, _COUNTED_AT_ONCE)
+        self._sending = True
         before = self._published
         changed = {topic: new for topic, new in self._read().items() if before.get(topic) != new}
         before.update(changed)
         yield from self._send_steps([*changed])
 
-    def _send_steps(self, topics: list[str]) -> Iterator[object]:
+    def _send_steps(self, topics: list[str]) -> Iterator[None]:
         """Find the subscribers of each topic, then send each of them its topics together."""
         node = self._node
         wanted: dict[Subscriber, int] = {}

@@ -274,14 +274,14 @@ def event_fields(
         name: _bounded(value, _DEPTH)
         for name, value in event_text.event_object(part, at, time_ms, topics, None).items()
     }
-    said = event_text.words(event, topics)
+    words = event_text.words(event, topics)
     if isinstance(event, MessagePublished):
         shown["count"] = event.count
-        said += f": {several(map(payload_text, payloads), event.count)}" if payloads else ""
+        words += f": {several(map(payload_text, payloads), event.count)}" if payloads else ""
         for message, payload in zip(shown["messages"], payloads, strict=False):
             message |= payload_fields(payload)
     more = {"cut": cut} if cut else {}
-    return {"position": at, "event": shown, "text": short(said, _TEXT_LIMIT), **more}
+    return {"position": at, "event": shown, "text": short(words, _TEXT_LIMIT), **more}
 
 
 _RUNS = frozenset({"expired", "expires", "origins", "pids", "reasons", "refs", "waiting"})

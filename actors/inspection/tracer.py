@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from actors.inspection.inspector import Refused, number, optional, shown, text
 from actors.inspection.recorder import End, Trace, TraceRecorder
-from actors.inspection.requests import Refused, number, optional, shown, text
 from actors.inspection.topic_trace import TopicTrace
 from protocol.mqtt.topics import (
     MAX_TOPIC_BYTES,

@@ -11,9 +11,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from actors.connection.connection import Connection
-from actors.inspection.inspector import Inspector
-from actors.inspection.requests import TooLarge
-from actors.inspection.retained_clearing import publisher_permitted
+from actors.inspection.inspector import Inspector, TooLarge
+from actors.inspection.operations import publisher_permitted
 from actors.node.read_pause import ReadPause
 from actors.routing.subscriber import is_shared
 from actors.session.session import Session
@@ -281,11 +280,11 @@ def _actors_of(name: str, node: NodeContext, offset: int, most: int) -> list[Loo
     session = node.directory.find_session(name)
     if session is None:
         return []
-    found: list[LoopActor] = [session]
+    actors: list[LoopActor] = [session]
     if isinstance(session.connection, Connection):
-        found.append(session.connection)
+        actors.append(session.connection)
     chosen = islice(node.router.subscribers(name), offset, offset + most)
-    return found + [one.actor for one in chosen if one.actor is not None]
+    return actors + [subscriber.actor for subscriber in chosen if subscriber.actor is not None]
 
 
 def granted_qos(name: str, qos: int, node: NodeContext) -> int:
@@ -298,7 +297,7 @@ def granted_qos(name: str, qos: int, node: NodeContext) -> int:
         return qos
     group = node.router.groups.find(name)
     if group.online:
-        return max(one.qos for one in group.online.values())
+        return max(member_actor.qos for member_actor in group.online.values())
     granted = []
     for member in islice(sorted(group.members), _MEMBERS_READ):
         state = node.state.sessions.peek(member)

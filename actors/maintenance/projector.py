@@ -399,14 +399,14 @@ class Projector:
             len(node_state.sessions),
             len(node_state.retained),
             sorted({new for carriers in node_state.carried.values() for new in carriers}),
-            [(one.number, one.begun, one.time_ms) for one in node_state.checkpoints],
+            [(each.number, each.begun, each.time_ms) for each in node_state.checkpoints],
             node_state.cuts[-1] if node_state.cuts else None,
             None
             if node_state.archived is None
             else (node_state.archived.at, node_state.archived.said),
             node_state.bridged,
             node_state.epoch,
-            [(name, *one) for name, one in node_state.followed.items()],
+            [(name, *place) for name, place in node_state.followed.items()],
             list(node_state.proof.doubts),
         )
         # The mark names checkpoints, cuts and repetitions that may be newer than the record.
@@ -445,8 +445,8 @@ class Projector:
         elif not arrived and not self._parts:
             self._sent = []
             self._digest = self._stored_digest
-            for one in reversed(sent):
-                self._touched(one.kind)[one.name] = one.before
+            for message in reversed(sent):
+                self._touched(message.kind)[message.name] = message.before
         else:
             # It is unknown which of them arrived: a broken connection may lose messages in the
             # middle, or another program wrote. Only writing all of them again is safe.

@@ -14,7 +14,7 @@ from actors.session.decisions.sharing import shared_in_flight
 from actors.session.node_context import HeldTime
 from actors.session.session_messages import ConnectionDetached
 from eventstore.display import iso
-from eventstore.errors import CorruptLog
+from eventstore.errors import CorruptLog, Fenced, LogUnavailable
 from eventstore.format.events import SessionClosed
 from eventstore.format.node_events import BrokerStarted, BrokerStopped, ClockJumped, LimitsApplied
 from eventstore.format.positions import INDEX_BITS
@@ -94,15 +94,15 @@ async def recover(
 
     reader = StateReader(node.log, lambda state: node.directory.add_frozen(state), on_loaded)
     with few_collections():
-        found = await reader.read(node.state, reset, progress)
-    jumped = await _open_journal(node, found.tail)
-    await _restore(node, found.loaded)
+        read = await reader.read(node.state, reset, progress)
+    jumped = await _open_journal(node, read.tail)
+    await _restore(node, read.loaded)
     _take_clients(node)
-    if found.loaded is None:
+    if read.loaded is None:
         projector.begin()
-    end = await _last_record(node, found.tail)
+    end = await _last_record(node, read.tail)
     last_ms = end.time_ms if end is not None else 0
-    unproven = _unproven_end(node, found.tail, last_ms)
+    unproven = _unproven_end(node, read.tail, last_ms)
     # The log of a copy may have gone on elsewhere: nothing crashed here.
     if unproven is None or unproven.reason == "no_watermark":
         node.crashed_ms = _crash_time(end, noted=unproven is None)
@@ -117,7 +117,7 @@ async def recover(
             node.directory.watch_expiry(state)
     await _record_start(node)
     await _freeze(node, _offline(node), 0)
-    return found.loaded.mark if found.loaded is not None else None
+    return read.loaded.mark if read.loaded is not None else None
 
 
 async def adopt(node: NodeContext, projector: Projector, found: FollowedState) -> None:
@@ -360,3 +360,60 @@ async def _until_durable(node: NodeContext, last: int) -> None:
     while journal.durable < last and not node.failed.done():
         await asyncio.sleep(_POLL)
         journal.flush()
+
+
+# Verifies in the background the part of the log that a restart did not read.
+#
+# A restart folds only the end of the log. The rest is checked afterwards, gradually: it must be
+# complete, intact and in order. Damage there does not change the broker's state; it is logged in
+# one line, and a session that needs a lost message fails when it reads it.
+
+
+_AT_ONCE = 16
+"""Records read between two pauses."""
+_SHARE = 9
+"""Length of a pause, relative to the work before it."""
+_RETRY = 5.0
+
+
+async def verify_in_background(node: NodeContext, last: int, link: bytes) -> None:
+    """Check the records of the log up to ``last``, which must have this link."""
+    log, now = node.log, node.clock.monotonic
+    done = log.first - 1
+    checker: ChainChecker | None = None
+    while done < last:
+        started = now()
+        until = min(done + _AT_ONCE, last)
+        damage: CorruptLog | None = None
+        try:
+            async for record in log.read(done + 1, until):
+                if checker is None:
+                    checker = ChainChecker(done, record.previous)
+                checker.check(record)
+                done = record.sequence
+            if done < until:
+                damage = CorruptLog(done + 1, "is missing or cannot be read")
+        except LogUnavailable:
+            await asyncio.sleep(_RETRY)
+            continue
+        except CorruptLog as error:
+            damage = error
+        except Fenced as error:
+            node.fail(error)
+            return
+        if done + 1 < node.state.begin:  # the log was cut meanwhile
+            done, checker = node.state.begin - 1, None
+        elif damage is not None:
+            _log_damage(damage)
+            return
+        await asyncio.sleep((now() - started) * _SHARE)
+    if checker is not None and checker.link != link:
+        _log_damage(CorruptLog(last, "is not the one that the projections reflect"))
+
+
+def _log_damage(damage: CorruptLog) -> None:
+    _log.error(
+        "the log is damaged: the broker's state is intact, but older records are damaged",
+        reason=f"record {damage.sequence} {damage.what}",
+        advice="foldmq log verify",
+    )

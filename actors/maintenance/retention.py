@@ -187,9 +187,9 @@ class Retention:
         records = await log.read_some([log.first])
         self._begins_ms = records[0].steady_ms
         first, last = log.first, self._node.journal.durable
-        for one in self._node.state.checkpoints:
-            share = (last - (one.begun >> INDEX_BITS) + 1) / max(1, last - first + 1)
-            self._begun_at[one.number] = round(-share * self._room.size)
+        for checkpoint in self._node.state.checkpoints:
+            share = (last - (checkpoint.begun >> INDEX_BITS) + 1) / max(1, last - first + 1)
+            self._begun_at[checkpoint.number] = round(-share * self._room.size)
 
     @property
     def _repeated(self) -> int:
@@ -224,19 +224,23 @@ class Retention:
     def _wanted(self) -> tuple[Checkpoint, str] | None:
         """Return the checkpoint before which to cut the log to keep its limits, and the reason."""
         options, first = self._node.options, self._node.log.first
-        known = [one for one in self._node.state.checkpoints if one.begun >> INDEX_BITS > first]
+        known = [
+            checkpoint
+            for checkpoint in self._node.state.checkpoints
+            if checkpoint.begun >> INDEX_BITS > first
+        ]
         chosen: tuple[Checkpoint, str] | None = None
         if options.keep:
             before = self._node.clock.steady_ms() - int(options.keep * 1000)
-            old = [one for one in known if one.time_ms <= before]
+            old = [checkpoint for checkpoint in known if checkpoint.time_ms <= before]
             if old:
                 chosen = old[-1], "keep"
         bound = options.keep_bytes
         if bound and known and self._room.size > bound - bound // _QUARTERS:
-            small = [one for one in known if self._behind(one) <= bound - bound // _QUARTERS]
-            one = small[0] if small else known[-1]
-            if chosen is None or one.begun > chosen[0].begun:
-                chosen = one, "keep_bytes"
+            most = bound - bound // _QUARTERS
+            checkpoint = next((each for each in known if self._behind(each) <= most), known[-1])
+            if chosen is None or checkpoint.begun > chosen[0].begun:
+                chosen = checkpoint, "keep_bytes"
         return chosen
 
     # A checkpoint.
@@ -266,10 +270,10 @@ class Retention:
         topics.reverse()
         while topics:
             started = self._now()
-            said = list(repeat_retained(node_state, self._some(topics)))
-            self._append(said, "retained")
+            events = list(repeat_retained(node_state, self._some(topics)))
+            self._append(events, "retained")
             retained += sum(
-                one.event.count for one in said if isinstance(one.event, RetainedSnapshot)
+                event.event.count for event in events if isinstance(event.event, RetainedSnapshot)
             )
             await self._yield_time(started)
         self._node.emit(CheckpointCompleted(number, begun, sessions, retained))
@@ -279,15 +283,15 @@ class Retention:
 
     def _some(self, topics: list[str]) -> list[str]:
         """Remove topics from the end of a list, as many as may be repeated at once."""
-        some: list[str] = []
+        chosen: list[str] = []
         size = 0
-        while topics and len(some) < MESSAGES_AT_ONCE and size < BYTES_AT_ONCE:
+        while topics and len(chosen) < MESSAGES_AT_ONCE and size < BYTES_AT_ONCE:
             topic = topics.pop()
             message = self._node.state.retained.get(topic)
             if message is not None:
-                some.append(topic)
+                chosen.append(topic)
                 size += len(message.payload)
-        return some
+        return chosen
 
     async def _begin(self) -> tuple[int, Position]:
         """Begin a checkpoint in a record that begins a turn: a log can begin only there."""
@@ -300,8 +304,8 @@ class Retention:
             self._node.emit(applied_limits(self._node.options, self._node.permissions.permissions))
             if node_state.bridged is not None:
                 self._node.emit(Bridged(node_state.bridged))
-            for name, one in node_state.followed.items():
-                self._node.emit(Followed(name, *one))
+            for name, place in node_state.followed.items():
+                self._node.emit(Followed(name, *place))
             self._node.kernel.wake()
             if journal.last_closed is not None:
                 return number, begun
@@ -331,14 +335,14 @@ class Retention:
             self._room.stop_waiting(why)
         await asyncio.sleep(_POLL)
 
-    def _append(self, said: Iterable[StateEvent], what: str) -> bool:
+    def _append(self, events: Iterable[StateEvent], what: str) -> bool:
         """Append events with sessions, retained or waiting messages; return whether any exist."""
-        found = False
-        for one in said:
-            self._node.emit(one.event, one.payloads, one.size)
-            self._took[what] += one.bytes
-            found = True
-        return found
+        appended = False
+        for event in events:
+            self._node.emit(event.event, event.payloads, event.size)
+            self._took[what] += event.bytes
+            appended = True
+        return appended
 
     # A cut.
 
@@ -406,7 +410,7 @@ class Retention:
             await self._wait("the log is being read", None)
         node.state.forget_before(first)
         await node.log.cut(first)
-        known = {one.number for one in node.state.checkpoints}
+        known = {checkpoint.number for checkpoint in node.state.checkpoints}
         self._begun_at = {key: at for key, at in self._begun_at.items() if key in known}
         self._room.measured(await node.log.size())
         self._room.settle()
@@ -430,14 +434,14 @@ class Retention:
         sequences = sorted(needed, reverse=True)
         while sequences:
             started = self._now()
-            some = [sequences.pop() for _ in range(min(_RECORDS_AT_ONCE, len(sequences)))]
+            batch = [sequences.pop() for _ in range(min(_RECORDS_AT_ONCE, len(sequences)))]
             store = MessageStore(1 << 62)
-            wanted = {at for sequence in some for at in node_state.carriers_of(sequence)}
+            wanted = {at for sequence in batch for at in node_state.carriers_of(sequence)}
             await self._until_whole(max(wanted))
             for record in await self._node.log.read_some(wanted):
                 store.add_record(record)
             messages: list[tuple[Position, Message]] = []
-            for ref in (ref for at in some for ref in sorted(needed[at])):
+            for ref in (ref for at in batch for ref in sorted(needed[at])):
                 message = store.get(ref)
                 if message is None:
                     raise CorruptLog(ref >> INDEX_BITS, "lacks a message it should contain")
@@ -527,9 +531,10 @@ class ArchiveHold:
         self._warn_if_late(size, begins_ms)
         first = self._node.log.first
         able = [
-            one
-            for one in self._node.state.checkpoints
-            if first < one.begun >> INDEX_BITS <= self.through + 1 and one.begun < checkpoint.begun
+            each
+            for each in self._node.state.checkpoints
+            if first < each.begun >> INDEX_BITS <= self.through + 1
+            and each.begun < checkpoint.begun
         ]
         return (able[-1], "archived") if able else None
 

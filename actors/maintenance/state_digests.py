@@ -102,15 +102,15 @@ class StateDigestService:
         """Return the answer to a request, and the seconds to wait before the next."""
         started = time.perf_counter()
         try:
-            said = self._answer(_request(data))
+            reply = self._answer(_request(data))
         except _BadRequest as refused:
-            said = self._encode_answer({"error": str(refused)})
+            reply = self._encode_answer({"error": str(refused)})
         except Exception as error:  # noqa: BLE001 - a state that is broken is for others to see
             _log.error("state cannot be attested", exc_info=error)
-            said = self._encode_answer(
+            reply = self._encode_answer(
                 {"error": f"the state cannot be attested: {type(error).__name__}"}
             )
-        return said, (time.perf_counter() - started) * _SLICE_SHARE
+        return reply, (time.perf_counter() - started) * _SLICE_SHARE
 
     def _answer(self, request: dict[str, Any]) -> bytes:
         self._forget()
@@ -128,18 +128,18 @@ class StateDigestService:
 
     def _begin(self, pages: Iterator[dict[str, Any]]) -> bytes:
         if len(self._begun) >= _MAX_OPEN:
-            done = next((key for key, one in self._begun.items() if not one.more), None)
+            done = next((key for key, opened in self._begun.items() if not opened.more), None)
             if done is None:
                 raise _BadRequest("busy: other attestations are in progress, try again in a minute")
             del self._begun[done]
         key = secrets.token_hex(8)
         begun = _OpenPages(pages)
-        said = self._next(key, begun)
+        page = self._next(key, begun)
         self._begun[key] = begun
         if not self._watched:
             self._watched = True
             self._node.timers.after(_LIFE, self._look)
-        return said
+        return page
 
     def _page(self, key: str, number: object) -> bytes:
         begun = self._begun.get(key)
@@ -165,7 +165,7 @@ class StateDigestService:
 
     def _forget(self) -> None:
         before = self._node.clock.monotonic() - _LIFE
-        self._begun = {key: one for key, one in self._begun.items() if one.used > before}
+        self._begun = {key: opened for key, opened in self._begun.items() if opened.used > before}
 
     def _look(self) -> None:
         self._forget()
@@ -233,11 +233,11 @@ class StateDigestService:
 
     def _retained(self, topic: str) -> dict[str, Any]:
         message = self._node.state.retained.get(topic)
-        found = None
+        facts = None
         if message is not None:
             size, short = len(message.payload), retained_digest(message)
-            found = {"qos": message.qos, "ref": message.ref, "size": size, "digest": short}
-        return {"position": self._node.journal.next_position, "message": found}
+            facts = {"qos": message.qos, "ref": message.ref, "size": size, "digest": short}
+        return {"position": self._node.journal.next_position, "message": facts}
 
 
 def _digest_or_inconsistent(node_state: NodeState, name: str) -> str | None:

@@ -162,7 +162,8 @@ class StateReader:
         except CorruptLog:
             records = []
         if not any(
-            one.sequence == mark.sequence and one.link.hex() == mark.link for one in records
+            record.sequence == mark.sequence and record.link.hex() == mark.link
+            for record in records
         ):
             raise BadProjection("the projections belong to another log")
 
@@ -199,13 +200,17 @@ class StateReader:
             for ref in refs
             for at in node_state.carriers_of(ref >> INDEX_BITS)
         }
-        found: dict[Position, RetainedMessage] = {}
+        unreleased: dict[Position, RetainedMessage] = {}
         for record in await self._read(sequences):
-            for ref, one in retained_when_released(record):
-                topic = one.topic.decode()
-                found[ref] = RetainedMessage(topic, one.payload, 2, ref, one.block, one.expires)
+            for ref, message in retained_when_released(record):
+                topic = message.topic.decode()
+                unreleased[ref] = RetainedMessage(
+                    topic, message.payload, 2, ref, message.block, message.expires
+                )
         for session, refs in wanted.items():
-            messages = [found[ref]._replace(publisher=session) for ref in refs if ref in found]
+            messages = [
+                unreleased[ref]._replace(publisher=session) for ref in refs if ref in unreleased
+            ]
             if messages:
                 node_state.retained.load_unreleased(session, messages)
 
@@ -299,13 +304,13 @@ def _unknown_releases(
     node_state: NodeState, record: Record, before: Position
 ) -> dict[str, list[Position]]:
     """Return unknown messages from before a position that a record releases."""
-    found: dict[str, list[Position]] = {}
+    unknown: dict[str, list[Position]] = {}
     for raw in record.raw_events:
         if raw.get("e") not in _RELEASES:
             continue
-        for one in expanded(raw):
-            event = upcast(one)
+        for part in expanded(raw):
+            event = upcast(part)
             for ref in from_runs(event["refs"]):
                 if ref < before and not node_state.retained.known(event["session"], ref):
-                    found.setdefault(event["session"], []).append(ref)
-    return found
+                    unknown.setdefault(event["session"], []).append(ref)
+    return unknown

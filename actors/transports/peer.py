@@ -45,14 +45,14 @@ def forwarded_peer(
     if there is no header, if it is malformed up to there, or if both kinds of header contradict
     each other: one of them may then be the client's own.
     """
-    found = []
+    peers = []
     if x_forwarded_for:
-        found.append(_rightmost(",".join(x_forwarded_for).split(","), trusted))
+        peers.append(_rightmost(",".join(x_forwarded_for).split(","), trusted))
     if forwarded:
         elements = _split_quoted(",".join(forwarded), ",")
-        found.append(_rightmost([_for(element) for element in elements], trusted))
-    hosts = {peer[0] if peer is not None else None for peer in found}
-    return max(found, key=_port_of) if len(hosts) == 1 else None
+        peers.append(_rightmost([_for(element) for element in elements], trusted))
+    hosts = {peer[0] if peer is not None else None for peer in peers}
+    return max(peers, key=_port_of) if len(hosts) == 1 else None
 
 
 def _port_of(peer: Peer | None) -> int:
@@ -83,15 +83,15 @@ def _peer(node: str) -> Peer | None:
 
 def _for(element: str) -> str:
     """Return the value of the parameter "for"; empty if there is none, or not exactly one."""
-    found = []
+    values = []
     for text in _split_quoted(element, ";"):
         pair = _PAIR.fullmatch(text)
         if pair is None:
             return ""
         if pair[1].lower() == "for":
             value = pair[2]
-            found.append(re.sub(r"\\(.)", r"\1", value[1:-1]) if value[0] == '"' else value)
-    return found[0] if len(found) == 1 else ""
+            values.append(re.sub(r"\\(.)", r"\1", value[1:-1]) if value[0] == '"' else value)
+    return values[0] if len(values) == 1 else ""
 
 
 def _split_quoted(text: str, mark: str) -> list[str]:
@@ -112,9 +112,9 @@ def _split_quoted(text: str, mark: str) -> list[str]:
 
 def local_peer(transport: asyncio.BaseTransport) -> str:
     """Return user and process of the peer of a Unix socket; "" if unknown."""
-    told = transport.get_extra_info("local_peer")
-    if told is not None:  # it is on another node
-        return str(told)
+    peer = transport.get_extra_info("local_peer")
+    if peer is not None:  # it is on another node
+        return str(peer)
     endpoint = transport.get_extra_info("socket")
     if endpoint is None or endpoint.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
         return ""
@@ -154,15 +154,15 @@ def identity(peercert: Mapping[str, Any] | None, kind: IdentityKind) -> str | No
     if not peercert:
         return None
     if kind == "dn":
-        found = [_distinguished(peercert)]
+        names = [_distinguished(peercert)]
     elif kind == "cn":
-        found = [value for name, value in _subject(peercert) if name == "commonName"]
+        names = [value for name, value in _subject(peercert) if name == "commonName"]
     else:
         wanted = _ALTERNATIVES[kind]
-        found = [value for name, value in peercert.get("subjectAltName", ()) if name == wanted]
-    if len(found) != 1 or not found[0] or not found[0].isprintable():
+        names = [value for name, value in peercert.get("subjectAltName", ()) if name == wanted]
+    if len(names) != 1 or not names[0] or not names[0].isprintable():
         return None
-    return found[0]
+    return names[0]
 
 
 def _subject(peercert: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

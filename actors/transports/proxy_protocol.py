@@ -57,7 +57,7 @@ def encode_header(peer: Peer | None, values: Iterable[tuple[int, bytes]] = ()) -
     if peer is not None:
         host = ipaddress.ip_address(peer[0].partition("%")[0])
         width = len(host.packed)
-        family = next(one for one, size in _FAMILIES.items() if size == width)
+        family = next(family_number for family_number, size in _FAMILIES.items() if size == width)
         addresses = host.packed + bytes(width) + struct.pack("!HH", peer[1], 0)
     rest = addresses + b"".join(_TLV.pack(kind, len(value)) + value for kind, value in values)
     if len(rest) > _MAX_AFTER_HEAD:
@@ -72,7 +72,7 @@ def read_values(header: bytes) -> list[tuple[int, bytes]]:
     """
     width = _FAMILIES.get(header[_HEAD.size - 3], 0)
     at = _HEAD.size + (2 * width + 4 if width else 0)
-    found = []
+    values = []
     while at < len(header):
         if at + _TLV.size > len(header):
             raise BadHeader("a value of the PROXY header is incomplete")
@@ -80,9 +80,9 @@ def read_values(header: bytes) -> list[tuple[int, bytes]]:
         at += _TLV.size
         if at + size > len(header):
             raise BadHeader("a value of the PROXY header is incomplete")
-        found.append((kind, header[at : at + size]))
+        values.append((kind, header[at : at + size]))
         at += size
-    return found
+    return values
 
 
 def read_header(data: bytes) -> Header | None:

@@ -151,12 +151,14 @@ def _load_revocations(context: ssl.SSLContext, file: Path) -> None:
 def _certificates(file: Path) -> list[x509.Certificate]:
     data = _pem(file)
     try:
-        found = [x509.load_pem_x509_certificate(part) for part in _parts(data, b"CERTIFICATE")]
+        certificates = [
+            x509.load_pem_x509_certificate(part) for part in _parts(data, b"CERTIFICATE")
+        ]
     except ValueError:
         raise TlsConfigError(f"TLS certificate {file}: a certificate in it is damaged") from None
-    if not found:
+    if not certificates:
         raise TlsConfigError(f"TLS certificate {file}: there is no certificate in it")
-    return found
+    return certificates
 
 
 def _pem(file: Path) -> bytes:
@@ -172,15 +174,15 @@ def _pem(file: Path) -> bytes:
 def _parts(data: bytes, kind: bytes) -> list[bytes]:
     """Return the PEM blocks of one kind; other text is ignored."""
     begin, end = b"-----BEGIN %s-----" % kind, b"-----END %s-----" % kind
-    found = []
+    parts = []
     at = data.find(begin)
     while at >= 0:
         after = data.find(end, at)
         if after < 0:
             raise ValueError(kind)
-        found.append(data[at : after + len(end)] + b"\n")
+        parts.append(data[at : after + len(end)] + b"\n")
         at = data.find(begin, after)
-    return found
+    return parts
 
 
 def _password(file: Path | None) -> bytes | None:

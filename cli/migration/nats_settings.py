@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from cli.migration.imported_settings import ImportedSettings
-    from eventstore.server.user import NatsUser, SubjectRules
+    from eventstore.server.users_file import NatsUser, SubjectRules
 
 _PORT: Final = 1883
 _MQTT: Final = frozenset({"MQTT", "MQTT_WS"})

@@ -16,8 +16,9 @@ import structlog
 
 from actors.connection.listener import ListenerOptions
 from actors.limits.limit_options import Quota
-from actors.transports.acceptor import StackOptions, listening_socket
+from actors.transports.acceptor import listening_socket
 from actors.transports.handshakes import Handshakes
+from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions, WebSocketStats
 from cli.settings.listener_settings import ipv4_hosts

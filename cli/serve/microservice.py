@@ -16,7 +16,7 @@ import nats.micro
 import orjson
 import structlog
 
-from actors.inspection.requests import NotReady, Refused, TooLarge
+from actors.inspection.inspector import NotReady, Refused, TooLarge
 from actors.inspection.tracer import Tracer
 from cli.logs.broker_client import SERVICE, SUBJECTS
 

@@ -60,9 +60,8 @@ from cli.serve.microservice import serve_inspector
 from cli.serve.systemd_notify import Notifier
 from cli.serve.web_process import WebProcess
 from cli.settings.settings import RELOADABLE, Settings, check_settings
-from cluster.follower import FellBehind
 from cluster.leader import Replaced
-from cluster.standby import Leadership
+from cluster.standby import FellBehind, Leadership
 from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, StoreGone
 from eventstore.format.record_size import largest_packet

@@ -71,9 +71,9 @@ async def append_behind(
             return outcome
         await asyncio.sleep(_PAUSE_SECONDS)
         with contextlib.suppress(LogUnavailable):
-            found = await read_tail(nc, stream, subject, _ANSWER_SECONDS)
-            if found.sequence > tail.sequence:
-                return Appended.STORED if found.link == link else Appended.REFUSED
+            now = await read_tail(nc, stream, subject, _ANSWER_SECONDS)
+            if now.sequence > tail.sequence:
+                return Appended.STORED if now.link == link else Appended.REFUSED
     return Appended.UNKNOWN
 
 

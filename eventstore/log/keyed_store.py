@@ -6,7 +6,6 @@ check that the stream is complete.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ import orjson
 
 from eventstore.errors import EventStoreError, LogUnavailable, LostLog
 from eventstore.nats.jetstream import (
-    REQUEST_SECONDS,
+    Arrivals,
     api_prefix,
     publish_expecting,
     purge,
@@ -111,10 +110,12 @@ class KeyedStore:
         except LostLog:
             return
         known = len(self._prefix)
-        arrivals = _Arrivals(self._stream)
+        arrivals: Arrivals[tuple[str, bytes]] = Arrivals(self._stream)
         inbox = self._nc.new_inbox()
         with sending(self._stream):
-            subscription = await self._nc.listen(f"{inbox}.*", arrivals.add)
+            subscription = await self._nc.listen(
+                f"{inbox}.*", lambda subject, data: arrivals.add((subject, data))
+            )
         try:
             most = max(_BATCH_BYTES, self._nc.max_payload + _BATCH_BYTES // 8)
             while left:
@@ -166,32 +167,3 @@ class KeyedStore:
     async def clear(self) -> None:
         """Remove all messages."""
         await purge(self._nc, self._stream)
-
-
-class _Arrivals:
-    """The messages that arrived and were not read yet."""
-
-    def __init__(self, stream: str) -> None:
-        self._stream = stream
-        self._messages: list[tuple[str, bytes]] = []
-        self._arrived = asyncio.Event()
-
-    def add(self, subject: str, data: bytes) -> None:
-        """Add a message."""
-        self._messages.append((subject, data))
-        self._arrived.set()
-
-    async def next(self) -> list[tuple[str, bytes]]:
-        """Return subject and data of all messages since the last call, at least one.
-
-        Raises LogUnavailable if none arrives.
-        """
-        if not self._messages:
-            self._arrived.clear()
-            try:
-                async with asyncio.timeout(REQUEST_SECONDS):
-                    await self._arrived.wait()
-            except TimeoutError:
-                raise LogUnavailable(f"stream {self._stream} does not answer") from None
-        found, self._messages = self._messages, []
-        return found

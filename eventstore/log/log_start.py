@@ -41,12 +41,12 @@ class LostBeginning(CorruptLog):
         """Describe a log that begins with record ``first``; ``cut`` is its newest LogCut."""
         since = 1 if cut is None else cut.first
         gone = f"and all up to {first - 1} are" if since < first - 1 else "is"
-        said = (
+        known = (
             "it contains no record of a cut"
             if cut is None
             else f"its last recorded cut was before record {cut.first}"
         )
-        super().__init__(since, f"{gone} gone: the log begins with record {first}, and {said}")
+        super().__init__(since, f"{gone} gone: the log begins with record {first}, and {known}")
         rest = "no record before it; restore a backup, or begin with another --data-dir"
         self.args = (f"the log is damaged: record {since} {self.what}; {rest}",)
 
@@ -77,24 +77,24 @@ async def find_cut(
     stop = last
     while stop >= first:
         start = max(first, stop - back + 1)
-        found: RecordedCut | None = None
+        cut: RecordedCut | None = None
         async for sequence, data in read(start, stop):
             if _WORD in data:
-                found = _cut_in(sequence, data) or found
-        if found is not None:
-            return found
+                cut = _cut_in(sequence, data) or cut
+        if cut is not None:
+            return cut
         stop = start - 1
         back = min(4 * back, _LOOK_MAX)
     return None
 
 
 def _cut_in(sequence: int, data: bytes) -> RecordedCut | None:
-    found: RecordedCut | None = None
+    cut: RecordedCut | None = None
     try:
         record = decode_record(sequence, data)
         for index, event in record.events():
             if isinstance(event, LogCut):
-                found = RecordedCut(position(sequence, index), record.time_ms, event)
+                cut = RecordedCut(position(sequence, index), record.time_ms, event)
     except (CorruptLog, UnknownLogFormat, UnreadableEvent):
         return None
-    return found
+    return cut

@@ -170,14 +170,14 @@ def _footprint(stored: StoredMessages) -> int:
 
 def messages_of(record: Record) -> list[StoredMessages]:
     """Return the messages (and wills) in a record, including repeated ones."""
-    found: list[StoredMessages] = []
+    messages: list[StoredMessages] = []
     base = position(record.sequence, 0)
     area = record.payload
     for index, event in record.events():
         if isinstance(event, WillArmed):
             payload = bytes(area[event.at : event.at + event.size])
             block = record.distinct_blocks(event)
-            found.append(
+            messages.append(
                 StoredMessages(base + index, [event.topic.encode()], [payload], event.size, block)
             )
             continue
@@ -197,10 +197,10 @@ def messages_of(record: Record) -> list[StoredMessages]:
             stored = stored._replace(publishers=event.publishers, publisher_of=event.publisher_of)
         if isinstance(event, MessagesCarried):
             retained = frozenset(from_runs(event.as_retained))
-            found += _as_before(from_runs(event.refs), stored, retained)
+            messages += _as_before(from_runs(event.refs), stored, retained)
         else:
-            found.append(stored)
-    return found
+            messages.append(stored)
+    return messages
 
 
 def retained_when_released(record: Record) -> Iterator[tuple[Position, Message]]:
@@ -245,18 +245,18 @@ def _as_before(
         goes_on = stop < len(refs) and refs[stop] == refs[stop - 1] + 1
         if goes_on and (refs[stop] in retained) == (refs[start] in retained):
             continue
-        some = slice(start, stop)
-        chosen = stored.payloads[some]
+        part = slice(start, stop)
+        chosen = stored.payloads[part]
         yield StoredMessages(
             refs[start],
-            stored.topics[some],
+            stored.topics[part],
             chosen,
             sum(map(len, chosen)),
-            stored.blocks[some],
-            stored.expires[some],
+            stored.blocks[part],
+            stored.expires[part],
             refs[start] in retained,
             stored.publishers,
-            stored.publisher_of[some],
+            stored.publisher_of[part],
         )
         start = stop
 

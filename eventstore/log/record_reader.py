@@ -20,7 +20,7 @@ from eventstore.format.records import GENESIS, NO_JUMPS, ClockJumps, Record, dec
 from eventstore.nats.jetstream import (
     END_OF_BATCH,
     NOT_FOUND,
-    REQUEST_SECONDS,
+    Arrivals,
     direct_get_subject,
     get_message,
     read_bounds,
@@ -107,37 +107,27 @@ class _BatchReader:
         self._nc = nc
         self._stream = stream
         self._seconds = seconds
+        self._arrivals: Arrivals[Msg]
         self._messages: deque[Msg] = deque()
-        self._arrived = asyncio.Event()
         self._inbox = ""
         self._reconnects = 0
         """Number of reconnections of the client when the inbox was created."""
 
-    async def _on_message(self, message: Msg) -> None:
-        self._messages.append(message)
-        self._arrived.set()
-
     async def _next(self) -> Msg:
-        while not self._messages:
-            self._arrived.clear()
-            try:
-                # Python 3.11's wait_for loses a cancellation that arrives together with its result.
-                async with asyncio.timeout(self._seconds or REQUEST_SECONDS):
-                    await self._arrived.wait()
-            except TimeoutError:
-                raise LogUnavailable(f"stream {self._stream} does not answer") from None
+        if not self._messages:
+            self._messages.extend(await self._arrivals.next())
         return self._messages.popleft()
 
     async def _subscribe(self) -> Subscription:
         """Subscribe to another inbox."""
-        messages: deque[Msg] = deque()
-        self._messages = messages
+        arrivals: Arrivals[Msg] = Arrivals(self._stream, self._seconds)
+        self._arrivals = arrivals
+        self._messages.clear()
         self._inbox = self._nc.new_inbox()
         self._reconnects = self._nc.stats["reconnects"]
 
         async def keep(message: Msg) -> None:
-            if messages is self._messages:
-                await self._on_message(message)
+            arrivals.add(message)
 
         with sending(self._stream):
             return await self._nc.subscribe(
@@ -184,11 +174,11 @@ class _BatchReader:
                     raise LogUnavailable(f"stream {self._stream} answers {status}")
                 if position == before:
                     # The stream has no more messages, or the answering replica lags behind.
-                    found = await read_next(self._nc, self._stream, position, self._seconds)
-                    if found is None or found[0] > last:
+                    following = await read_next(self._nc, self._stream, position, self._seconds)
+                    if following is None or following[0] > last:
                         return
-                    yield found
-                    position = found[0] + 1
+                    yield following
+                    position = following[0] + 1
         finally:
             await _unsubscribe(subscription)
 
@@ -250,7 +240,7 @@ async def _read_range(
     if first == last:
         return [decode_record(first, await get_message(nc, stream, first, seconds))]
     stored = read_stored(nc, stream, first, last, seconds)
-    return [decode_record(one, data) async for one, data in stored if one in wanted]
+    return [decode_record(number, data) async for number, data in stored if number in wanted]
 
 
 async def read_some(
@@ -264,9 +254,9 @@ async def read_some(
     wanted = set(sequences)
     ranges = _ranges(wanted)
     for start in range(0, len(ranges), _RANGES_AT_ONCE):
-        some = ranges[start : start + _RANGES_AT_ONCE]
+        spans = ranges[start : start + _RANGES_AT_ONCE]
         parts = await asyncio.gather(
-            *(_read_range(nc, stream, one, wanted, seconds) for one in some)
+            *(_read_range(nc, stream, span, wanted, seconds) for span in spans)
         )
         records.update((record.sequence, record) for part in parts for record in part)
     for sequence in sorted(wanted - records.keys()):

@@ -215,12 +215,12 @@ class Watermark:
 
 def _identity(descriptor: int) -> tuple[int, int]:
     """Return the inode of an open file, and its generation; 0: the file system tells none."""
-    found = os.fstat(descriptor)
+    status = os.fstat(descriptor)
     if sys.platform != "linux":
-        return found.st_ino, int(getattr(found, "st_birthtime", 0) * 1000)
+        return status.st_ino, int(getattr(status, "st_birthtime", 0) * 1000)
     try:
-        return found.st_ino, int.from_bytes(
+        return status.st_ino, int.from_bytes(
             fcntl.ioctl(descriptor, _GENERATION, bytes(8)), "little"
         )
     except OSError:
-        return found.st_ino, 0
+        return status.st_ino, 0

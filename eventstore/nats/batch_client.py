@@ -284,8 +284,8 @@ class BatchClient:
         if not first:
             self._on_up()
         refused, self._refused = self._refused, []
-        for one in refused:
-            self._on_refused(one)
+        for refusal in refused:
+            self._on_refused(refusal)
 
     def _confirm_leaving(self) -> None:
         leaving, self._leaving = self._leaving, []
@@ -305,11 +305,11 @@ class BatchClient:
 
 def _refused(text: str) -> str | None:
     """Return the subject of a subscription that the server reports as refused."""
-    found = _REFUSED.search(text)
-    if found is None:
+    match = _REFUSED.search(text)
+    if match is None:
         return None
     try:
-        subject: str = ast.literal_eval(found[1])  # Go quotes as Python does
+        subject: str = ast.literal_eval(match[1])  # Go quotes as Python does
     except (SyntaxError, ValueError):
         return None
     return subject

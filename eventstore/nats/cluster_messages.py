@@ -109,12 +109,12 @@ async def ask_to_move(client: Client, cluster: str, node: str, seconds: float) -
 
 async def ask_nodes(client: Client, cluster: str, seconds: float) -> list[bytes]:
     """Return the status of every node of a cluster that answers in time."""
-    found: list[bytes] = []
+    statuses: list[bytes] = []
 
     async def take(message: Msg) -> None:
         # NATS answers with empty data when there is no responder.
         if message.data:
-            found.append(message.data)
+            statuses.append(message.data)
 
     inbox = client.new_inbox()
     subscription = await client.subscribe(inbox, cb=take)
@@ -124,4 +124,4 @@ async def ask_nodes(client: Client, cluster: str, seconds: float) -> list[bytes]
     finally:
         with contextlib.suppress(nats.errors.Error):
             await subscription.unsubscribe()
-    return found
+    return statuses

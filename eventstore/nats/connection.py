@@ -273,10 +273,10 @@ def check_server(client: Client) -> int:
 
 def check_server_version(version: str, *, where: str) -> None:
     """Raise NatsTooOld unless the version (``2.15.1``, ``v2.12.0-rc.1``) is recent enough."""
-    found = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
-    if found is None or tuple(map(int, found.groups())) < MINIMUM_VERSION:
+    match = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
+    if match is None or tuple(map(int, match.groups())) < MINIMUM_VERSION:
         minimum = ".".join(map(str, MINIMUM_VERSION))
-        raise NatsTooOld(where, found[0] if found else "", minimum, _WHY_MINIMUM)
+        raise NatsTooOld(where, match[0] if match else "", minimum, _WHY_MINIMUM)
 
 
 def _access(options: ConnectionOptions) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import base64
 import contextlib
 import random
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import nats.errors
 import orjson
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
+
+Arrival = TypeVar("Arrival")
 
 REQUEST_SECONDS: Final = 10.0
 """Seconds to wait for an answer, unless the caller passes another time."""
@@ -292,10 +294,10 @@ async def get_message(
         return reply.data
     if status != NOT_FOUND:
         raise LogUnavailable(f"stream {stream} answers {status}")
-    found = await _ask_leader(client, stream, {"seq": sequence}, seconds)
-    if found is None:
+    message = await _ask_leader(client, stream, {"seq": sequence}, seconds)
+    if message is None:
         raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")
-    return found[1]
+    return message[1]
 
 
 async def read_next(
@@ -336,6 +338,37 @@ async def _may_be_behind(
 def status_of(message: Msg) -> str | None:
     """Return the status code of an answer of JetStream; None: the answer is a message."""
     return (message.headers or {}).get("Status")
+
+
+class Arrivals(Generic[Arrival]):
+    """The messages of a stream that arrived and were not read yet."""
+
+    def __init__(self, stream: str, seconds: float | None = None) -> None:
+        self._stream = stream
+        self._seconds = seconds or REQUEST_SECONDS
+        self._messages: list[Arrival] = []
+        self._arrived = asyncio.Event()
+
+    def add(self, message: Arrival) -> None:
+        """Add a message."""
+        self._messages.append(message)
+        self._arrived.set()
+
+    async def next(self) -> list[Arrival]:
+        """Return all messages since the last call, at least one.
+
+        Raises LogUnavailable if none arrives in time.
+        """
+        while not self._messages:
+            self._arrived.clear()
+            try:
+                # Python 3.11's wait_for loses a cancellation that arrives together with its result.
+                async with asyncio.timeout(self._seconds):
+                    await self._arrived.wait()
+            except TimeoutError:
+                raise LogUnavailable(f"stream {self._stream} does not answer") from None
+        messages, self._messages = self._messages, []
+        return messages
 
 
 @contextlib.contextmanager

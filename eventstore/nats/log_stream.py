@@ -118,9 +118,9 @@ async def ensure_stream(
     config = reply["config"]
     check_stream(config, subjects=subjects)
     _check_identity(config, identity)
-    found = _partitions_in(config)
-    if found != partitions:
-        raise LogIdentityMismatch(f"it has {found} logs, this node is for {partitions}")
+    logs = _partitions_in(config)
+    if logs != partitions:
+        raise LogIdentityMismatch(f"it has {logs} logs, this node is for {partitions}")
     have = config.get("num_replicas") or 1
     if replicas is not None and have < replicas:
         await check_all_servers(client, replicas)
@@ -144,9 +144,9 @@ async def read_partitions(client: Client, cluster: str) -> int | None:
         stream = f"{LOG_STREAM_PREFIX}{name}"
         reply = await require(client, f"STREAM.INFO.{stream}", accept=(NO_STREAM,))
         if "error" not in reply:
-            found = _partitions_in(reply["config"])
-            if found > 1 or not several:
-                return found
+            logs = _partitions_in(reply["config"])
+            if logs > 1 or not several:
+                return logs
     return None
 
 
@@ -163,8 +163,8 @@ async def check_cluster_identity(client: Client, cluster: str, identity: str) ->
 
 def _partitions_in(config: Mapping[str, Any]) -> int:
     """Return the number of logs of the cluster of a stream."""
-    said = (config.get("metadata") or {}).get(PARTITIONS_KEY, "1")
-    return int(said) if said.isdecimal() else 1
+    number = (config.get("metadata") or {}).get(PARTITIONS_KEY, "1")
+    return int(number) if number.isdecimal() else 1
 
 
 async def _create(
@@ -209,8 +209,10 @@ async def _default_replicas(client: Client) -> int:
 def _placed(cluster: Mapping[str, Any]) -> str:
     """Return the names of the servers with replicas, the leader first."""
     others = [
-        f"{one['name']} (behind)" if not one.get("current") else str(one["name"])
-        for one in sorted(cluster.get("replicas") or [], key=lambda one: str(one["name"]))
+        f"{replica['name']} (behind)" if not replica.get("current") else str(replica["name"])
+        for replica in sorted(
+            cluster.get("replicas") or [], key=lambda replica: str(replica["name"])
+        )
     ]
     return ", ".join([cluster.get("leader") or "no leader", *others])
 
@@ -280,10 +282,10 @@ def _shown(value: object) -> str:
 
 
 def _check_identity(config: Mapping[str, Any], identity: str | None) -> None:
-    found = (config.get("metadata") or {}).get(IDENTITY_KEY)
-    if found == identity:
+    present = (config.get("metadata") or {}).get(IDENTITY_KEY)
+    if present == identity:
         return
-    if found is None:
+    if present is None:
         raise LogIdentityMismatch("its log belongs to a single node")
     raise LogIdentityMismatch(
         "its key is different" if identity else "its log belongs to a cluster"
@@ -351,7 +353,7 @@ async def lock_node(client: Client, node: str, where: str) -> None:
 
 def _described(answer: bytes) -> str:
     try:
-        told = orjson.loads(answer)
-        return f"process {told['pid']} on {told['host']}"
+        owner = orjson.loads(answer)
+        return f"process {owner['pid']} on {owner['host']}"
     except (ValueError, KeyError, TypeError):
         return "a broker that does not name its process"

@@ -48,8 +48,8 @@ async def check_all_servers(client: Client, replicas: int) -> None:
     if replicas == 1:
         return
     places = {(uri.hostname, uri.port) for uri in client.servers if uri.scheme in ("nats", "tls")}
-    found = await asyncio.gather(*(_version_at(host, port) for host, port in places))
-    for (host, port), version in zip(places, found, strict=True):
+    versions = await asyncio.gather(*(_version_at(host, port) for host, port in places))
+    for (host, port), version in zip(places, versions, strict=True):
         if version is not None:
             _check(version, replicas, f"the NATS server at {host}:{port}")
 
@@ -57,16 +57,16 @@ async def check_all_servers(client: Client, replicas: int) -> None:
 def _check(version: str, replicas: int, where: str) -> None:
     if replicas > 1 and not can_replicate(version):
         minimum = ".".join(map(str, REPLICATED_VERSION))
-        found = re.search(r"\d+\.\d+\.\d+", version)
-        shown = found[0] if found else ""
+        match = re.search(r"\d+\.\d+\.\d+", version)
+        shown = match[0] if match else ""
         what = f"{minimum} for {replicas} replicas"
         raise NatsTooOld(where, shown, what, _WHY, _ADVICE)
 
 
 def can_replicate(version: str) -> bool:
     """Return whether servers of a version keep replicas equal (``2.15.1``, ``v2.15.0-rc.1``)."""
-    found = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
-    return found is not None and tuple(map(int, found.groups())) >= REPLICATED_VERSION
+    match = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
+    return match is not None and tuple(map(int, match.groups())) >= REPLICATED_VERSION
 
 
 async def _version_at(host: str | None, port: int | None) -> str | None:
@@ -126,5 +126,5 @@ async def replicas_in_step(
 def _caught_up(info: Mapping[str, Any], replicas: int) -> bool:
     """Return whether a stream has a leader and enough replicas with all its messages."""
     cluster = info.get("cluster") or {}
-    others = [one for one in cluster.get("replicas") or [] if one.get("current")]
+    others = [replica for replica in cluster.get("replicas") or [] if replica.get("current")]
     return bool(cluster.get("leader")) and len(others) >= replicas - 1

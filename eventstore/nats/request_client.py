@@ -90,7 +90,7 @@ class RequestClient:
         return self._client
 
     async def _connect(self) -> None:
-        told = ""
+        reported = ""
         while True:
             try:
                 self._client = await connect(
@@ -102,9 +102,9 @@ class RequestClient:
                     on_error=self._tell,
                 )
             except EventStoreError as error:  # the server is down, or a file cannot be read now
-                if str(error) != told:
-                    told = str(error)
-                    self._tell(told)
+                if str(error) != reported:
+                    reported = str(error)
+                    self._tell(reported)
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             self._connected.set()

@@ -7,9 +7,12 @@ of text in parentheses are rejected: the file itself must contain all users.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _DEEPEST: Final = 20
 _SPACE = re.compile(r"(?:\s|#[^\n]*+|//[^\n]*+)*+")
@@ -63,27 +66,39 @@ class _Reader:
 
     def document(self) -> dict[str, Value]:
         self._skip(_SPACE)
-        if self._next() == "{":
-            found = self._map()
-            self._skip(_SEPARATORS)
-            if self._next():
-                raise self._error("nothing may follow the last closing brace")
-            return found
-        return self._entries("")
+        if self._next() != "{":
+            return self._map("")
+        content = self._map("}")
+        self._skip(_SEPARATORS)
+        if self._next():
+            raise self._error("nothing may follow the last closing brace")
+        return content
 
-    def _entries(self, end: str) -> dict[str, Value]:
-        found: dict[str, Value] = {}
+    def _map(self, end: str) -> dict[str, Value]:
+        entries: dict[str, Value] = {}
+        for _ in self._items(end, "a brace { is not closed"):
+            name, line = self._key()
+            if name in entries:
+                raise NatsConfError(line, "a name occurs twice in a map")
+            self._skip(_ASSIGNS)
+            entries[name] = self._value()
+        return entries
+
+    def _items(self, end: str, unclosed: str) -> Iterator[None]:
+        """Yield where an item of a map or list begins, until its closing bracket."""
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise self._error("nested too deeply")
+        self._at += len(end)  # the opening bracket
         while True:
             self._skip(_SEPARATORS)
             if self._next() == end:
-                return found
+                break
             if not self._next():
-                raise self._error("a brace { is not closed")
-            name, line = self._key()
-            if name in found:
-                raise NatsConfError(line, "a name occurs twice in a map")
-            self._skip(_ASSIGNS)
-            found[name] = self._value()
+                raise self._error(unclosed)
+            yield
+        self._depth -= 1
+        self._at += len(end)
 
     def _key(self) -> tuple[str, int]:
         line = self._line()
@@ -101,9 +116,10 @@ class _Reader:
         line = self._line()
         match self._next():
             case "{":
-                return Value(self._map(), line)
+                return Value(self._map("}"), line)
             case "[":
-                return Value(self._list(), line)
+                items = self._items("]", "a bracket [ is not closed")
+                return Value([self._value() for _ in items], line)
             case "'" | '"':
                 return Value(self._text_in_quotes(), line)
             case "(":
@@ -119,46 +135,18 @@ class _Reader:
             return Value(_WORDS[word.lower()], line)
         return Value(int(word) if _INTEGER.fullmatch(word) else word, line)
 
-    def _map(self) -> dict[str, Value]:
-        self._enter()
-        found = self._entries("}")
-        self._leave()
-        return found
-
-    def _list(self) -> list[Value]:
-        self._enter()
-        found: list[Value] = []
-        while True:
-            self._skip(_SEPARATORS)
-            if self._next() == "]":
-                self._leave()
-                return found
-            if not self._next():
-                raise self._error("a bracket [ is not closed")
-            found.append(self._value())
-
     def _text_in_quotes(self) -> str:
         match = (_RAW if self._next() == "'" else _QUOTED).match(self._text, self._at)
         if match is None:
             raise self._error("a quotation mark is not closed on its line")
         try:
-            found = match[1] if self._next() == "'" else _ESCAPE.sub(_unescaped, match[1])
+            text = match[1] if self._next() == "'" else _ESCAPE.sub(_unescaped, match[1])
         except KeyError:
             raise self._error(
                 r'in quotes, \ must be followed by t, n, r, ", \ or x and two hexadecimal digits'
             ) from None
         self._at = match.end()
-        return found
-
-    def _enter(self) -> None:
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            raise self._error("nested too deeply")
-        self._at += 1
-
-    def _leave(self) -> None:
-        self._depth -= 1
-        self._at += 1
+        return text
 
     def _next(self) -> str:
         return self._text[self._at : self._at + 1]

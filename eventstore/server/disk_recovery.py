@@ -61,19 +61,19 @@ class DiskRecovery:
     def _missing(self, stored: int, first: int, *, idle: bool = False) -> str | None:
         """Return what happened to the files of the log, in a sentence; None: nothing."""
         files = self._files
-        found = files.damage(stored, first, idle=idle) if files is not None else None
-        if files is None or found is None:
+        damage = files.damage(stored, first, idle=idle) if files is not None else None
+        if files is None or damage is None:
             return None
-        lost = f"records {first:,} to {stored:,}" if found in GONE else "its records"
+        lost = f"records {first:,} to {stored:,}" if damage in GONE else "its records"
         unsure = ""
         if stored > files.whole:
             unsure = (
                 f", those from {files.whole + 1:,} on were acknowledged after it was last whole"
             )
         return (
-            f"the store of the log in {self._datadir.jetstream} {found}: {lost} are lost unless it "
-            f"comes back{unsure}; put it back, or stop the broker and restore a backup (an empty "
-            "directory begins a new log)"
+            f"the store of the log in {self._datadir.jetstream} {damage}: {lost} are lost "
+            f"unless it comes back{unsure}; put it back, or stop the broker and restore a backup "
+            "(an empty directory begins a new log)"
         )
 
     def _no_room(self) -> str | None:

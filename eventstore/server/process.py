@@ -43,8 +43,6 @@ from eventstore.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from eventstore.datadir import DataDir
-
 MINIMUM_VERSION: Final = (2, 15, 0)
 BINARY_VARIABLE: Final = "FOLDMQ_NATS_SERVER"
 
@@ -91,10 +89,10 @@ async def check_binary(binary: Path) -> str:
         )
     except OSError as error:
         raise NatsUnavailable(f"cannot run {binary}: {error.strerror}") from None
-    said, _ = await process.communicate()
-    found = re.search(rb"v(\d+)\.(\d+)\.(\d+)", said)
-    version = ".".join(part.decode() for part in found.groups()) if found else ""
-    if not found or tuple(map(int, found.groups())) < MINIMUM_VERSION:
+    output, _ = await process.communicate()
+    match = re.search(rb"v(\d+)\.(\d+)\.(\d+)", output)
+    version = ".".join(part.decode() for part in match.groups()) if match else ""
+    if not match or tuple(map(int, match.groups())) < MINIMUM_VERSION:
         raise NatsTooOld(
             str(binary), version, "2.15", "the oldest version that foldmq's crash tests cover"
         )
@@ -179,13 +177,13 @@ def listed_processes_with(arguments: list[str]) -> list[int]:
     with os.popen("ps -axww -o pid= -o args=") as listing:  # noqa: S605,S607 - a constant command
         lines = listing.read().splitlines()
     tail = " " + " ".join(arguments)
-    found = []
+    pids = []
     for line in lines:
         pid, _, command = line.strip().partition(" ")
         program = command.strip().removesuffix(tail)
         if program != command.strip() and Path(program).name.startswith("nats-server"):
-            found.append(int(pid))
-    return found
+            pids.append(int(pid))
+    return pids
 
 
 async def end_orphan(pid: int, arguments: list[str], path: Path) -> None:
@@ -240,9 +238,7 @@ _LOG_LINE = re.compile(r"^\[\d+\] \S+ \S+ \[(?P<level>[A-Z]{3})\] (?P<text>.*)$"
 class NatsProcess(abc.ABC):
     """A nats-server process on ``datadir``, whose lock the caller holds.
 
-    ``sync`` is the sync policy of JetStream. ``log`` is called with one line for each event,
-    ``on_restart`` with the return code (negative: the signal) of a server that ended by itself,
-    before it is restarted.
+    ``sync`` is the sync policy of JetStream. ``log`` is called with one line for each event.
 
     After :meth:`start`, ``url``, ``user`` and ``password`` are those of foldmq's own connections;
     they do not change when the server is restarted, so that clients reconnect. ``last_error`` is
@@ -258,7 +254,6 @@ class NatsProcess(abc.ABC):
         *,
         sync: Sync = "always",
         log: Callable[[str], None] = lambda _line: None,
-        on_restart: Callable[[int], None] = lambda _returncode: None,
     ) -> None:
         self.sync = sync
         self.url = ""
@@ -267,7 +262,6 @@ class NatsProcess(abc.ABC):
         self.last_error: EventStoreError | None = None
         self._datadir = datadir
         self._log = log
-        self._on_restart = on_restart
         self._binary = Path()
         self._host = "127.0.0.1"
         self._port = 0
@@ -404,15 +398,15 @@ class NatsProcess(abc.ABC):
     async def _until_ready(self, process: asyncio.subprocess.Process) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        told = 1.0
+        next_report = 1.0
         while process.returncode is None and not self._stopping.is_set():
             if await is_listening(self._dialed, self._port, self._server_name()):
                 self.last_error = None
                 self._ready.set()
                 return
-            if loop.time() - begun > told:
-                self._log(f"{self.title} is recovering its store ({told:.0f} s)")
-                told *= 2
+            if loop.time() - begun > next_report:
+                self._log(f"{self.title} is recovering its store ({next_report:.0f} s)")
+                next_report *= 2
             await asyncio.sleep(0.01 if loop.time() - begun < 0.5 else 0.1)
         raise self._explain(process.returncode)
 
@@ -428,7 +422,6 @@ class NatsProcess(abc.ABC):
                 if self._stopping.is_set():
                     return
                 self._log(f"{self.title} ended ({_describe(returncode)}), restarting it")
-                self._on_restart(returncode)
                 if loop.time() - begun > _STABLE_SECONDS:
                     delay = 0.0
             await self._pause(delay)
@@ -487,8 +480,8 @@ class NatsProcess(abc.ABC):
         except OSError:
             return
         for line in lines:
-            if found := _LOG_LINE.match(line):
-                yield found["level"], found["text"]
+            if match := _LOG_LINE.match(line):
+                yield match["level"], match["text"]
 
     def _explain(self, returncode: int | None) -> EventStoreError:
         """Return the error of a server that did not become ready, from its own last lines."""
@@ -498,8 +491,8 @@ class NatsProcess(abc.ABC):
                 reason = text
         if not reason:
             with contextlib.suppress(OSError):
-                said = self._datadir.nats_stderr.read_text(errors="replace").strip()
-                reason = said.splitlines()[0] if said else ""
+                output = self._datadir.nats_stderr.read_text(errors="replace").strip()
+                reason = output.splitlines()[0] if output else ""
         if "no space left on device" in reason or "disk quota exceeded" in reason:
             return DiskFull(self._datadir.path)
         message = (
@@ -601,9 +594,8 @@ class EmbeddedServer(NatsProcess):
         max_payload: int = DEFAULT_MAX_PAYLOAD,
         sync: Sync = "always",
         log: Callable[[str], None] = lambda _line: None,
-        on_restart: Callable[[int], None] = lambda _returncode: None,
     ) -> None:
-        super().__init__(datadir, sync=sync, log=log, on_restart=on_restart)
+        super().__init__(datadir, sync=sync, log=log)
         self.max_payload = max_payload
 
     def stored_streams(self) -> set[str]:

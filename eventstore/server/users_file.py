@@ -27,27 +27,149 @@ here; any other is rejected, since ignoring it could grant a user more than inte
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 import stat
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from eventstore.display import escaped
+from eventstore.errors import EventStoreError
 from eventstore.server import config_parser
-from eventstore.server.user import (
-    EVERYTHING,
-    NatsPermissions,
-    NatsUser,
-    NatsUsersError,
-    SubjectRules,
-    name_problem,
-    nkey_problem,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from eventstore.server.config_parser import Value
+
+OWN_USER: Final = "foldmq"
+"""The name of foldmq's own user, which no other user can have."""
+
+_BCRYPT = re.compile(r"\$2[abxy]\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
+_MEANT_AS_BCRYPT = re.compile(r"\$2[abxy]\$")
+_NKEY = re.compile(r"[A-Z2-7]{56}")
+_SEED = re.compile(r"S[A-Z2-7]{57}")
+_USER_PREFIX: Final = 20 << 3
+"""Prefix byte of a user's nkey, whose text then begins with U."""
+
+
+class NatsUsersError(EventStoreError):
+    """A file with users for NATS cannot be read or has an invalid line."""
+
+    exit_code = 78
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectRules:
+    """The subjects that a user may publish or subscribe to; denials take precedence."""
+
+    allow: tuple[str, ...] = ()
+    """Allowed subjects; empty: all."""
+    deny: tuple[str, ...] = ()
+
+    def entry(self, denied: tuple[str, ...] = ()) -> dict[str, object]:
+        """Return the rules for the configuration of a NATS server, with further denied subjects."""
+        made: dict[str, object] = {}
+        if self.allow:
+            made["allow"] = list(self.allow)
+        if self.deny or denied:
+            made["deny"] = [*self.deny, *denied]
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class NatsPermissions:
+    """The permissions of one user."""
+
+    publish: SubjectRules = SubjectRules()
+    subscribe: SubjectRules = SubjectRules()
+    responses: bool | Mapping[str, object] = False
+    """``allow_responses``: whether, or how often and how long, requests may be answered on
+    subjects that ``publish`` does not allow."""
+
+    def entry(self, denied: tuple[str, ...] = ()) -> dict[str, object]:
+        """Return them for the configuration of a NATS server, with further denied subjects."""
+        made: dict[str, object] = {}
+        for name, subjects in (("publish", self.publish), ("subscribe", self.subscribe)):
+            if rules := subjects.entry(denied):
+                made[name] = rules
+        if self.responses:
+            made["allow_responses"] = self.responses
+        return made
+
+
+EVERYTHING: Final = NatsPermissions()
+
+
+@dataclass(frozen=True, slots=True)
+class NatsUser:
+    """A user with a name and password, or with the public half of an nkey."""
+
+    name: str = ""
+    password: str = field(default="", repr=False)
+    """In clear text, or hashed by bcrypt."""
+    nkey: str = ""
+    permissions: NatsPermissions = EVERYTHING
+
+    @property
+    def identity(self) -> str:
+        """The identity of the user: the public nkey or the name."""
+        return self.nkey or self.name
+
+    @property
+    def hashed(self) -> bool:
+        """Whether the entry contains no usable secret: a hash or a public key."""
+        return bool(self.nkey or _BCRYPT.fullmatch(self.password))
+
+    def entry(self, denied: tuple[str, ...] = ()) -> dict[str, object]:
+        """Return the user for the configuration of a NATS server.
+
+        ``denied`` are further subjects that the user may not publish or subscribe to.
+        """
+        made: dict[str, object] = (
+            {"nkey": self.nkey} if self.nkey else {"user": self.name, "password": self.password}
+        )
+        if allowed := self.permissions.entry(denied):
+            made["permissions"] = allowed
+        return made
+
+
+def name_problem(name: str, password: str) -> str | None:
+    """Return the error in a user's name or password, without the password; None: none."""
+    if not name or not name.isprintable() or name != name.strip():
+        return "a user name must not be empty, contain a control character or have outer spaces"
+    if name == OWN_USER:
+        return f"user {OWN_USER} is reserved for the broker: choose another name"
+    if not password:
+        return f"the password of user {escaped(name)} is empty"
+    if not password.isprintable():
+        return f"the password of user {escaped(name)} has a control character"
+    if _MEANT_AS_BCRYPT.match(password) and not _BCRYPT.fullmatch(password):
+        return (
+            f"the password of user {escaped(name)} begins like a bcrypt hash but is not one: it is "
+            "incomplete, or its cost is not from 04 to 31"
+        )
+    return None
+
+
+def nkey_problem(text: str) -> str | None:
+    """Return the error in the public nkey of a user; None: there is none.
+
+    It does not contain the text itself, which may be a secret.
+    """
+    if _SEED.fullmatch(text):
+        return "this is the secret half of an nkey: use the public one, which begins with U"
+    if not (_NKEY.fullmatch(text) and text.startswith("U")):
+        return "the public nkey of a user, which begins with U and has 56 characters"
+    raw = base64.b32decode(text)
+    if raw[0] != _USER_PREFIX or binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(
+        raw[-2:], "little"
+    ):
+        return "this nkey is mistyped: its checksum is wrong"
+    return None
+
 
 _BEGINS = re.compile(
     r"(?:\s|#[^\n]*+|//[^\n]*+)*+"
@@ -116,8 +238,8 @@ class _Block:
         known = self._known(top, _TOP)
         given = known.get("default_permissions")
         default = EVERYTHING if given is None else self._permissions(given)
-        for one in self._list(known["users"], "users") if "users" in known else ():
-            yield self._user(self._map(one, "a user"), one.line, default), one.line
+        for value in self._list(known["users"], "users") if "users" in known else ():
+            yield self._user(self._map(value, "a user"), value.line, default), value.line
 
     def _user(self, given: dict[str, Value], line: int, default: NatsPermissions) -> NatsUser:
         known = self._known(given, _USER)
@@ -157,8 +279,8 @@ class _Block:
         if not isinstance(given.what, dict):
             return SubjectRules(allow=self._names(given, queues=queues))
         known = self._known(given.what, _SUBJECTS)
-        found = {name: self._names(value, queues=queues) for name, value in known.items()}
-        return SubjectRules(found.get("allow", ()), found.get("deny", ()))
+        rules = {name: self._names(value, queues=queues) for name, value in known.items()}
+        return SubjectRules(rules.get("allow", ()), rules.get("deny", ()))
 
     def _names(self, given: Value, *, queues: bool) -> tuple[str, ...]:
         """Return subjects: one, or a list of them."""
@@ -169,10 +291,10 @@ class _Block:
                 "to a NATS server an empty list of subjects means all of them: leave it out, or "
                 'deny ">"',
             )
-        names = tuple(self._text(one, "a subject") for one in listed)
-        for name, one in zip(names, listed, strict=True):
+        names = tuple(self._text(value, "a subject") for value in listed)
+        for name, value in zip(names, listed, strict=True):
             if not _is_permission(name, queues=queues):
-                self._refuse(one.line, f'"{escaped(name)}" is not a subject')
+                self._refuse(value.line, f'"{escaped(name)}" is not a subject')
         return names
 
     def _responses(self, given: Value) -> bool | dict[str, object]:
@@ -181,7 +303,7 @@ class _Block:
         known = self._known(
             self._map(given, "allow_responses, unless it is true or false,"), _RESPONSES
         )
-        found: dict[str, object] = {}
+        responses: dict[str, object] = {}
         for name, value in known.items():
             good = (
                 isinstance(value.what, int) and not isinstance(value.what, bool)
@@ -191,21 +313,21 @@ class _Block:
             if not good:
                 kind = "a whole number" if name == "max" else 'a time such as "1m"'
                 self._refuse(value.line, f"{name} of allow_responses must be {kind}")
-            found[name] = value.what
-        return found or True
+            responses[name] = value.what
+        return responses or True
 
     def _known(self, given: Mapping[str, Value], names: Mapping[str, str]) -> dict[str, Value]:
         """Return a map by the meaning of its names; reject unknown names."""
-        found: dict[str, Value] = {}
+        known: dict[str, Value] = {}
         for name, value in given.items():
             meaning = names.get(name.lower())
             if meaning is None:
                 expected = ", ".join(dict.fromkeys(names.values()))
                 self._refuse(value.line, f"{escaped(name)} is not known, expected {expected}")
-            if meaning in found:
+            if meaning in known:
                 self._refuse(value.line, f"{meaning} occurs twice in a map")
-            found[meaning] = value
-        return found
+            known[meaning] = value
+        return known
 
     def _map(self, given: Value, what: str) -> dict[str, Value]:
         if not isinstance(given.what, dict):

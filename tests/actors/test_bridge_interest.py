@@ -12,8 +12,7 @@ from harness.examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from actors.bridge.duplicates import DuplicateFilter
-from actors.bridge.interest import Interest
+from actors.bridge.interest import DuplicateFilter, Interest
 from actors.limits.bridge_options import BridgeOptions
 from eventstore.nats.batch_transport import NatsMessage
 from protocol.nats.mapping import Mapping

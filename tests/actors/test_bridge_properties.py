@@ -16,8 +16,7 @@ from actors.bridge.bridge_properties import (
 from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.replies import LIFE, Answered, ReplySubjects
 from actors.bridge.subscriber_probes import SubscriberProbes
-from actors.bridge.to_nats import ToNats
-from actors.bridge.topic_flow import OutgoingMessages
+from actors.bridge.to_nats import OutgoingMessages, ToNats
 from actors.limits.bridge_options import BridgeOptions
 from eventstore.log.message_store import StoredMessages
 from protocol.mqtt.message_properties import (

@@ -8,8 +8,7 @@ from harness.bridgewire import Wire
 from actors.bridge import to_nats as module
 from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.subscriber_probes import SubscriberProbes
-from actors.bridge.to_nats import GatedMessages, ToNats
-from actors.bridge.topic_flow import OutgoingMessages, TopicFlow
+from actors.bridge.to_nats import GatedMessages, OutgoingMessages, ToNats, TopicFlow
 from actors.limits.bridge_options import BridgeOptions
 from eventstore.log.message_store import StoredMessages
 from protocol.nats.mapping import Mapping

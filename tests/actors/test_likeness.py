@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.inspection.requests import NameSimilarity
+from actors.inspection.inspector import NameSimilarity
 
 
 @pytest.mark.parametrize(

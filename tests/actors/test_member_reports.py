@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.exchange import member_reports, shared_parts
-from actors.exchange.member_reports import MemberReports
-from actors.exchange.shared_parts import SharedParts
+from actors.exchange import member_reports
+from actors.exchange.member_reports import MemberReports, SharedParts
 from actors.routing.shared_groups import SharedGroups
 
 LOGS = ["a", "b"]
@@ -195,7 +194,7 @@ async def test_members_are_measured_in_steps(largest: int) -> None:
             before = measured
             await asyncio.sleep(0)
             most = max(most, measured - before)
-    assert most <= shared_parts._MEASURED_AT_ONCE // 50
+    assert most <= member_reports._MEASURED_AT_ONCE // 50
     assert all(len(orjson.dumps(one)) <= largest for one in sent)
     assert all(one[:2] == [3, {"a": 7}] for one in sent)
     assert sorted(tuple(offer) for one in sent for offer in one[2]) == sorted(

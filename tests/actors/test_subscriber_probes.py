@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.subscriber_probes import SubscriberProbes
-from actors.bridge.topic_flow import OutgoingMessages, TopicFlow
+from actors.bridge.to_nats import OutgoingMessages, TopicFlow
 from eventstore.log.message_store import StoredMessages
 from protocol.nats.headers import parse_headers
 

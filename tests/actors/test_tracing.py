@@ -12,7 +12,7 @@ from simulation.world import SimClient, World, in_world, simulate
 
 from actors.connection.connection import Connection
 from actors.inspection import trace_lines as tracelines
-from actors.inspection.requests import Refused
+from actors.inspection.inspector import Refused
 from actors.inspection.tracer import MAX_TRACES, Tracer
 from actors.kernel.actor import LoopActor
 from actors.kernel.kernel import Kernel

@@ -17,8 +17,8 @@ from cli.settings.setting_flags import with_settings_flags
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import RELOADABLE, Settings, load_settings
 from eventstore.nats.connection import ConnectionOptions
-from eventstore.server.client_tls import TlsFiles
-from eventstore.server.user import NatsUsersError
+from eventstore.server.client_server import TlsFiles
+from eventstore.server.users_file import NatsUsersError
 
 EMBEDDED = ConnectionOptions(urls=("nats://127.0.0.1:1",), user="foldmq", password="made up")
 

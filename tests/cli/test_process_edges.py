@@ -13,7 +13,7 @@ from harness import packets as p
 from actors.connection.listener import ListenerOptions
 from actors.connection.pseudonyms import KEY_SIZE, name_in_log
 from actors.limits.limit_options import LimitOptions
-from actors.transports.acceptor import StackOptions
+from actors.transports.stack import StackOptions
 from cli.serve.process_edges import PASSED_ON, ProcessEdges
 from cluster.client_header import MAGIC, NONCE_SIZE, PeerAnswer, decode_client
 from eventstore.partitions import partition_of

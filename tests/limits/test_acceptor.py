@@ -16,7 +16,8 @@ import uvloop
 from harness.waiting import happens
 from structlog.testing import capture_logs
 
-from actors.transports.acceptor import Acceptor, Descriptors, listening_socket
+from actors.transports.acceptor import Acceptor, listening_socket
+from actors.transports.file_descriptors import Descriptors
 from cli.common.units import Address
 from cli.settings.socket_binding import bind
 

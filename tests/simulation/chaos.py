@@ -20,7 +20,7 @@ from harness.plainaudit import violations
 
 from actors.access.rules_file import parse_rules
 from actors.connection import input_actor
-from actors.inspection.requests import Refused
+from actors.inspection.inspector import Refused
 from actors.kernel import kernel
 from actors.maintenance import retention
 from actors.routing import router

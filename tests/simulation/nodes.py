@@ -19,11 +19,10 @@ from harness.anonymous import Anonymous
 
 from actors.broker.broker import Broker
 from actors.maintenance.cluster_hooks import ClusterHooks
-from cluster.follower import FellBehind
 from cluster.leader import Leader, Replaced
 from cluster.members import Members
 from cluster.peer_listener import PeerListener
-from cluster.standby import Leadership, Standby
+from cluster.standby import FellBehind, Leadership, Standby
 from cluster.status import NodeStatus, Role, decode_status
 from eventstore.errors import Fenced, LogUnavailable
 from eventstore.format.event_parsing import Event

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from cluster.follower import FellBehind, Follower
-from cluster.standby import Cause, take_over
+from cluster.standby import Cause, FellBehind, Follower, take_over
 from eventstore.errors import LogUnavailable
 from eventstore.log.jetstream_log import Appended
 from simulation.fold import compare_index, compare_states, fold

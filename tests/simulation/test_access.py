@@ -13,7 +13,7 @@ from actors.access.credentials import AuthResult, Credentials, Verdict
 from actors.connection.listener import Listener, ListenerOptions
 from actors.limits.client_limits import ClientLimits
 from actors.limits.limit_options import LimitOptions, Quota
-from actors.transports.acceptor import StackOptions
+from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import SessionClosed

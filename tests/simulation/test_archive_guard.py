@@ -8,7 +8,7 @@ import pytest
 from harness import packets as p
 from structlog.testing import capture_logs
 
-from actors.inspection.requests import Refused
+from actors.inspection.inspector import Refused
 from actors.maintenance import retention
 from eventstore.errors import LogUnavailable
 from eventstore.format.node_events import LogArchived, LogCut

@@ -9,7 +9,7 @@ from harness import packets as p
 from harness.packets import Publish
 from harness.plainaudit import violations
 
-from actors.inspection.requests import Refused
+from actors.inspection.inspector import Refused
 from actors.node.reload_outcome import ReloadOutcome
 from eventstore.format.events import Expired, RetainedExpired, SessionExpired, WillFired
 from eventstore.format.node_events import ClockJumped

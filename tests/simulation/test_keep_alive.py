@@ -16,7 +16,7 @@ from websockets.frames import Frame, Opcode
 from actors.connection.listener import Listener, ListenerOptions
 from actors.limits.limit_options import LimitOptions, Quota
 from actors.node.read_pause import ReadPause
-from actors.transports.acceptor import StackOptions
+from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions
 from eventstore.format.events import SessionClosed

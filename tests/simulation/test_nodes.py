@@ -8,8 +8,7 @@ import pytest
 from harness import packets as p
 
 from actors.maintenance.cluster_hooks import ClusterHooks
-from cluster.follower import Follower
-from cluster.standby import SILENT_AFTER, Cause, take_over
+from cluster.standby import SILENT_AFTER, Cause, Follower, take_over
 from cluster.status import STATUS_EVERY
 from eventstore.errors import CorruptLog, Fenced
 from eventstore.format.node_events import BrokerStarted

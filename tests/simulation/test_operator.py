@@ -8,8 +8,7 @@ from harness import packets as p
 from harness.packets import Connack, Publish
 from harness.waiting import happens
 
-from actors.inspection.inspector import PAGE_ROWS
-from actors.inspection.requests import Refused, TooLarge
+from actors.inspection.inspector import PAGE_ROWS, Refused, TooLarge
 from actors.session.session import Session
 from eventstore.format.events import SessionClosed, SessionExpired, WillFired
 from eventstore.format.node_events import OperatorActed, RetainedCleared, WebAccessed

@@ -14,10 +14,10 @@ from harness.plainaudit import violations
 
 from actors.exchange.effect_recorder import EffectRecorder
 from actors.exchange.exchange import FollowedPositions, LogExchange
-from actors.inspection.requests import NotReady
+from actors.inspection.inspector import NotReady
 from actors.sharing.shared_delivery import SharedDelivery
 from actors.sharing.shared_subscriptions import SharedSession, SharedSubscriptions
-from cluster.follower import Follower
+from cluster.standby import Follower
 from eventstore.format.events import LOG_SESSION, Assigned, MessageDropped
 from eventstore.partitions import partition_of
 from protocol.errors import FoldmqError

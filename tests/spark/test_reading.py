@@ -16,7 +16,7 @@ from harness.nats import access
 from harness.proxy import Proxy
 from pyspark.sql.datasource import EqualTo
 
-import eventstore.log.record_reader
+import eventstore.nats.jetstream
 from eventstore.errors import CutMeanwhile, CutOff, NoLog
 from eventstore.format.events import Acked, Completed, MessagePublished, WillFired
 from eventstore.format.node_events import BrokerStarted
@@ -528,7 +528,7 @@ def test_records_cut_off_before_they_are_read_are_reported(nats: Nats, new_log: 
 def test_a_connection_that_breaks_is_made_again_and_nothing_is_lost_or_twice(
     nats: Nats, new_log: NewLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eventstore.log.record_reader, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(eventstore.nats.jetstream, "REQUEST_SECONDS", 1.0)
     log = new_log()
     payload = bytes(100_000)
     for number in range(60):

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from upper import Place, Upper, placed
 
-from actors.transports.acceptor import StackOptions, build_stack
 from actors.transports.proxy_protocol import BadHeader, ProxyStage, read_header
+from actors.transports.stack import StackOptions, build_stack
 
 pytestmark = pytest.mark.system
 

@@ -9,8 +9,8 @@ from harness.certs import Authority
 from upper import Client, Place, Upper, placed
 from wsframes import frame, head, next_frame, request
 
-from actors.transports.acceptor import StackOptions, build_stack
 from actors.transports.handshakes import Handshakes
+from actors.transports.stack import StackOptions, build_stack
 from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions
 

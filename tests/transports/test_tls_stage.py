@@ -11,8 +11,8 @@ from harness.certs import Authority
 from harness.waiting import happens
 from upper import Place, placed, tls_options
 
-from actors.transports.acceptor import StackOptions
 from actors.transports.handshakes import HandshakeError, Handshakes
+from actors.transports.stack import StackOptions
 from actors.transports.tls import TlsStage
 from actors.transports.tls_context import TlsOptions, make_context
 

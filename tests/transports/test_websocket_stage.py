@@ -16,8 +16,8 @@ from websockets.protocol import Protocol, Side
 from wsframes import frame, head, next_frame, request
 
 from actors.transports import websocket
-from actors.transports.acceptor import StackOptions
 from actors.transports.peer import forwarded_peer
+from actors.transports.stack import StackOptions
 from actors.transports.websocket import WebSocketOptions, WebSocketStage, frame_size, plain_frames
 
 pytestmark = pytest.mark.system

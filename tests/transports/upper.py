@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from harness.waiting import happens
 
-from actors.transports.acceptor import StackOptions, build_stack
 from actors.transports.handshakes import Handshakes
+from actors.transports.stack import StackOptions, build_stack
 
 TIMEOUT = 10.0
 """Seconds in which what must come has come."""

@@ -25,7 +25,7 @@ from numberedlog import (
 from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, LostLog, NodeBusy
 from eventstore.format.records import GENESIS, ChainChecker, link_of
-from eventstore.log import jetstream_log, log_writer, record_reader
+from eventstore.log import jetstream_log, log_writer
 from eventstore.log.jetstream_log import EventLog
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.record_reader import read_records, read_some, read_tail
@@ -344,8 +344,7 @@ async def test_a_stream_that_is_not_there(server: EmbeddedServer) -> None:
 async def test_reading_while_the_server_is_away(
     datadir: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (jetstream, record_reader):
-        monkeypatch.setattr(module, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(jetstream, "REQUEST_SECONDS", 0.5)
     server = EmbeddedServer(datadir)
     await server.start()
     async with client_of(server) as nc:

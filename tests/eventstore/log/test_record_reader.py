@@ -7,19 +7,17 @@ from typing import Any
 import orjson
 import pytest
 
-from eventstore.log.record_reader import _BatchReader, read_stored
-from eventstore.nats.jetstream import END_OF_BATCH
+from eventstore.log.record_reader import read_stored
+from eventstore.nats.jetstream import END_OF_BATCH, Arrivals
 
 
 def test_a_cancellation_that_arrives_together_with_a_message_is_not_lost() -> None:
     async def run() -> None:
-        client: Any = None
-        reader = _BatchReader(client, "FOLDMQ_LOG_n", None)
-        message: Any = object()
-        task = asyncio.create_task(reader._next())
+        arrivals: Arrivals[Any] = Arrivals("FOLDMQ_LOG_n")
+        task = asyncio.create_task(arrivals.next())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        await reader._on_message(message)
+        arrivals.add(object())
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.server.user import NatsUser, NatsUsersError
-from eventstore.server.users_file import read_users, readable_by_others
+from eventstore.server.users_file import NatsUser, NatsUsersError, read_users, readable_by_others
 
 NKEY = "UAB2CB576PHBBPQ5ODORRZ2LYCMWPZGWGCN2KDK7DXOIMZASKUY3RLKK"
 SEED = "SUAAAAICAMCAKBQHBAEQUCYMBUHA6EARCIJRIFIWC4MBSGQ3DQOR4H776Y"

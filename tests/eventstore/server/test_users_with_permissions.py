@@ -12,8 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.server.config_parser import NatsConfError, parse
-from eventstore.server.user import NatsPermissions, NatsUser, NatsUsersError, SubjectRules
-from eventstore.server.users_file import read_users
+from eventstore.server.users_file import (
+    NatsPermissions,
+    NatsUser,
+    NatsUsersError,
+    SubjectRules,
+    read_users,
+)
 
 NKEY = "UAB2CB576PHBBPQ5ODORRZ2LYCMWPZGWGCN2KDK7DXOIMZASKUY3RLKK"
 HASH = "$2a$04$abcdefghijklmnopqrstuu5vI3ZRTjKCPRqBc8t0Ueb2foafP8H66"
