@@ -12,7 +12,8 @@ from indexedlogs import IndexedSource, build, use
 from randomnode import Node
 
 from cli.web import state_diffs
-from cli.web.state_diffs import FoldingStates, StateDiff, StateDiffs
+from cli.web.background_fold import Folding
+from cli.web.state_diffs import StateDiff, StateDiffs
 from eventstore.errors import UsageError
 from eventstore.format.events import MessagePublished, SessionClosed, SessionOpened, Subscribed
 
@@ -67,7 +68,7 @@ def devices(count: int) -> IndexedSource:
 def compare(source: IndexedSource, before: int, after: int, log: str = "") -> StateDiff:
     async def found() -> StateDiff:
         diffs = StateDiffs(cast("WebLogClient", Link(source)))
-        diff: StateDiff | FoldingStates = FoldingStates(0, 0)
+        diff: StateDiff | Folding = Folding(0, 0)
         while not isinstance(diff, StateDiff):
             diff = await diffs.find(before, after, 5, log)
         diffs.close()

@@ -16,6 +16,7 @@ from cli.commands.log_events import event_selection
 from cli.logs.point_resolution import parse_point, point_at
 from cli.web.activity import MINUTE_MS
 from cli.web.activity_reader import LogActivities
+from cli.web.background_fold import Folding
 from cli.web.pages.log import find_page, merge_rows
 from cli.web.pages.responses import Site, asked, chosen_log, moment_ms
 from cli.web.pages.time_axis_values import (
@@ -28,7 +29,7 @@ from cli.web.pages.time_axis_values import (
     pins_compared,
     shared_moment,
 )
-from cli.web.state_diffs import FoldingStates, StateDiffs
+from cli.web.state_diffs import StateDiffs
 from cli.web.svg_charts import bars
 from cli.web.time_axis import SHORTEST_MS, TimeWindow, axis, window_within
 from eventstore.display import iso
@@ -154,15 +155,15 @@ class TimePages:
                 for name in first
             )
         )
-        folding = [one for one in found if isinstance(one, FoldingStates)]
+        folding = [one for one in found if isinstance(one, Folding)]
         if folding:
             done, of = sum(one.done for one in folding), sum(one.of for one in folding)
-            return {"folding": FoldingStates(done, of)}
+            return {"folding": Folding(done, of)}
         lines: list[str] = []
         counts: list[str] = []
         notes: list[str] = []
         for name, one in zip(first, found, strict=True):
-            if isinstance(one, FoldingStates):
+            if isinstance(one, Folding):
                 continue
             of_log = f"log {name}: " if len(first) > 1 else ""
             lines += [f"log {name}", *one.lines] if one.lines and of_log else one.lines
