@@ -20,7 +20,7 @@ from nats.aio.client import Client
 
 from cli.logs.broker_client import SERVICE, LiveBroker, NoDirectory, NoLiveBroker, as_object
 from cli.logs.log_brokers import LogBrokers, log_names
-from cli.logs.nats_access import external_access
+from cli.logs.source import external_access
 from cli.logs.source_flags import SourceFlags
 from cli.settings.log_settings import LogSettings, load_log_settings
 from eventstore.datadir import DataDir

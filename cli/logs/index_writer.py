@@ -13,11 +13,11 @@ from cli.common import text
 from cli.common.progress_bar import progress
 from eventstore.errors import CorruptLog, CutMeanwhile, EventStoreError
 from eventstore.format.event_parsing import UnreadableEvent
-from eventstore.reading.gc_pause import few_collections
 from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.indexed_reading import is_of, with_index
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_source import LogSource, open_log
+from eventstore.reading.progress import few_collections
 from eventstore.reading.segment import BadIndex
 from projections.past.segment_builder import SegmentBuilder
 

@@ -24,17 +24,19 @@ from eventstore.partitions import short_name
 from eventstore.reading.log_points import LogPoint, last_until
 from eventstore.reading.progress import silent
 from projections.past.event_reader import EventFilter, EventReader
-from projections.past.joined_state import JoinedState, LogState, fold_logs
-from projections.past.merged_events import MergedReader
-from projections.past.replay import AsOf, Replay
-from projections.past.state_differences import (
+from projections.past.joined_state import (
+    JoinedState,
     LogChanges,
+    LogState,
     StatesBetween,
     changes_in_logs,
+    fold_logs,
     joined_retained_changes,
     joined_sessions_changed,
     states_between,
 )
+from projections.past.merged_events import MergedReader
+from projections.past.replay import AsOf, Replay
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage
 from projections.views.differences import StateFacts, retained_changes, sessions_changed
