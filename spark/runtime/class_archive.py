@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from eventstore.home_paths import user_cache
 from spark.runtime.errors import NoSpark, disk_failed
 
 RECORD_SECONDS = 900.0
@@ -65,10 +66,6 @@ class ClassArchive:
 
 def find_class_archive(package: Path, version: str) -> ClassArchive | None:
     """Return the place of the archive for a PySpark; None if the user has no cache directory."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    try:
-        parent = Path(cache) if cache else Path.home() / ".cache"
-    except RuntimeError:
-        return None
+    cache = user_cache()
     key = hashlib.sha256(f"{package}\n{version}".encode()).hexdigest()[:16]
-    return ClassArchive(parent / "foldmq" / f"spark-{key}") if parent.is_absolute() else None
+    return ClassArchive(cache / f"spark-{key}") if cache is not None else None
