@@ -10,7 +10,6 @@ import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from cli.commands.actor_list import log_broker
 from cli.commands.advice import Advice, advise, merge_advice, most_urgent_first
 from cli.commands.broker_advice import (
     advise_on_broker,
@@ -55,8 +54,6 @@ def print_advice(flags: SourceFlags, about: str | None, *, as_json: bool) -> boo
 
 async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         statuses = {status["node"]: status for status in await ask_statuses(brokers)}
         if about is None:
             advice, more = await _all(brokers, statuses)
