@@ -1,5 +1,6 @@
-"""Expands ``~`` in paths."""
+"""Paths in the home directory of a user."""
 
+import os
 from pathlib import Path
 
 from eventstore.display import escaped
@@ -21,3 +22,13 @@ def expand_home(path: Path | str) -> Path:
         raise NoHome(
             f"{escaped(str(path))}: the home directory of {escaped(user)} is not known"
         ) from None
+
+
+def user_cache() -> Path | None:
+    """Return foldmq's directory in the cache of this user; None: the user has no cache."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    try:
+        parent = Path(given) if given else Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return parent / "foldmq" if parent.is_absolute() else None

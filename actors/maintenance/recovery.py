@@ -20,7 +20,7 @@ from eventstore.format.node_events import BrokerStarted, BrokerStopped, ClockJum
 from eventstore.format.positions import INDEX_BITS
 from eventstore.format.records import ChainChecker
 from eventstore.log.journal import Journal
-from eventstore.reading.gc_pause import few_collections
+from eventstore.reading.progress import few_collections
 from projections.log_proof import REACHED, statement, unproven_end
 from projections.state.node_state import NodeState
 

@@ -110,8 +110,6 @@ async def fetch(
     The brokers sort by the keys in ``by_broker``.
     """
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         if endpoint == "sessions" and brokers.several and "match" not in wanted:
             # The sessions of the other logs, for which these stand, are in the list themselves.
             wanted = {**wanted, "without_logs": True}
@@ -119,14 +117,6 @@ async def fetch(
             return *await gather(brokers, endpoint, limit, **wanted), brokers
         by = sort if sort in by_broker else None
         return *await gather_top(brokers, endpoint, by, limit, **wanted), brokers
-
-
-def log_broker(brokers: LogBrokers) -> None:
-    """Print the queried brokers to stderr."""
-    nodes = f"broker of node {brokers.nodes[0]}"
-    if brokers.several:
-        nodes = f"brokers of nodes {', '.join(brokers.nodes)}"
-    sys.stderr.write(f"foldmq: connected to the {nodes} on {brokers.where}\n")
 
 
 async def gather(

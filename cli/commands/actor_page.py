@@ -5,10 +5,10 @@ import contextlib
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from cli.commands.actor_list import ACTOR_TYPES, SESSION_TYPES, log_broker
+from cli.commands.actor_list import ACTOR_TYPES, SESSION_TYPES
 from cli.commands.published_messages import with_published
 from cli.common import text
 from cli.common.tables import duration_text, idle
@@ -127,7 +127,7 @@ class _ActorPageText:
         self._as_json = as_json
 
     async def actor(self, which: str) -> None:
-        async with self._open() as brokers:
+        async with open_brokers(self._flags) as brokers:
             broker = broker_of(brokers, which)
             found = await find_actor(broker, which)
             if found is None:
@@ -139,15 +139,8 @@ class _ActorPageText:
                 await self._show_actor(broker, found)
 
     async def session(self, client: str) -> None:
-        async with self._open() as brokers:
-            await self._show_session(brokers.of_session(client), client)
-
-    @contextlib.asynccontextmanager
-    async def _open(self) -> AsyncIterator[LogBrokers]:
         async with open_brokers(self._flags) as brokers:
-            if self._flags.verbose:
-                log_broker(brokers)
-            yield brokers
+            await self._show_session(brokers.of_session(client), client)
 
     async def _show_actor(self, broker: LiveBroker, before: dict[str, Any]) -> None:
         began = time.monotonic()

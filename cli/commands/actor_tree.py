@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from cli.commands.actor_list import Row, gather, id_order, log_broker
+from cli.commands.actor_list import Row, gather, id_order
 from cli.common import text
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
@@ -38,8 +38,6 @@ def run_actor_tree(flags: SourceFlags, children: int, *, as_json: bool) -> None:
 
 async def _rows(flags: SourceFlags) -> tuple[list[dict[str, Any]], LogBrokers]:
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         rows, _ = await gather(brokers, "actors", None)
         return rows, brokers
 

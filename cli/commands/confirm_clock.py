@@ -29,7 +29,7 @@ async def _confirm(flags: SourceFlags) -> None:
     async with open_brokers(flags) as brokers:
         confirmed = False
         for broker, outcome in await brokers.each(_ask):
-            where = f"log {text.name(broker.node)}: " if brokers.several else ""
+            where = brokers.prefix(broker.node)
             if isinstance(outcome, str):
                 sys.stderr.write(f"foldmq: {where}{outcome}\n")
                 continue

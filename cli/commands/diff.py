@@ -11,14 +11,14 @@ from cli.logs.point_resolution import parse_point, points_at, write_clock_notes
 from cli.logs.source_flags import SourceFlags
 from eventstore.errors import NotFound, UsageError
 from eventstore.partitions import short_name
-from projections.past.replay import AsOf
-from projections.past.state_differences import (
+from projections.past.joined_state import (
     LogChanges,
     StatesBetween,
     changes_in_logs,
     joined_retained_changes,
     joined_sessions_changed,
 )
+from projections.past.replay import AsOf
 from projections.views.differences import diff_object
 
 

@@ -10,7 +10,6 @@ import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from cli.commands.actor_list import log_broker
 from cli.commands.advice import Advice, advise, merge_advice, most_urgent_first
 from cli.commands.broker_advice import (
     advise_on_broker,
@@ -55,8 +54,6 @@ def print_advice(flags: SourceFlags, about: str | None, *, as_json: bool) -> boo
 
 async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         statuses = {status["node"]: status for status in await ask_statuses(brokers)}
         if about is None:
             advice, more = await _all(brokers, statuses)
@@ -110,7 +107,7 @@ async def find_problems(
     advice = no_answers(brokers)
     for broker, (_, behind) in answers:
         for one in advise_on_broker(statuses[broker.node], behind):
-            advice.append(_of_log(one, broker.log) if brokers.several else one)
+            advice.append(_of_log(one, brokers.name_of(broker)))
     advice += advise_on_certificates(statuses[broker.node] for broker, _ in answers)
     advice += advise_on_followers(statuses.values())
     problems = [found for _, (found, _) in answers]
@@ -118,14 +115,16 @@ async def find_problems(
     advice += in_order(one for listed in problems for one in listed["problems"])
     for broker, (listed, _) in answers:
         for one in advise_on_refusals(listed.get("refusals", ())):
-            advice.append(_of_log(one, broker.log) if brokers.several else one)
+            advice.append(_of_log(one, brokers.name_of(broker)))
     return most_urgent_first(advice), sum(
         listed["total"] - len(listed["problems"]) for listed in problems
     )
 
 
 def _of_log(advice: Advice, log: str) -> Advice:
-    """Return advice on the broker of one of several logs."""
+    """Return advice on the broker of one of several logs; without a name, of the only one."""
+    if not log:
+        return advice
     command = advice.next
     if command.startswith(_ONE_LOG):
         command += f" --node {log}"

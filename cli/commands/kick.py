@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from cli.commands.actor_list import log_broker
 from cli.commands.actor_page import ask_session, broker_of, find_actor
 from cli.commands.bulk_change import (
     ChangeOptions,
@@ -37,8 +36,6 @@ def restart(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
 
 async def _kick(flags: SourceFlags, clients: Iterable[str], manner: ChangeOptions) -> None:
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         done = ChangeResult()
         owners = {client: brokers.of_session(client) for client in clients}
         found: dict[str, str] = {}
@@ -85,8 +82,6 @@ async def _kick_actor(flags: SourceFlags, which: str, manner: ChangeOptions) -> 
 
 async def _restart(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         broker = broker_of(brokers, which)
         row = await _actor(broker, which)
         lines = [f"  {text.escaped(row['id'])}  {text.name(row['name'])}, {row['state']}"]

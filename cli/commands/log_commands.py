@@ -1,5 +1,6 @@
-"""The commands that read the log: ``log``, ``replay``, ``diff``, ``verify`` and ``why``."""
+"""The commands that read the log, and those that copy it."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +21,9 @@ def register_log_commands(app: Program) -> None:
     app.command("diff")(_diff)
     app.command("verify")(_attest)
     app.command("why")(_why)
+    app.command("backup")(_backup)
+    app.command("restore")(_restore)
+    app.command("salvage")(_salvage)
 
 
 # The packages that read the log are not loaded for the other commands.
@@ -285,3 +289,57 @@ def _why(
     from cli.commands import why
 
     why.run_why(source, client, topic, where, last, when, as_json=as_json)
+
+
+@with_source_flags
+def _backup(
+    source: SourceFlags,
+    target: Annotated[
+        str, typer.Argument(metavar="DIR", help="Directory of the backup; -: a tar archive.")
+    ],
+) -> None:
+    """Back up the log of a broker, running or not.
+
+    Every record is checked. A directory with an earlier backup of the log gets only the records
+    that it does not have. With -, a tar archive is written to the standard output.
+    """
+    from cli.commands import backup
+
+    backup.run_backup(source, target)
+
+
+def _restore(
+    source: Annotated[
+        str, typer.Argument(metavar="FROM", help="Directory of the backup, tar archive, or -.")
+    ],
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", metavar="NEWDIR", help="Data directory to create.")
+    ],
+    new_node: Annotated[
+        bool,
+        typer.Option("--new-node", help="Restore as another node, to run beside the original one."),
+    ] = False,
+) -> None:
+    """Restore a backup into a new data directory.
+
+    Every record is checked. With -, a tar archive is read from the standard input.
+    """
+    from cli.commands import backup
+
+    backup.run_restore(source, data_dir, new_node=new_node)
+
+
+def _salvage(
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", metavar="DIR", help="Data directory with the damaged log.")
+    ],
+    to: Annotated[Path, typer.Option("--to", metavar="NEWDIR", help="Data directory to create.")],
+) -> None:
+    """Copy what can be proven of a damaged log.
+
+    Creates a new data directory; the damaged one is only read. Records that are lost are given up,
+    and the new log says which; all others are kept.
+    """
+    from cli.commands import salvage
+
+    salvage.run_salvage(data_dir, to)

@@ -12,7 +12,7 @@ from cli.commands.actor_list import show
 from cli.common import text
 from cli.common.tables import Column
 from cli.logs.broker_client import NoLiveBroker
-from cli.logs.nats_access import external_access
+from cli.logs.source import external_access
 from cli.logs.source_flags import SourceFlags
 from cli.settings.log_settings import load_log_settings
 from cluster.status import NodeStatus, Role, decode_status

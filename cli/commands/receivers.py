@@ -5,7 +5,7 @@ import sys
 from collections import Counter
 from typing import Any
 
-from cli.commands.actor_list import LOG_COLUMN, Row, log_broker
+from cli.commands.actor_list import LOG_COLUMN, Row
 from cli.common import text
 from cli.common.colour import Style
 from cli.common.tables import Column, Table
@@ -67,8 +67,6 @@ async def _run(
     flags: SourceFlags, topic: str, qos: int, size: int | None, *, as_json: bool
 ) -> None:
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         rows, retained = await preview(brokers, topic, qos, size)
         denied = [] if rows or as_json else await denied_subscriptions(brokers, topic)
     if as_json:

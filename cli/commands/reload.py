@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.commands.actor_list import log_broker
 from cli.commands.bulk_change import operator_name
 from cli.common import text
 from cli.logs.broker_client import LiveBroker, NoAnswer, Refused
@@ -28,8 +27,6 @@ def reload_settings(flags: SourceFlags) -> None:
 
 async def _reload(flags: SourceFlags) -> None:
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         refused = False
         for broker, (restart, refusal) in await brokers.each(_ask):
             where = brokers.prefix(broker.node)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cli.commands import retained
-from cli.commands.actor_list import gather, log_broker
+from cli.commands.actor_list import gather
 from cli.commands.bulk_change import (
     ChangeOptions,
     ChangeResult,
@@ -56,8 +56,6 @@ def clear(
 
 async def _remove(flags: SourceFlags, clients: Iterable[str], manner: ChangeOptions) -> None:
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         done = ChangeResult()
         owners = {client: brokers.of_session(client) for client in clients}
         found: dict[str, dict[str, Any]] = {}
@@ -84,8 +82,6 @@ async def _remove(flags: SourceFlags, clients: Iterable[str], manner: ChangeOpti
 
 async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: ChangeOptions) -> None:
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         found, _ = await gather(brokers, "sessions", None, without_logs=True, **wanted)
         rows, shared = clients_of(found)
         if shared:
@@ -121,8 +117,6 @@ async def _clear(
     flags: SourceFlags, topic_filter: str, manner: ChangeOptions, *, not_permitted: bool
 ) -> None:
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         # What one log removes, the others take from it.
         found, _ = await retained.retained_rows(brokers, topic_filter, not_permitted=not_permitted)
         if not found:

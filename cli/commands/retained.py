@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from cli.commands.actor_list import LOG_COLUMN, Row, gather, log_broker, show
+from cli.commands.actor_list import LOG_COLUMN, Row, gather, show
 from cli.commands.published_messages import add_setters
 from cli.common import text
 from cli.common.tables import Column, time_ago
@@ -78,8 +78,6 @@ async def _list(
     flags: SourceFlags, topic_filter: str, limit: int | None, *, not_permitted: bool, as_json: bool
 ) -> None:
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         found, total = await retained_rows(brokers, topic_filter, not_permitted=not_permitted)
         for broker in brokers.present:
             await add_setters(broker, [row for source, row in found[:limit] if source is broker])
@@ -118,8 +116,6 @@ async def _get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) 
         return brokers.labelled(broker, found), await _payload(broker, found)
 
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         found, payload = await brokers.any(ask)
     if as_json:
         shown = json_object({key: found[key] for key in found if key != "payload_base64"})

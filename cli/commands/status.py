@@ -7,7 +7,6 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from cli.commands.actor_list import log_broker
 from cli.commands.certificate_advice import advise_on_certificates, certificate_line
 from cli.commands.status_totals import add_free_space, added_up, memory_parts
 from cli.common import text
@@ -46,8 +45,6 @@ def print_status(flags: SourceFlags, *, as_json: bool) -> bool:
 
 async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         found = await ask_statuses(brokers)
     ready = all(one["ready"] for one in found) and not brokers.absent
     if as_json:

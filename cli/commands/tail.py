@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from cli.commands.actor_list import log_broker
 from cli.commands.actor_page import ACTOR_ID
 from cli.common import text
 from cli.logs.broker_client import NoLiveBroker, Refused
@@ -56,8 +55,6 @@ async def _run(
     as_json: bool,
 ) -> None:
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         asked: dict[str, Any] = {**wanted}
         if rate is not None:
             asked["rate"] = rate

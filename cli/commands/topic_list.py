@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from cli.commands.actor_list import Row, log_broker, show
+from cli.commands.actor_list import Row, show
 from cli.commands.session_list import rate
 from cli.common import text
 from cli.common.tables import Column
@@ -36,8 +36,6 @@ async def _run(
         return rows
 
     async with open_brokers(flags) as brokers:
-        if flags.verbose:
-            log_broker(brokers)
         await brokers.each(lambda broker: broker.ask("topics"))  # begins to count
         await asyncio.sleep(seconds)
         parts = await brokers.each(read)

@@ -4,7 +4,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from cli.common import text
 from cli.common.colour import has_colours, painted
@@ -16,11 +15,10 @@ from cli.logs.topic_flags import check_filter
 from eventstore.errors import CutOff, NotFound, UsageError, naming_log
 from eventstore.format.positions import Position, format_position, position, sequence_of
 from eventstore.reading.log_source import LogSource
-from eventstore.reading.position_text import PointSpec
 from eventstore.reading.progress import Progress
 from projections.past.log_stories import (
     LogStory,
-    WantedStories,
+    WantedMessages,
     find_histories,
     published_anywhere,
 )
@@ -72,20 +70,9 @@ async def _run(
             with naming_log(log):
                 one.require_whole()
         await write_clock_notes(logs, moment)
-        wanted = WantedMessages(topic, client, place, last, moment)
+        wanted = WantedMessages(topic, client, last, place, moment=moment)
         found = await find_messages(logs, home, wanted, progress)
     _write(found, flags.node, client, as_json=as_json)
-
-
-class WantedMessages(NamedTuple):
-    """The messages that a question is about: the last ones on a topic, or the one at a place."""
-
-    topic: str | None
-    client: str | None
-    place: Position | None
-    last: int
-    moment: PointSpec | None
-    """The moment up to which messages are searched; None: the end of the logs."""
 
 
 async def find_messages(
@@ -95,9 +82,9 @@ async def find_messages(
 
     Raises NotFound and CutOff if there are none, UsageError, and as ``LogSource.records``.
     """
-    topic, client, place, last, moment = wanted
+    topic, client, last, ref, _, moment = wanted
     source = logs[next(iter(logs)) if log is None else log]
-    ref = await message_at(source, place) if place is not None else None
+    ref = await message_at(source, ref) if ref is not None else None
     until = None
     if moment is not None and log is not None:
         point = await point_at(source, moment)
@@ -105,8 +92,8 @@ async def find_messages(
     if topic is not None and log is None:
         groups = await published_anywhere(logs, topic, last, moment, progress)
     else:
-        stories = WantedStories(topic, client, last, ref, until, moment)
-        groups = await find_histories(logs, log or "", stories, progress)
+        wanted = wanted._replace(ref=ref, until=until)
+        groups = await find_histories(logs, log or "", wanted, progress)
     found = [one for group in groups for one in group]
     if found:
         return found

@@ -20,7 +20,7 @@ from nats.aio.client import Client
 
 from cli.logs.broker_client import SERVICE, LiveBroker, NoDirectory, NoLiveBroker, as_object
 from cli.logs.log_brokers import LogBrokers, log_names
-from cli.logs.nats_access import external_access
+from cli.logs.source import external_access, write_notice
 from cli.logs.source_flags import SourceFlags
 from cli.settings.log_settings import LogSettings, load_log_settings
 from eventstore.datadir import DataDir
@@ -56,21 +56,11 @@ class _Place(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def open_broker(flags: SourceFlags) -> AsyncIterator[LiveBroker]:
-    """Yield a client of the running broker that the flags name.
-
-    Raises NoLiveBroker with the remedy, NatsUnavailable, ConfigError or UsageError, also where a
-    node or cluster has several logs and the flags name none of them.
-    """
-    async with open_brokers(flags) as brokers:
-        yield brokers.only("this command is about the broker")
-
-
-@contextlib.asynccontextmanager
 async def open_brokers(flags: SourceFlags) -> AsyncIterator[LogBrokers]:
     """Yield clients of the running brokers that the flags name: one, or one for each log.
 
-    Raises NoLiveBroker with the remedy, NatsUnavailable, ConfigError or UsageError.
+    With ``verbose`` flags, these are written to stderr. Raises NoLiveBroker with the remedy,
+    NatsUnavailable, ConfigError or UsageError.
     """
     settings = load_log_settings(flags.settings, os.environ, flags.config)
     node = _named(flags)
@@ -83,6 +73,9 @@ async def open_brokers(flags: SourceFlags) -> AsyncIterator[LogBrokers]:
             LiveBroker(one, place.where, place.client, one if one in place.logs else "")
             for one in nodes
         ]
+        if flags.verbose:
+            of_nodes = "broker of node" if len(nodes) == 1 else "brokers of nodes"
+            write_notice(f"connected to the {of_nodes} {', '.join(nodes)} on {place.where}")
         yield LogBrokers(brokers, place.logs, place.directory)
 
 

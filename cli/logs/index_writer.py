@@ -6,23 +6,24 @@ import hashlib
 import os
 import shutil
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cli.common import text
 from cli.common.progress_bar import progress
 from eventstore.errors import CorruptLog, CutMeanwhile, EventStoreError
 from eventstore.format.event_parsing import UnreadableEvent
-from eventstore.reading.gc_pause import few_collections
+from eventstore.home_paths import user_cache
 from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.indexed_reading import is_of, with_index
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_source import LogSource, open_log
+from eventstore.reading.progress import few_collections
 from eventstore.reading.segment import BadIndex
 from projections.past.segment_builder import SegmentBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from eventstore.reading.progress import Progress
 
@@ -217,10 +218,6 @@ def _is_of_this_user(directory: Path) -> bool:
 
 def _cache(source: LogSource) -> Path | None:
     """Return the place of the index in the user's cache; None: the user has none."""
-    given = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    try:
-        cache = Path(given).expanduser()
-    except RuntimeError:
-        return None
     where = hashlib.sha256(source.where.encode()).hexdigest()[:16]
-    return cache / "foldmq" / "index" / where / source.stream
+    cache = user_cache()
+    return cache and cache / "index" / where / source.stream

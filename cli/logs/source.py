@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 from cli.logs.log_brokers import log_names
-from cli.logs.nats_access import external_access
 from cli.logs.source_flags import SourceFlags
 from cli.settings.log_settings import LogSettings, load_log_settings
+from cli.settings.setting_sources import ConfigError
 from eventstore.errors import UsageError
+from eventstore.nats.connection import ConnectionOptions
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.nats.server_urls import split_urls
 from eventstore.partitions import directory_name
 from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.log_location import LogLocation, open_directory, stream_of
@@ -95,3 +97,34 @@ def several_found(logs: list[str], where: str) -> UsageError:
     """Return the error that one of several logs has to be named."""
     listed = ", ".join(logs[:_LISTED]) + (", ..." if len(logs) > _LISTED else "")
     return UsageError(f"there are {len(logs)} logs on {where}: give --node, one of {listed}")
+
+
+def external_access(settings: LogSettings) -> ConnectionOptions:
+    """Return the options of a connection to the external NATS server with the log.
+
+    Raises ConfigError if the password file cannot be read.
+    """
+    password = settings.nats_password
+    if settings.nats_password_file is not None:
+        password = password_in("nats_password_file", settings.nats_password_file)
+    return ConnectionOptions(
+        urls=split_urls(settings.nats_url or ""),
+        domain=settings.nats_domain,
+        user=settings.nats_user,
+        password=password,
+        credentials=settings.nats_creds,
+        nkey_seed=settings.nats_nkey,
+        tls_ca=settings.nats_ca,
+        tls_cert=settings.nats_cert,
+        tls_key=settings.nats_key,
+    )
+
+
+def password_in(name: str, path: Path) -> str:
+    """Return the first line of a password file, set by ``name``; raises ConfigError."""
+    try:
+        return path.read_text("utf-8-sig").partition("\n")[0].rstrip("\r")
+    except OSError as error:
+        raise ConfigError(f"{name} = {path}: cannot read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name} = {path}: not UTF-8 text") from None

@@ -193,17 +193,17 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             ),
             CommandEntry(
                 "backup",
-                "cli.commands.backup_commands",
+                "cli.commands.log_commands",
                 "Back up the log of a broker, running or not.",
             ),
             CommandEntry(
                 "restore",
-                "cli.commands.backup_commands",
+                "cli.commands.log_commands",
                 "Restore a backup into a new data directory.",
             ),
             CommandEntry(
                 "salvage",
-                "cli.commands.salvage_command",
+                "cli.commands.log_commands",
                 "Copy what can be proven of a damaged log.",
             ),
         ),

@@ -1,10 +1,9 @@
 """The ``top`` command. What it needs to run is imported when it runs."""
 
-import contextlib
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +13,6 @@ from cli.program.help_pages import Program
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from cli.logs.log_brokers import LogBrokers
     from cli.logs.reconnecting_client import ReconnectingClient
 
 ANSWER_SECONDS = 4.0
@@ -74,18 +72,11 @@ def _top(
 async def _run(
     source: SourceFlags, interval: float, sort: str, *, once: bool, as_json: bool
 ) -> None:
-    from cli.commands.actor_list import log_broker
     from cli.logs.broker_search import open_brokers
     from cli.logs.reconnecting_client import ReconnectingClient
 
-    @contextlib.asynccontextmanager
-    async def find() -> AsyncIterator["LogBrokers"]:
-        async with open_brokers(source) as brokers:
-            if once and source.verbose:
-                log_broker(brokers)
-            yield brokers
-
-    link = ReconnectingClient(find, answer_seconds=ANSWER_SECONDS)
+    flags = replace(source, verbose=once and source.verbose)
+    link = ReconnectingClient(lambda: open_brokers(flags), answer_seconds=ANSWER_SECONDS)
     try:
         if once:
             await _print(link, interval, sort, as_json=as_json)

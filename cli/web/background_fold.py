@@ -1,6 +1,6 @@
-"""The histories of sessions for pages: folded in the background, a few at a time.
+"""Work for pages in the background: one piece at a time, and only while pages request it.
 
-A history is that of a session in one log.
+The histories of sessions are folded so, each that of a session in one log.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from cli.web.timeline_marks import Mark, Marks, mark_kind
 from eventstore.format.positions import sequence_of
@@ -18,22 +18,28 @@ from projections.past.session_history import SessionHistory
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable
+
     from cli.web.web_log_client import WebLogClient
     from projections.past.session_history import SessionEvent
+
+    Pause: TypeAlias = Callable[[int, int], Awaitable[None]]
+    """To be awaited often, with the records or sessions that are done, and their total."""
 
 MAX_HISTORIES = 4
 """Maximum number of cached histories."""
 _MAX_MARKS = 5_000
 """Maximum marks of each kind kept for a session; beyond it, neighbours are joined."""
 _SLICE = 0.01
-"""Seconds of folding before other requests are served."""
+"""Seconds of work before other requests are served."""
 _TIMEOUT = 30.0
-"""Seconds after the last request until folding is cancelled."""
+"""Seconds after the last request until work is cancelled."""
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """A history, or a difference, that is not complete yet."""
+    """The progress of work whose result is not known yet."""
 
     done: int
     of: int
@@ -45,8 +51,74 @@ class Folding:
         return 100 * self.done // self.of if self.of else 0
 
 
-class _AbandonedError(Exception):
-    """The history is no longer requested."""
+@dataclass(slots=True)
+class _Running(Generic[_Result]):
+    task: asyncio.Task[_Result]
+    progress: Folding
+    asked: float = field(default_factory=time.monotonic)
+
+
+class BackgroundWork(Generic[_Result]):
+    """Pieces of work by key."""
+
+    def __init__(self) -> None:
+        self._running: dict[Hashable, _Running[_Result]] = {}
+        self._one = asyncio.Semaphore()
+
+    async def result(
+        self, key: Hashable, of: int, max_wait: float, work: Callable[[Pause], Awaitable[_Result]]
+    ) -> _Result | Folding:
+        """Return the result of work, begun unless it is running; raises what it raises.
+
+        After ``max_wait`` seconds, returns the progress instead; the work continues.
+        """
+        held = self._running.get(key)
+        if held is None:
+            task = asyncio.create_task(self._run(key, work))
+            held = self._running[key] = _Running(task, Folding(0, of))
+        held.asked = time.monotonic()
+        await asyncio.wait({held.task}, timeout=max_wait)
+        if not held.task.done():
+            return held.progress
+        if self._running.get(key) is held:
+            del self._running[key]
+        return held.progress if held.task.cancelled() else held.task.result()
+
+    def cancel(self, key: Hashable) -> None:
+        """Cancel work."""
+        held = self._running.pop(key, None)
+        if held is not None:
+            held.task.cancel()
+            held.task.add_done_callback(_ignore)
+
+    def close(self) -> None:
+        """Cancel all work."""
+        for key in list(self._running):
+            self.cancel(key)
+
+    async def _run(self, key: Hashable, work: Callable[[Pause], Awaitable[_Result]]) -> _Result:
+        turn = time.monotonic()
+
+        async def pause(done: int, of: int) -> None:
+            nonlocal turn
+            now = time.monotonic()
+            if now - turn < _SLICE:
+                return
+            held = self._running[key]
+            held.progress = Folding(done, of)
+            if now - held.asked > _TIMEOUT:
+                held.task.cancel()
+            await asyncio.sleep(0)
+            turn = time.monotonic()
+
+        async with self._one:
+            return await work(pause)
+
+
+def _ignore(task: asyncio.Task[_Result]) -> None:
+    """Retrieve the exception of a task, so that asyncio does not log it as lost."""
+    with contextlib.suppress(asyncio.CancelledError):
+        task.exception()
 
 
 class MarkedHistory(SessionHistory):
@@ -63,23 +135,13 @@ class MarkedHistory(SessionHistory):
             self.marks.add(kind, Mark(one.time_ms, sequence_of(one.at), count))
 
 
-@dataclass(slots=True)
-class _HeldHistory:
-    history: MarkedHistory
-    log: str
-    epoch: int
-    asked: float
-    progress: Folding = field(default_factory=lambda: Folding(0, 0))
-    task: asyncio.Task[None] | None = None
-
-
 class Histories:
     """Histories by session; the least recently used are dropped."""
 
     def __init__(self, link: WebLogClient) -> None:
         self._link = link
-        self._held: OrderedDict[tuple[str, str], _HeldHistory] = OrderedDict()
-        self._one = asyncio.Semaphore()
+        self._held: OrderedDict[tuple[str, str], tuple[int, MarkedHistory]] = OrderedDict()
+        self._work = BackgroundWork[MarkedHistory]()
 
     async def find(self, name: str, max_wait: float, log: str = "") -> MarkedHistory | Folding:
         """Return the history of a session up to the current end of the log.
@@ -89,72 +151,34 @@ class Histories:
         """
         key = log, name
         async with self._link.log(log) as source:
-            held = self._held.get(key)
-            outdated = held is not None and (
-                held.epoch != self._link.epoch or held.history.first_record != source.begin
-            )
-            if held is None or outdated:
+            epoch, history = self._held.get(key) or (-1, MarkedHistory(name, source.begin))
+            if epoch != self._link.epoch or history.first_record != source.begin:
                 self._forget(key)
                 history = MarkedHistory(name, source.begin)
-                now = time.monotonic()
-                held = self._held[key] = _HeldHistory(history, log, self._link.epoch, now)
+                self._held[key] = self._link.epoch, history
             last = source.last
         self._held.move_to_end(key)
-        held.asked = time.monotonic()
         while len(self._held) > MAX_HISTORIES:
             self._forget(next(iter(self._held)))
-        if held.task is None:
-            if held.history.done >= last:
-                return held.history
-            held.task = asyncio.create_task(self._grow(held, last))
-        task = held.task
-        await asyncio.wait({task}, timeout=max_wait)
-        if not task.done():
-            return held.progress
-        if held.task is task:  # no concurrent request was faster
-            held.task = None
+        begun = history.done
+        if begun >= last:
+            return history
+
+        async def grow(pause: Pause) -> MarkedHistory:
+            async with self._link.log(log) as source:
+                await history.grow(source, last, lambda at: pause(at - begun, last - begun))
+            return history
+
         try:
-            task.result()
-        except (_AbandonedError, asyncio.CancelledError):
-            return held.progress
+            return await self._work.result(key, last - begun, max_wait, grow)
         except FoldmqError:
             self._forget(key)
             raise
-        return held.history
 
     def close(self) -> None:
         """Cancel all folding."""
-        for key in list(self._held):
-            self._forget(key)
-
-    async def _grow(self, held: _HeldHistory, last: int) -> None:
-        history = held.history
-        begun = history.done
-        turn = time.monotonic()
-
-        async def pause(sequence: int) -> None:
-            nonlocal turn
-            now = time.monotonic()
-            if now - turn < _SLICE:
-                return
-            held.progress = Folding(sequence - begun, last - begun)
-            if now - held.asked > _TIMEOUT:
-                raise _AbandonedError
-            await asyncio.sleep(0)
-            turn = time.monotonic()
-
-        held.progress = Folding(0, last - begun)
-        async with self._one, self._link.log(held.log) as source:
-            await history.grow(source, last, pause)
+        self._work.close()
 
     def _forget(self, key: tuple[str, str]) -> None:
-        held = self._held.pop(key, None)
-        if held is not None and held.task is not None:
-            held.task.cancel()
-            held.task.add_done_callback(_ignore)
-
-
-def _ignore(task: asyncio.Task[None]) -> None:
-    """Retrieve the exception of a task, so that asyncio does not log it as lost."""
-    with contextlib.suppress(asyncio.CancelledError):
-        task.exception()
+        self._held.pop(key, None)
+        self._work.cancel(key)

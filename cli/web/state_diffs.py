@@ -6,15 +6,13 @@ are not indexed are limited; ``foldmq diff`` has no limit.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cli.common import text
 from cli.logs.next_commands import completed
-from cli.web.background_fold import Folding
+from cli.web.background_fold import BackgroundWork, Folding
 from eventstore.display import count_of
 from eventstore.errors import UsageError
 from eventstore.reading.indexed_reading import asked_of
@@ -23,6 +21,7 @@ from projections.past.changed_states import ChangedStates
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cli.web.background_fold import Pause
     from cli.web.web_log_client import WebLogClient
     from eventstore.reading.log_source import LogSource
     from projections.views.differences import ChangedSession
@@ -31,10 +30,6 @@ MAX_RECORDS: Final = 1_000_000
 """Maximum records that are not indexed, or that are read for the retained messages."""
 MAX_LINES: Final = 500
 _KEPT: Final = 8
-_SLICE: Final = 0.01
-"""Seconds of work before other requests are served."""
-_TIMEOUT: Final = 30.0
-"""Seconds after the last request until the work is cancelled."""
 _KINDS: Final = {"+": "added", "-": "removed", "~": "changed", "*": "set"}
 
 
@@ -82,13 +77,6 @@ class StateDiff:
             self.lines += lines
 
 
-@dataclass(slots=True)
-class _Running:
-    task: asyncio.Task[StateDiff]
-    progress: Folding
-    asked: float
-
-
 class _WantedDiff(NamedTuple):
     """A difference: between the states of a log after two records."""
 
@@ -114,8 +102,7 @@ class StateDiffs:
     def __init__(self, link: WebLogClient) -> None:
         self._link = link
         self._found: OrderedDict[_WantedDiff, StateDiff] = OrderedDict()
-        self._running: dict[_WantedDiff, _Running] = {}
-        self._one = asyncio.Semaphore()
+        self._work = BackgroundWork[StateDiff]()
 
     async def find(
         self, before: int, after: int, max_wait: float, log: str = ""
@@ -130,73 +117,53 @@ class StateDiffs:
         if found is not None:
             self._found.move_to_end(key)
             return found
-        held = self._running.get(key)
-        if held is None:
-            progress = Folding(0, after)
-            task = asyncio.create_task(self._find(key))
-            held = self._running[key] = _Running(task, progress, time.monotonic())
-        held.asked = time.monotonic()
-        await asyncio.wait({held.task}, timeout=max_wait)
-        if not held.task.done():
-            return held.progress
-        self._running.pop(key, None)
-        if held.task.cancelled():  # no request for some time
-            return held.progress
-        found = self._found[key] = held.task.result()
+
+        async def work(pause: Pause) -> StateDiff:
+            async with self._link.log(log) as source:
+                return await asked_of(source, lambda one: _differences(one, key, pause))
+
+        result = await self._work.result(key, after, max_wait, work)
+        if isinstance(result, Folding):
+            return result
+        self._found[key] = result
         while len(self._found) > _KEPT:
             self._found.popitem(last=False)
-        return found
+        return result
 
     def close(self) -> None:
         """Cancel all work."""
-        for held in self._running.values():
-            held.task.cancel()
+        self._work.close()
 
-    async def _find(self, key: _WantedDiff) -> StateDiff:
-        async with self._one, self._link.log(key.log) as source:
-            return await asked_of(source, lambda one: self._differences(one, key))
 
-    async def _differences(self, source: LogSource, key: _WantedDiff) -> StateDiff:
-        if key.after - source.index.last > MAX_RECORDS:
-            raise UsageError(
-                "without an index that covers both moments, their states are folded here from at "
-                f"most {MAX_RECORDS:,} records, and these need {key.after - source.begin + 1:,}: "
-                f"{key.command}"
-            )
-        of, turn = 0, time.monotonic()
+async def _differences(source: LogSource, key: _WantedDiff, pause: Pause) -> StateDiff:
+    if key.after - source.index.last > MAX_RECORDS:
+        raise UsageError(
+            "without an index that covers both moments, their states are folded here from at "
+            f"most {MAX_RECORDS:,} records, and these need {key.after - source.begin + 1:,}: "
+            f"{key.command}"
+        )
+    of = 0
 
-        async def pause() -> None:
-            nonlocal turn
-            now = time.monotonic()
-            if now - turn >= _SLICE:
-                self._note(key, Folding(min(changes.done, of), of))
-                await asyncio.sleep(0)
-                turn = time.monotonic()
+    async def note() -> None:
+        await pause(min(changes.done, of), of)
 
-        changes = ChangedStates(source, key.before, key.after, pause)
-        found = StateDiff(key.command)
-        names = await changes.names()
-        of = len(names)
-        async for one in changes.sessions(names):
-            found.session(one)
-        of = key.after - key.before
-        if of > MAX_RECORDS:
-            found.notes.append(
-                f"retained messages are compared here if at most {MAX_RECORDS:,} records lie "
-                f"between the moments: {key.command}"
-            )
-            return found.finish()
-        for topic, size in sorted((await changes.retained()).items()):
-            named = f"retained {text.name(topic)}"
-            if size is None:
-                found.retained("-", f"- {named}, removed between the moments")
-            else:
-                found.retained("*", f"* {named}, {text.size(size)}, set between the moments")
+    changes = ChangedStates(source, key.before, key.after, note)
+    found = StateDiff(key.command)
+    names = await changes.names()
+    of = len(names)
+    async for one in changes.sessions(names):
+        found.session(one)
+    of = key.after - key.before
+    if of > MAX_RECORDS:
+        found.notes.append(
+            f"retained messages are compared here if at most {MAX_RECORDS:,} records lie "
+            f"between the moments: {key.command}"
+        )
         return found.finish()
-
-    def _note(self, key: _WantedDiff, progress: Folding) -> None:
-        """Record the progress; cancel the work if no page requests it any longer."""
-        held = self._running[key]
-        held.progress = progress
-        if time.monotonic() - held.asked > _TIMEOUT:
-            held.task.cancel()
+    for topic, size in sorted((await changes.retained()).items()):
+        named = f"retained {text.name(topic)}"
+        if size is None:
+            found.retained("-", f"- {named}, removed between the moments")
+        else:
+            found.retained("*", f"* {named}, {text.size(size)}, set between the moments")
+    return found.finish()

@@ -61,8 +61,8 @@ class WebLogClient(ReconnectingClient):
     """
 
     def __init__(self, flags: SourceFlags) -> None:
-        super().__init__(lambda: open_brokers(flags), retry_seconds=_RETRY_SECONDS)
-        self.flags = flags
+        self.flags = replace(flags, verbose=False)
+        super().__init__(lambda: open_brokers(self.flags), retry_seconds=_RETRY_SECONDS)
         self._sources: dict[str, _OpenLog] = {}
         self._polled_at = -math.inf
         self._failing: dict[str, float] = {}

@@ -33,7 +33,7 @@ from eventstore.reading.backup_files import (
     segment_name,
 )
 from eventstore.reading.fresh_log import begin_log, finish_directory, fresh_store, new_directory
-from eventstore.reading.gc_pause import few_collections
+from eventstore.reading.progress import few_collections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,7 +18,6 @@ from eventstore.nats.connection import ConnectionOptions, check_server, connect,
 from eventstore.nats.discovery import LOG_STREAM_PREFIX, list_logs
 from eventstore.nats.jetstream import check_jetstream
 from eventstore.reading.log_source import LogSource, open_log
-from eventstore.server.process import EmbeddedServer
 
 if TYPE_CHECKING:
     import contextlib
@@ -118,6 +117,8 @@ async def open_directory(
     stack.callback(datadir.unlock)
     for line in datadir.narrowed:
         note(line)
+    from eventstore.server.process import EmbeddedServer
+
     server = EmbeddedServer(datadir, log=server_log)
     await server.start()
     stack.push_async_callback(server.stop)

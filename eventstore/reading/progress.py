@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -26,3 +28,21 @@ class Progress(Protocol):
 def silent(_what: str, _total: int, _unit: str = "records", /) -> Iterator[Callable[[int], None]]:
     """Show nothing."""
     yield lambda _done: None
+
+
+_YOUNG = 50_000
+
+
+@contextlib.contextmanager
+def few_collections() -> Iterator[None]:
+    """Collect garbage less often.
+
+    Reading a log creates many small, short-lived objects that form no cycles: the search for cycles
+    among them takes a sixth of the time and finds none.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(_YOUNG, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

@@ -16,9 +16,8 @@ from eventstore.log.log_start import (
     check_first,
     find_cut,
 )
-from eventstore.reading.gc_pause import few_collections
 from eventstore.reading.log_source import check_noted
-from eventstore.reading.progress import Progress, silent
+from eventstore.reading.progress import Progress, few_collections, silent
 from projections.audit.checkpoint_check import CheckpointCheck
 from projections.audit.event_checks import event_problem
 from projections.audit.exchange_check import ExchangeCheck

@@ -11,9 +11,8 @@ from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import RetainedSnapshot
 from eventstore.format.positions import Position, format_position, position
 from eventstore.format.turn_parts import TurnAssembler
-from eventstore.reading.gc_pause import few_collections
 from eventstore.reading.log_source import LogSource
-from eventstore.reading.progress import Progress, silent
+from eventstore.reading.progress import Progress, few_collections, silent
 from projections.past.live_state import LivePage, LiveState, digest_number
 from projections.past.replay import fold
 from projections.state.digests import retained_digest, session_digest

@@ -246,10 +246,16 @@ class EventReader:
     """Reads the events of a log that a filter selects."""
 
     def __init__(
-        self, source: LogSource, selected: EventFilter, progress: Progress = silent
+        self,
+        source: LogSource,
+        selected: EventFilter,
+        progress: Progress = silent,
+        topics: MessageTopics | None = None,
     ) -> None:
         self.source = source
-        self.topics = MessageTopics(source, thorough=selected.needs_topics, progress=progress)
+        self.topics = topics or MessageTopics(
+            source, thorough=selected.needs_topics, progress=progress
+        )
         self._selected = selected
 
     async def entries(
@@ -264,13 +270,13 @@ class EventReader:
             async for record in self._selected.records(self.source, start.sequence, end.sequence):
                 void, complete = turns.take(record)
                 for part in void:
-                    async for entry in self._of(part, start, end, void=True):
+                    async for entry in self.selected(part, start, end, void=True):
                         yield entry
                 for part in complete:
-                    async for entry in self._of(part, start, end, void=False):
+                    async for entry in self.selected(part, start, end, void=False):
                         yield entry
         for part in turns.rest() if ended else ():
-            async for entry in self._of(part, start, end, void=True):
+            async for entry in self.selected(part, start, end, void=True):
                 yield entry
 
     async def latest(
@@ -291,15 +297,16 @@ class EventReader:
                 found.append(entry)
             if not newest:
                 for part, void in await parts_left(source, own, last.sequence):
-                    async for entry in self._of(part, start, last, void=void):
+                    async for entry in self.selected(part, start, last, void=void):
                         found.append(entry)
             chosen[:0] = found
             last, block = LogPoint(first - 1), 2 * block
         return chosen
 
-    async def _of(
+    async def selected(
         self, record: Record, start: LogPoint, end: LogPoint, *, void: bool
     ) -> AsyncIterator[EventEntry]:
+        """Yield the selected events of a record between two points; ``void`` says what it is."""
         base = position(record.sequence, 0)
         if not self._selected.may_select(record):
             return

@@ -38,8 +38,8 @@ class LogStory(NamedTuple):
     """A note about it from the log of the receiver."""
 
 
-class WantedStories(NamedTuple):
-    """The messages whose histories are wanted: the last ones on a topic, or one."""
+class WantedMessages(NamedTuple):
+    """The messages that a question is about: the last ones on a topic, or one."""
 
     topic: str | None
     client: str | None
@@ -48,13 +48,13 @@ class WantedStories(NamedTuple):
     until: Position | None = None
     """Position up to which messages are searched."""
     moment: PointSpec | None = None
-    """The same for other logs, as a time."""
+    """The same as it was given; for other logs, a time."""
 
 
 async def find_histories(
     logs: Mapping[str, LogSource],
     log: str,
-    wanted: WantedStories,
+    wanted: WantedMessages,
     progress: Progress,
 ) -> list[list[LogStory]]:
     """Return the histories of messages: for each message, its history in all logs that have it.

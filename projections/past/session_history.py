@@ -27,10 +27,10 @@ from eventstore.format.node_events import (
 )
 from eventstore.format.positions import INDEX_BITS, Position, position
 from eventstore.format.turn_parts import TurnAssembler
-from eventstore.reading.gc_pause import few_collections
 from eventstore.reading.indexed_reading import read_listed
 from eventstore.reading.keys import SESSION
 from eventstore.reading.log_points import time_of
+from eventstore.reading.progress import few_collections
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedIndex

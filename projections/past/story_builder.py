@@ -35,7 +35,6 @@ from eventstore.format.events import (
     SessionOpened,
 )
 from eventstore.format.node_events import (
-    CheckpointBegun,
     CheckpointCompleted,
     LimitsApplied,
     MessagesCarried,
@@ -51,7 +50,6 @@ from projections.past.message_story import (
     StoryStep,
     topic_of,
 )
-from projections.state.node_state import NodeState
 from projections.state.session import InFlight
 from projections.state.snapshot import decode_session
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
@@ -169,7 +167,8 @@ class StoryBuilder:
         self._last = last
         self._refs = sorted({*refs} if ref is None else {ref})
         self._begin = begin
-        self._node = NodeState(begin)
+        self._partial = begin > 1
+        """Whether no checkpoint of the log is complete yet."""
         self._known: dict[Position, MessageStory] = {}
         """Followed messages by all their positions."""
         self._record: Record | None = None
@@ -223,8 +222,8 @@ class StoryBuilder:
         for index, event in record.events():
             at = base + index
             self._follow(event, at, record.time_ms)
-            if isinstance(event, (CheckpointBegun, CheckpointCompleted)):
-                self._node.apply(event, at, record.steady_ms)
+            if isinstance(event, CheckpointCompleted) and not self._old(event.begun):
+                self._partial = False
 
     def _follow(self, event: Event, at: Position, ms: int) -> None:
         if isinstance(event, MessagePublished):
@@ -393,7 +392,7 @@ class StoryBuilder:
             self._parts = []
             if event.state.get("clean"):
                 self._clean.add(event.session)
-        if not self._node.partial:
+        if not self._partial:
             return
         self._parts.append(event.state)
         if not event.last:

@@ -6,7 +6,7 @@ import pytest
 
 from cli.common import memory
 from cli.common.memory import GarbageCollector
-from eventstore.reading.gc_pause import few_collections
+from eventstore.reading.progress import few_collections
 
 
 class Cycle:

@@ -47,7 +47,7 @@ from cli.commands.session_list import session_selection
 from cli.common import tables, text
 from cli.logs import broker_client
 from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
-from cli.logs.broker_search import open_broker
+from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.source_flags import SourceFlags
 from cli.main import app as foldmq
@@ -539,10 +539,10 @@ async def test_a_directory_in_use_without_its_nats_is_named(
             held.credentials()
             held.nats_config.write_text('{"port": 1}')
         with pytest.raises(NoLiveBroker, match=said):
-            async with open_broker(flags):
+            async with open_brokers(flags):
                 pytest.fail("there is no broker")
     with pytest.raises(NoLiveBroker, match="no broker is running on"):
-        async with open_broker(flags):
+        async with open_brokers(flags):
             pytest.fail("there is no broker")
 
 
@@ -555,7 +555,7 @@ async def test_a_directory_that_must_not_be_read_is_named(
     monkeypatch.setattr(Path, "is_file", denied)
     flags = SourceFlags({"data_dir": str(tmp_path)})
     with pytest.raises(NoLiveBroker, match="run this command as the user of the broker"):
-        async with open_broker(flags):
+        async with open_brokers(flags):
             pytest.fail("there is no broker")
 
 
@@ -566,7 +566,7 @@ async def test_a_directory_without_a_broker_is_named(tmp_path: Path, config: str
     (tmp_path / "nats.credentials").write_text(json.dumps({"user": "u", "password": "p"}))
     (tmp_path / "nats.conf").write_text(config)
     with pytest.raises(NoLiveBroker, match="no broker is running on"):
-        async with open_broker(SourceFlags({"data_dir": str(tmp_path)})):
+        async with open_brokers(SourceFlags({"data_dir": str(tmp_path)})):
             pytest.fail("there is no broker")
     assert not (tmp_path / "foldmq.lock").exists()  # nothing is made by looking
 
@@ -582,7 +582,7 @@ async def test_a_directory_without_a_broker_is_named(tmp_path: Path, config: str
 )
 async def test_a_node_is_named_well(flags: SourceFlags, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        async with open_broker(flags):
+        async with open_brokers(flags):
             pytest.fail("there is no broker")
 
 

@@ -16,7 +16,7 @@ from harness.broker import Broker, environment
 from harness.fixtures import Clients
 from harness.waiting import until
 
-from cli.logs.broker_search import open_broker
+from cli.logs.broker_search import open_brokers
 from cli.logs.source_flags import SourceFlags
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, refused, run
 
@@ -160,7 +160,8 @@ def test_so_many_lines_and_no_more(quiet: Broker, own: Clients) -> None:
 
 async def ask_for_traces(broker: Broker, number: int) -> None:
     flags = SourceFlags({"data_dir": str(broker.data_dir)})
-    async with open_broker(flags) as live:
+    async with open_brokers(flags) as brokers:
+        live = brokers.only("a trace is")
         for one in range(number):
             await live.ask("trace", token=f"{one:022}", client="x")
 

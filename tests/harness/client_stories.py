@@ -28,14 +28,14 @@ class ClientStories(StoryBuilder):
     def _follow(self, event: Event, at: Position, ms: int) -> None:
         super()._follow(event, at, ms)
         if getattr(event, "session", None) == self._fold.session and self._record is not None:
-            self._fold.whole = _NEVER if self._node.partial else 0
+            self._fold.whole = _NEVER if self._partial else 0
             self._fold.take(event, at, self._record.steady_ms)
             self._denied.take(event, at, ms)
 
     def _takes_effect(self, story: MessageStory, at: Position) -> None:
         super()._takes_effect(story, at)
         state = self._fold.state
-        if story.topic is not None and not (state is None and self._node.partial):
+        if story.topic is not None and not (state is None and self._partial):
             denied = [DeniedFilter(*row) for row in self._denied.rows()]
             own = story.session == self._fold.session
             story.subscriber = describe_subscriber(state, story.topic, denied, own=own)

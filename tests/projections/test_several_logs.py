@@ -29,14 +29,16 @@ from projections.past.event_reader import EventEntry, EventFilter, EventReader
 from projections.past.joined_state import JoinedState, LogState, fold_logs
 from projections.past.merged_events import LogEntry, MergedReader
 from projections.past.replay import AsOf, Replay
-from projections.past.state_differences import (
-    LogChanges,
-    StatesBetween,
-    changes_in_logs,
-    joined_retained_changes,
-    joined_sessions_changed,
-    states_between,
-)
+from projections.past.state_differences import from projections.past.event_reader import EventFilter
+from projections.past.state_differences import EventReader from projections.past.joined_state import (     JoinedState
+from projections.past.joined_state import LogChanges
+from projections.past.joined_state import StatesBetween
+from projections.past.joined_state import changes_in_logs
+from projections.past.joined_state import joined_retained_changes
+from projections.past.joined_state import joined_sessions_changed
+from projections.past.joined_state import states_between
+from projections.past.merged_events import MergedReader
+from projections.past.replay import AsOf, Replay
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage
 from projections.views.differences import StateFacts, retained_changes, sessions_changed

@@ -28,7 +28,7 @@ from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_points import LogPoint, time_of
 from eventstore.reading.log_source import LogSource
-from projections.past.event_reader import EventEntry, EventFilter, cause_of, parts_left, refs_of
+from projections.past.event_reader import EventEntry, EventFilter, EventReader, parts_left, refs_of
 from projections.past.event_text import payload_words, words
 from projections.past.topic_lookup import MessageTopics
 
@@ -329,6 +329,7 @@ class _Search:
             wanted.types, wanted.session, wanted.topic, most_named=_LOOK_AHEAD
         )
         self._topics = MessageTopics(source)
+        self._reader = EventReader(source, self._selected, topics=self._topics)
         self._count = count
         self._budget = budget
         self._payload = payload
@@ -405,26 +406,12 @@ class _Search:
     async def _chosen(
         self, part: Record, start: LogPoint, end: LogPoint, *, void: bool
     ) -> list[_FoundEvents]:
-        base = position(part.sequence, 0)
-        if not self._selected.may_select(part):
-            return []
-        events = list(part.events())
-        self._topics.note(base, events)
         found = []
-        for number, (index, event) in enumerate(events):
-            if part.sequence == start.sequence and index + entries(event) <= start.index:
-                continue
-            if part.sequence == end.sequence and index > end.index:
-                break
-            if await self._selected.selects(event, self._topics):
-                payload = payload_words(event, part.payload) if self._payload else ""
-                # Without the payload area, which would keep the whole record in memory.
-                entry = EventEntry(
-                    *(base + index, part.time_ms, event, _NO_AREA, void),
-                    cause_of(events, number),
-                    part.jumps.total_ms,
-                )
-                found.append(_FoundEvents(entry, payload.removeprefix(": ")))
+        async for entry in self._reader.selected(part, start, end, void=void):
+            payload = payload_words(entry.event, entry.area) if self._payload else ""
+            # Without the payload area, which would keep the whole record in memory.
+            kept = entry._replace(area=_NO_AREA)
+            found.append(_FoundEvents(kept, payload.removeprefix(": ")))
         return found
 
     async def _row(self, found: _FoundEvents) -> Row:

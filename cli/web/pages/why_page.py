@@ -7,13 +7,14 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from cli.commands.why import WantedMessages, find_messages, position_of_message
+from cli.commands.why import find_messages, position_of_message
 from cli.logs.point_resolution import parse_point
 from cli.logs.topic_flags import check_filter
 from cli.web.pages.responses import Site, asked, chosen_log, number
 from cli.web.pages.time_axis_values import notes_on_clocks
 from eventstore.errors import CutOff, NotFound, UsageError
 from eventstore.reading.progress import silent
+from projections.past.log_stories import WantedMessages
 from projections.past.story_text import log_story_lines
 
 if TYPE_CHECKING:
@@ -131,5 +132,5 @@ async def _stories(
         check_filter(topic)
     if given["position"] is not None:
         place = position_of_message(given["position"])
-    wanted = WantedMessages(topic, given["client"], place, last, moment)
+    wanted = WantedMessages(topic, given["client"], last, place, moment=moment)
     return await find_messages(sources, log if log in sources else None, wanted, silent)
