@@ -91,9 +91,9 @@ def limit_options(settings: Settings, max_connections: int) -> LimitOptions:
     """Return the limits of a node with at most ``max_connections``."""
     options = LimitOptions(
         **{
-            one.name: getattr(settings, _SETTINGS.get(one.name, one.name))
-            for one in fields(LimitOptions)
-            if one.name not in _NOT_SET
+            field.name: getattr(settings, _SETTINGS.get(field.name, field.name))
+            for field in fields(LimitOptions)
+            if field.name not in _NOT_SET
         }
     )
     return replace(
