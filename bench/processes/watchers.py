@@ -29,7 +29,7 @@ from bench.brokers.mqtt_client import (
     session_name,
     subscribe,
 )
-from cli.logs.broker_search import open_broker
+from cli.logs.broker_search import open_brokers
 from cli.logs.source_flags import SourceFlags
 from protocol.errors import FoldmqError
 
@@ -212,7 +212,8 @@ class InspectionLoad:
             self.problem = f"the inspector: {error}"
 
     async def _ask(self) -> None:
-        async with open_broker(SourceFlags({"data_dir": self._work / "data"})) as broker:
+        async with open_brokers(SourceFlags({"data_dir": self._work / "data"})) as brokers:
+            (broker,) = brokers.present
             while True:
                 started, rows = time.perf_counter(), 0
                 async for page in broker.pages("actors"):

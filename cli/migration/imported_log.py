@@ -221,9 +221,11 @@ def _subscription_of(state: SessionState, sent: ClientMessage, topic: str) -> Su
     If none matches, it was removed or is shared: an inactive one then holds the message.
     """
     suitable = [
-        held
-        for held in state.subscriptions.values()
-        if held.active and not held.filter.startswith(SHARE) and matches(held.filter, topic)
+        subscription
+        for subscription in state.subscriptions.values()
+        if subscription.active
+        and not subscription.filter.startswith(SHARE)
+        and matches(subscription.filter, topic)
     ]
     if not suitable:
         return state.subscription(topic)

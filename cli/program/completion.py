@@ -75,8 +75,8 @@ def _complete(
     Each with its help, behind a tab.
     """
     root: Any = context.find_root()
-    for found in completions(root.command, root, words or [""]):
-        typer.echo(f"{found.word}\t{found.help}")
+    for completion in completions(root.command, root, words or [""]):
+        typer.echo(f"{completion.word}\t{completion.help}")
 
 
 class Completion(NamedTuple):
@@ -107,7 +107,9 @@ def completions(command: Any, context: Any, words: Sequence[str]) -> Iterator[Co
         else:
             given += 1
     if waiting is not None:
-        yield from (Completion(one, "") for one in _choices(waiting) if one.startswith(last))
+        yield from (
+            Completion(choice, "") for choice in _choices(waiting) if choice.startswith(last)
+        )
     elif last.startswith("-"):
         yield from _flags(command, last)
     elif hasattr(command, "list_commands"):
@@ -115,9 +117,11 @@ def completions(command: Any, context: Any, words: Sequence[str]) -> Iterator[Co
             if name.startswith(last):
                 yield Completion(name, _short_help(command, context, name))
     else:
-        arguments = [one for one in command.params if one.param_type_name == "argument"]
+        arguments = [param for param in command.params if param.param_type_name == "argument"]
         for argument in arguments[given : given + 1]:
-            yield from (Completion(one, "") for one in _choices(argument) if one.startswith(last))
+            yield from (
+                Completion(choice, "") for choice in _choices(argument) if choice.startswith(last)
+            )
 
 
 def _flag_that_waits(command: Any, word: str) -> Any:
@@ -160,7 +164,7 @@ def _choices(parameter: Any) -> list[str]:
     kind = getattr(parameter, "type_descriptor", None) or parameter.type
     choices = getattr(kind, "choices", None)
     if choices:
-        return [str(one) for one in choices]
+        return [str(choice) for choice in choices]
     # Settings name their values in place of a metavar; words in capitals are metavars.
     named = (parameter.metavar or "").split("|")
     return [one for one in named if one and not one.isupper()] if len(named) > 1 else []

@@ -132,7 +132,9 @@ def _certificates(data: bytes) -> list[_Span]:
 def _chain(data: bytes) -> list[_Span]:
     """Return the certificates that clients check: not the root that ends the chain."""
     first, *others = _x509(data)
-    return [_span(one) for one in (first, *(one for one in others if one.subject != one.issuer))]
+    return [
+        _span(one) for one in (first, *(other for other in others if other.subject != other.issuer))
+    ]
 
 
 def _x509(data: bytes) -> list[x509.Certificate]:

@@ -426,11 +426,15 @@ class Service:
         if self._process is not None and self._process.facts.number:
             return  # the first process says it
         states = set()
-        for one in advise_on_certificates([{"certificates": rows, "time_ms": _now_ms()}]):
-            states.add((one.subject, one.title))
-            if (one.subject, one.title) not in self._ends:
-                write = log.error if one.severity == "problem" else log.warning
-                write(f"{one.subject} {one.title}", evidence=one.evidence, remedy=one.cause)
+        for advice in advise_on_certificates([{"certificates": rows, "time_ms": _now_ms()}]):
+            states.add((advice.subject, advice.title))
+            if (advice.subject, advice.title) not in self._ends:
+                write = log.error if advice.severity == "problem" else log.warning
+                write(
+                    f"{advice.subject} {advice.title}",
+                    evidence=advice.evidence,
+                    remedy=advice.cause,
+                )
         self._ends = states
 
     async def _watch_certificates(self, holder: "ClusterMember | NodeContext") -> None:

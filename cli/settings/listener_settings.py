@@ -208,23 +208,23 @@ PER_LISTENER = frozenset(
 
 def ipv4_hosts(listeners: Iterable[Listen], port: int) -> bool:
     """Return whether a listener has an IPv4 address, or a name, with this port."""
-    places = [one.endpoint.place for one in listeners]
+    places = [listener.endpoint.place for listener in listeners]
     return any(place and place.port == port and ":" not in place.host for place in places)
 
 
 def listed_twice(listeners: Iterable[Listen]) -> Listen | None:
     """Return the first listener whose address or file an earlier one already has, or None."""
     seen = set()
-    for one in listeners:
-        place = one.endpoint.place
+    for listener in listeners:
+        place = listener.endpoint.place
         if place is None:
-            key = os.path.abspath(one.endpoint.path)  # noqa: PTH100 -- resolves no links
+            key = os.path.abspath(listener.endpoint.path)  # noqa: PTH100 -- resolves no links
         elif place.port:
             key = f"{place.host.lower()} {place.port}"
         else:  # any free port
             continue
         if key in seen:
-            return one
+            return listener
         seen.add(key)
     return None
 

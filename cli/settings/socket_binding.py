@@ -75,9 +75,11 @@ def bind(
 
 
 def _addresses(place: Address, *, ipv4: bool) -> Iterator[_Found]:
-    for found in dict.fromkeys(socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)):
-        family, kind, number, name, where = found
-        yield found
+    for resolved in dict.fromkeys(
+        socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+    ):
+        family, kind, number, name, where = resolved
+        yield resolved
         if ipv4 and family == socket.AF_INET6 and where[0] == "::":
             yield socket.AF_INET, kind, number, name, ("0.0.0.0", where[1])  # noqa: S104
 

@@ -83,14 +83,14 @@ def run_archive(flags: SparkFlags, directory: str, *, as_json: bool) -> None:
     def add(job: Job, logs: list[PendingArchive]) -> Report:
         brokers = _brokers(job.found)
         report = Report()
-        for one in logs:
-            with job.busy(f"archiving {text.count_of(one.records, 'record')}"), _noted(report):
-                report.archived.append(archive_one(job.spark(), one, brokers.try_to_notify))
+        for log in logs:
+            with job.busy(f"archiving {text.count_of(log.records, 'record')}"), _noted(report):
+                report.archived.append(archive_one(job.spark(), log, brokers.try_to_notify))
         return report
 
     def nothing(logs: list[PendingArchive]) -> Report | None:
         """Return the result if there are no new records, without starting Spark."""
-        if any(one.problem is None and one.records for one in logs):
+        if any(log.problem is None and log.records for log in logs):
             return None
         report = Report()
         for one in logs:

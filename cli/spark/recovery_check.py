@@ -64,9 +64,10 @@ def recovery_lines(outcome: RecoveryOutcome) -> Iterator[str]:
         )
     else:
         yield f"recovered: the state matches the log{_extent(outcome)}"
-    for one in outcome.violations[:_LISTED]:
-        whose = f" {text.name(one.session)}" if one.session is not None else ""
-        yield f"  {one.rule}: {text.name(one.node)} {format_position(one.at)}{whose}: {one.what}"
+    for violation in outcome.violations[:_LISTED]:
+        whose = f" {text.name(violation.session)}" if violation.session is not None else ""
+        where = f"{text.name(violation.node)} {format_position(violation.at)}{whose}"
+        yield f"  {violation.rule}: {where}: {violation.what}"
     if wrong > _LISTED:
         yield f"  and {wrong - _LISTED:,} more"
     for node in outcome.nodes:
@@ -122,13 +123,13 @@ def recovery_object(outcome: RecoveryOutcome) -> dict[str, object]:
         "violations": dict(outcome.counts),
         "listed": [
             {
-                "rule": one.rule,
-                "node": one.node,
-                "position": format_position(one.at),
-                "session": one.session,
-                "what": one.what,
+                "rule": violation.rule,
+                "node": violation.node,
+                "position": format_position(violation.at),
+                "session": violation.session,
+                "what": violation.what,
             }
-            for one in outcome.violations
+            for violation in outcome.violations
         ],
         "nodes": [_node_object(node) for node in outcome.nodes],
         "compared": [

@@ -1,11 +1,12 @@
 """Answers about several logs are those about each of them, joined."""
 
+from __future__ import annotations
+
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -18,30 +19,36 @@ from specification import snapshot
 
 from eventstore.errors import CorruptLog, CutMeanwhile
 from eventstore.format.events import LOG_SESSION, Queued, Subscribed
-from eventstore.format.positions import Position
-from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.partitions import short_name
 from eventstore.reading.log_points import LogPoint, last_until
-from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import silent
-from projections.past.event_reader import EventEntry, EventFilter, EventReader
-from projections.past.joined_state import JoinedState, LogState, fold_logs
-from projections.past.merged_events import LogEntry, MergedReader
-from projections.past.replay import AsOf, Replay
-from projections.past.state_differences import from projections.past.event_reader import EventFilter
-from projections.past.state_differences import EventReader from projections.past.joined_state import (     JoinedState
-from projections.past.joined_state import LogChanges
-from projections.past.joined_state import StatesBetween
-from projections.past.joined_state import changes_in_logs
-from projections.past.joined_state import joined_retained_changes
-from projections.past.joined_state import joined_sessions_changed
-from projections.past.joined_state import states_between
+from projections.past.event_reader import EventFilter, EventReader
+from projections.past.joined_state import (
+    JoinedState,
+    LogChanges,
+    LogState,
+    StatesBetween,
+    changes_in_logs,
+    fold_logs,
+    joined_retained_changes,
+    joined_sessions_changed,
+    states_between,
+)
 from projections.past.merged_events import MergedReader
 from projections.past.replay import AsOf, Replay
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage
 from projections.views.differences import StateFacts, retained_changes, sessions_changed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.reading.log_source import LogSource
+    from projections.past.event_reader import EventEntry
+    from projections.past.merged_events import LogEntry
 
 
 class WholeSource(IndexedSource):
