@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from actors.connection.pseudonyms import name_in_log
-from actors.connection.socket_actor import SocketCloser
+from actors.connection.socket_closer import SocketCloser
 from actors.limits.client_limits import ClientLimits
 from actors.transports.acceptor import Acceptor, start_acceptors
 from actors.transports.handshakes import HandshakeError

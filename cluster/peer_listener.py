@@ -115,7 +115,7 @@ class PeerListener:
 
     def connection(self, client: ForwardedClient) -> Connection:
         """Return the actor of the connection of a client."""
-        connection = Connection(self.node, self._listener(client))
+        connection = Connection(self.node, self.admission, self._listener(client))
         self.node.kernel.spawn(connection, self.node.root)
         return connection
 
@@ -146,7 +146,7 @@ class PeerListener:
             client.anonymous,
             quota=own.options.quota if own is not None else quota,
         )
-        listener = Listener(self.node, self.admission, options)
+        listener = Listener(options, self.node.options.max_topic_aliases)
         if len(self._listeners) >= _MAX_NAMES:
             self._listeners.clear()
         self._listeners[key] = listener

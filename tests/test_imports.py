@@ -379,10 +379,11 @@ def in_module_cycles(package: str, source_of: Mapping[str, str]) -> list[Edge]:
     )
 
 
-def test_the_modules_of_the_session_form_no_cycle() -> None:
-    """The parts of a session take its core: each can be read without the others."""
+@pytest.mark.parametrize("package", ["actors.session", "actors.connection"])
+def test_the_modules_of_a_session_or_connection_form_no_cycle(package: str) -> None:
+    """Its parts take its core: each can be read without the others."""
     sources = {name: file.read_text("utf-8") for name, file in _files().items()}
-    assert in_module_cycles("actors.session", sources) == []
+    assert in_module_cycles(package, sources) == []
 
 
 def test_the_broker_is_imported_where_it_is_put_together() -> None:

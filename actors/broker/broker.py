@@ -20,6 +20,7 @@ from actors.broker.session_admission import SessionAdmission
 from actors.broker.session_registry import SWEEP_INDEX, SessionRegistry
 from actors.broker.supervision import inherit, replace
 from actors.connection.admission import Admission
+from actors.connection.connection import Connection
 from actors.exchange.exchange import LogExchange
 from actors.fast_path.fan_out import fail_turn
 from actors.fast_path.fast_path import FastPath
@@ -107,7 +108,7 @@ class Broker(LoopActor):
         if self.bridge is not None:
             node.add_observer(self.bridge)
         node.topic_observers.append(BirthCertificates(node))
-        self.admission = Admission(node, authenticator)
+        self.admission = Admission(node, authenticator, Connection)
         self.session_admission = SessionAdmission(node, self.admission)
         node.limits = self.admission.limits
         node.delivery_limits = _delivery_limits(options)

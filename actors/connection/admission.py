@@ -8,8 +8,9 @@ decisions are in :mod:`actors.broker.session_admission`.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
@@ -17,10 +18,11 @@ from actors.access.credentials import login_rank
 from actors.access.enhanced import Outcome
 from actors.connection.listener import Listener
 from actors.connection.pseudonyms import name_in_log
-from actors.connection.socket_actor import SocketCloser
+from actors.connection.socket_closer import SocketCloser
 from actors.limits.client_limits import ClientLimits
 from actors.session.session_messages import Authenticated, AuthenticationStep, Close
 from actors.transports.acceptor import Acceptor, start_acceptors
+from actors.transports.stack import build_stack
 from eventstore.format.events import NATS_SESSION
 from protocol.mqtt.packets import ConnectCode
 
@@ -30,15 +32,14 @@ if TYPE_CHECKING:
 
     from actors.access.credentials import Authenticator, Credentials, Verdict
     from actors.access.enhanced import Exchange
-    from actors.connection.connection import Connection
-    from actors.connection.enhanced_login import EnhancedLogin
+    from actors.connection.core import ConnectionCore
     from actors.connection.listener import ListenerOptions
     from actors.limits.broker_options import BrokerOptions
     from actors.limits.limit_options import Quota
     from actors.limits.slow_readers import SlowReader
     from actors.session.core import SessionCore
     from actors.session.node_context import NodeContext
-    from actors.session.session_messages import ClientConnection
+    from actors.session.session_messages import ClientConnection, LoginInSteps
     from protocol.mqtt.packets import Connect, Packet
 
 _log = structlog.get_logger("foldmq")
@@ -57,21 +58,28 @@ _REVOKED = "login_revoked"
 class Admission:
     """Admits connections to a broker."""
 
-    def __init__(self, node: NodeContext, authenticator: Authenticator) -> None:
-        self.limits: ClientLimits[Connection] = ClientLimits(node.options.bounds, {})
+    def __init__(
+        self,
+        node: NodeContext,
+        authenticator: Authenticator,
+        connect: Callable[[NodeContext, Admission, Listener], ConnectionCore],
+    ) -> None:
+        self.limits: ClientLimits[ConnectionCore] = ClientLimits(node.options.bounds, {})
         self.authenticator = authenticator
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[Any, None] = {}
         """All open connections, in the order in which they were accepted."""
         self.closer = SocketCloser()
         """Closes the sockets of clients that have left."""
-        self.on_connect: Callable[[Connection, list[Packet]], None] | None = None
+        self.on_connect: Callable[[Any, list[Packet]], None] | None = None
         """Called with each CONNECT while there is a trace that needs it."""
         self.listeners: dict[str, Listener] = {}
         """Listeners by name."""
         self.acceptors: list[Acceptor] = []
         self._node = node
+        self._connect = connect
+        """Creates the actor of a new connection."""
         self._logins = 0
-        self._left: set[Connection] = set()
+        self._left: set[ConnectionCore] = set()
         """Connections that no longer count: the client has left, and the broker has not read it."""
         self._looking, self._looked = _LOOKING, 0.0
         """Seconds left for looking for them, and when that was last computed."""
@@ -83,14 +91,17 @@ class Admission:
         clients: Sequence[socket.socket] = (),
     ) -> None:
         """Accept connections on bound, listening sockets, and those accepted before a restart."""
-        listener = Listener(self._node, self, options)
+        listener = Listener(options, self._node.options.max_topic_aliases)
         self.listeners[options.name] = listener
         kernel = self._node.kernel
         if options.stack.handshakes is not None:
             options.stack.handshakes.busy_recently = lambda: kernel.busy_recently
         acceptors = (
             Acceptor(
-                bound, listener.admits, listener.accept, busy_recently=lambda: kernel.busy_recently
+                bound,
+                partial(self.admits, listener),
+                partial(self.accept, listener),
+                busy_recently=lambda: kernel.busy_recently,
             )
             for bound in sockets
         )
@@ -117,7 +128,7 @@ class Admission:
         """
         self._node.spawn_task(self._end_revoked(list(self.connections)))
 
-    async def _end_revoked(self, connections: Sequence[Connection]) -> None:
+    async def _end_revoked(self, connections: Sequence[ConnectionCore]) -> None:
         count = 0
         for number, connection in enumerate(connections):
             if number % _CHANGED_AT_ONCE == _CHANGED_AT_ONCE - 1:
@@ -140,7 +151,22 @@ class Admission:
 
     # From the socket to the session.
 
-    def admit(self, connection: Connection) -> bool:
+    def admits(self, listener: Listener, host: str) -> bool:
+        """Return whether a socket from this host may become a connection; empty: not known yet."""
+        options = listener.options
+        return not self.refuses(options.name, "" if options.stack.hides_clients(host) else host)
+
+    def accept(self, listener: Listener, waited: float = 0.0) -> asyncio.Protocol:
+        """Return the protocol of a new socket.
+
+        ``waited`` are the seconds of ``connect_timeout`` that its client used before.
+        """
+        connection = self._connect(self._node, self, listener)
+        connection.waited_before = waited
+        self._node.kernel.spawn(connection, self._node.root)
+        return build_stack(cast("asyncio.Protocol", connection), listener.options.stack)
+
+    def admit(self, connection: ConnectionCore) -> bool:
         """Count a new connection; return False if there are too many or the broker shuts down."""
         now, listener = self._now(), connection.listener.options.name
         self._make_room_for(listener, connection.host)
@@ -199,13 +225,13 @@ class Admission:
             self._left.add(connection)
         self._looking -= clock() - began
 
-    def _uncount(self, connection: Connection) -> None:
+    def _uncount(self, connection: ConnectionCore) -> None:
         limits, host = self.limits, connection.host
         limits.unauthenticated.leave(connection, host)
         limits.leave(connection.listener.options.name, host, connection.counted_user)
         connection.counted_user = None
 
-    def locate(self, connection: Connection) -> None:
+    def locate(self, connection: ConnectionCore) -> None:
         """Count a connection for the client address that a proxy reported."""
         if connection in self._left:
             return
@@ -228,17 +254,17 @@ class Admission:
         oldest = self._node.journal.oldest if not self._node.unsure else None
         self.limits.overload.sample(lag, 0.0 if oldest is None else now - oldest, now)
 
-    def hold(self, connection: Connection, size: int) -> None:
+    def hold(self, connection: ConnectionCore, size: int) -> None:
         """Record the number of bytes buffered for an unauthenticated client."""
         self._make_room(self.limits.unauthenticated.holds(connection, connection.host, size))
 
-    def _make_room(self, gone: Iterable[Connection]) -> None:
+    def _make_room(self, gone: Iterable[ConnectionCore]) -> None:
         now = self._now()
         for connection in gone:
             self.limits.refused.add("unauthenticated", now, address=connection.address)
             connection.abort("refused")
 
-    def identified(self, connection: Connection, connect: Connect) -> bool:
+    def identified(self, connection: ConnectionCore, connect: Connect) -> bool:
         """Count a connection for its user, who is now known; return whether it is admitted."""
         verdict, limits = connection.identity, self.limits
         user = verdict.user if verdict is not None else None
@@ -271,12 +297,12 @@ class Admission:
         self._meter(connection)
         return True
 
-    def _meter(self, connection: Connection) -> None:
+    def _meter(self, connection: ConnectionCore) -> None:
         name, user = connection.listener.options.name, connection.counted_user
         now = self._now()
         connection.set_rate_limiter(self.limits.rate_limiter(name, connection.host, user, now))
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ConnectionCore) -> None:
         """Remove a connection from all counts."""
         node = self._node
         if connection in self.connections:
@@ -292,7 +318,7 @@ class Admission:
         slow = self.limits.sweep(self.connections, self._now())
         self._node.in_parts(slow, _CLOSED_AT_ONCE, self._close_slow)
 
-    def _close_slow(self, slow: SlowReader[Connection]) -> None:
+    def _close_slow(self, slow: SlowReader[ConnectionCore]) -> None:
         reader, now = slow.reader, self._now()
         if not reader.ended:
             client = reader.client_id
@@ -310,7 +336,7 @@ class Admission:
         return name_in_log(client_id, self._node.options.pseudonym_key)
 
     def authenticate(
-        self, connection: Connection, connect: Connect, credentials: Credentials
+        self, connection: ConnectionCore, connect: Connect, credentials: Credentials
     ) -> asyncio.Task[None] | None:
         """Verify user name and password outside the event loop; the connection gets the result.
 
@@ -322,8 +348,12 @@ class Admission:
             return None
         return self._begin_login(self._authenticate(connection, connect, credentials))
 
-    def take_step(
-        self, connection: Connection, login: EnhancedLogin, exchange: Exchange, data: bytes | None
+    def begin_step(
+        self,
+        connection: ConnectionCore,
+        login: LoginInSteps,
+        exchange: Exchange,
+        data: bytes | None,
     ) -> asyncio.Task[None] | None:
         """Process one step of enhanced authentication; the connection gets the answer.
 
@@ -331,9 +361,9 @@ class Admission:
         """
         if self._has_too_many_logins(connection, exchange.credentials):
             return None
-        return self._begin_login(self._take_step(connection, login, exchange, data))
+        return self._begin_login(self._decide_step(connection, login, exchange, data))
 
-    def _has_too_many_logins(self, connection: Connection, credentials: Credentials) -> bool:
+    def _has_too_many_logins(self, connection: ConnectionCore, credentials: Credentials) -> bool:
         """Return whether too many logins are waiting, and count the refusal."""
         # Part of them is for clients without recent failures, and part for known ones.
         share = _MAX_LOGINS // 4
@@ -357,7 +387,7 @@ class Admission:
         self._logins -= 1
 
     async def _authenticate(
-        self, connection: Connection, connect: Connect, credentials: Credentials
+        self, connection: ConnectionCore, connect: Connect, credentials: Credentials
     ) -> None:
         node, asked, verdict = self._node, None, None
         while verdict is None or asked is not self.authenticator:  # reloaded meanwhile
@@ -369,8 +399,12 @@ class Admission:
                 connection, Authenticated(connect, verdict), first=verdict.accepted
             )
 
-    async def _take_step(
-        self, connection: Connection, login: EnhancedLogin, exchange: Exchange, data: bytes | None
+    async def _decide_step(
+        self,
+        connection: ConnectionCore,
+        login: LoginInSteps,
+        exchange: Exchange,
+        data: bytes | None,
     ) -> None:
         step = await self.authenticator.step(exchange, data)
         if not connection.stopped:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from actors.access.backend_selection import LOCKED_OUT
 from actors.connection.enhanced_login import EnhancedLogin
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
     from actors.access.credentials import Credentials, Verdict
     from actors.access.enhanced import Outcome
-    from actors.connection.connection import Connection
+    from actors.connection.admission import Admission
+    from actors.connection.core import ConnectionCore
     from actors.kernel.clock import Timer
     from actors.session.node_context import NodeContext
+    from actors.session.session_messages import ClientConnection
     from protocol.mqtt.packets import ConnectProperties, Packet
 
 _SHOWN = 200
@@ -35,6 +37,7 @@ class ConnectHandshake:
     """State of a connection until its CONNECT is accepted: the client is not known yet."""
 
     __slots__ = (
+        "_admission",
         "_below",
         "_connect",
         "_connection",
@@ -51,8 +54,9 @@ class ConnectHandshake:
         "server_final",
     )
 
-    def __init__(self, node: NodeContext, connection: Connection) -> None:
+    def __init__(self, node: NodeContext, connection: ConnectionCore, admission: Admission) -> None:
         self._node = node
+        self._admission = admission
         self._connection = connection
         self._below = 0
         """Bytes read by the stages below."""
@@ -144,7 +148,7 @@ class ConnectHandshake:
 
     def hold(self) -> None:
         """Update the bytes buffered for this connection, which is closed if they are too many."""
-        self._connection.listener.admission.hold(self._connection, max(self._below, self._seen))
+        self._admission.hold(self._connection, max(self._below, self._seen))
 
     def keep(self, part: bytes | list[Packet]) -> None:
         """Buffer input that precedes the answer to the CONNECT, within limits."""
@@ -179,8 +183,7 @@ class ConnectHandshake:
         connect = packets[0]
         if not isinstance(connect, Connect):
             return
-        node, connection = self._node, self._connection
-        admission = connection.listener.admission
+        node, connection, admission = self._node, self._connection, self._admission
         self.authenticating = True
         if len(packets) > 1:
             self.keep(packets[1:])
@@ -209,8 +212,7 @@ class ConnectHandshake:
         """Authenticate a client by the method in its CONNECT."""
         connection, method = self._connection, properties.authentication_method or ""
         data, properties.authentication_data = properties.authentication_data, None
-        authenticator = connection.listener.admission.authenticator
-        exchange = authenticator.begin_exchange(method, credentials)
+        exchange = self._admission.authenticator.begin_exchange(method, credentials)
         if exchange is None:
             self._node.limits.rejected.add(
                 "authentication_method",
@@ -222,8 +224,8 @@ class ConnectHandshake:
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "authentication_method")
             return
         self._connect = connect
-        self._login = EnhancedLogin(self._node, connection, self, exchange)
-        self._login.take(data)
+        self._login = EnhancedLogin(self._node, connection, self._admission, self, exchange)
+        self._login.advance(data)
 
     def _take_answer(self, login: EnhancedLogin, packets: list[Packet]) -> None:
         """Handle packets that precede the CONNACK: only AUTH and DISCONNECT are permitted."""
@@ -239,7 +241,7 @@ class ConnectHandshake:
             self.authenticating = True
             if len(packets) > 1:
                 self.keep(packets[1:])
-            login.take(packet.data)
+            login.advance(packet.data)
 
     def challenged(self) -> None:
         """Accept the next AUTH of the client, to which a challenge was sent."""
@@ -300,8 +302,9 @@ class ConnectHandshake:
             connection.refuse(ConnectCode(int(verdict.result)), "not_authorised")
             return
         connection.identify(verdict)
-        if connection.listener.admission.identified(connection, connect):
-            connection.kernel.tell(self._node.root, ConnectRequest(connection, connect))
+        if self._admission.identified(connection, connect):
+            request = ConnectRequest(cast("ClientConnection", connection), connect)
+            connection.kernel.tell(self._node.root, request)
 
     def _log_rejected(self, connect: Connect, verdict: Verdict) -> None:
         """Log a rejected login; repeated ones are counted."""

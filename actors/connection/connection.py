@@ -3,7 +3,7 @@
 It identifies the client (:class:`~actors.connection.connect_handshake.ConnectHandshake`), passes
 its packets to its session, and ends when either side closes it; it knows no rule of a session. Its
 base classes read (:class:`~actors.connection.input_actor.InputActor`) and write
-(:class:`~actors.connection.socket_actor.SocketActor`). It is also the asyncio protocol of its
+(:class:`~actors.connection.core.ConnectionCore`). It is also the asyncio protocol of its
 transport; calls of the transport become messages to the actor, so that failures in them are
 supervised like any other.
 """
@@ -15,9 +15,6 @@ import socket
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
-import structlog
-
-from actors.access.credentials import Credentials
 from actors.connection.connect_handshake import ConnectHandshake
 from actors.connection.input_actor import InputActor
 from actors.connection.input_throttle import InputThrottle, count_messages
@@ -33,50 +30,26 @@ from actors.session.session_messages import (
     ConnectionDetached,
     Packets,
 )
-from actors.transports.certificate import identity
 from actors.transports.handshakes import HandshakeError
 from actors.transports.websocket import WebSocketStage
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import PINGRESP, encode_connack
-from protocol.mqtt.packets import (
-    Auth,
-    ConnectCode,
-    ConnectProperties,
-    Disconnect,
-    Packet,
-    Pingreq,
-    Publishes,
-)
-from protocol.mqtt.reason_codes import (
-    ENDINGS,
-    FOR_CONNECT_CODES,
-    REFUSALS,
-    ReasonCode,
-    closing_string,
-)
-from protocol.mqtt.server_packet_encoder_v5 import (
-    Explanation,
-    encode_connack_v5,
-    encode_server_disconnect,
-)
+from protocol.mqtt.packets import Auth, Disconnect, Packet, Pingreq, Publishes
 
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.access.credentials import Verdict
     from actors.access.rules import TopicAcl
+    from actors.connection.admission import Admission
     from actors.connection.listener import Listener
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from protocol.mqtt.protocol_error import ProtocolError
 
-_log = structlog.get_logger("foldmq")
-
 _WRITE_HIGH = 1024 * 1024
 """Bytes in the transport's buffer above which nothing new is sent to the client."""
 _FRAME_ROOM = 1024 * 1024
 """Bytes of a WebSocket frame beyond the largest packet: a frame may contain several packets."""
-_LONGEST_TIMER = 60.0
 _PING = object()
 """Tells the connection to answer a PINGREQ."""
 
@@ -85,56 +58,35 @@ class Connection(InputActor):
     """The connection of a client."""
 
     __slots__ = (
-        "_expiry_due",
-        "_jumped_ms",
+        "_admission",
         "_reauthentication",
         "access",
-        "connected_ms",
-        "counted_user",
         "deep_filter",
-        "given_id",
         "id_assigned",
         "keep_alive",
         "max_packet",
-        "messages_in",
-        "messages_out",
-        "properties",
         "receive_window",
     )
 
-    def __init__(self, node: NodeContext, listener: Listener) -> None:
-        super().__init__(node, listener)
+    def __init__(self, node: NodeContext, admission: Admission, listener: Listener) -> None:
+        super().__init__(node, listener, admission.closer)
+        self._admission = admission
         self._reauthentication: Reauthentication | None = None
         """None for clients whose CONNECT had no Authentication Method."""
-        self._expiry_due = 0.0
-        """When to check the expiry of the login again, in seconds of the broker's clock."""
-        self._jumped_ms = 0
-        """Sum of the jumps of the clock since the login."""
         self.access: TopicAcl | None = None
         """Permissions to publish and subscribe; None: unrestricted."""
-        self.connected_ms = 0
-        """When the CONNECT was accepted, Unix time in milliseconds."""
-        self.counted_user: str | None = None
-        """The user whose connections include this one; None: not counted."""
         self.deep_filter: str | None = None
         """The one filter that may have more wildcards than usual."""
-        self.given_id = ""
-        """The client's own client identifier; others see ``client_id``."""
         self.id_assigned = False
         """Whether the broker assigned the client identifier."""
         self.keep_alive = 0
         """Requested by the client, in seconds."""
         self.max_packet = listener.options.max_packet_size
         """Maximum size in bytes of packets from the client."""
-        self.messages_in = 0
-        self.messages_out = 0
-        self.properties: ConnectProperties | None = None
-        """Properties of the CONNECT of an MQTT 5 client; None: the client speaks MQTT 3.1 or
-        3.1.1."""
         self.receive_window: ReceiveWindow | None = None
         """Counts unacknowledged publications of the client; None: they are not limited."""
         self._throttle = InputThrottle(self)
-        self._handshake = ConnectHandshake(node, self)
+        self._handshake = ConnectHandshake(node, self, admission)
 
     # Calls of the transport; ``InputActor`` has those about input.
 
@@ -143,7 +95,7 @@ class Connection(InputActor):
         self._transport = cast("asyncio.Transport", transport)
         self._set_peer()
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
-        if not self.listener.admission.admit(self):
+        if not self._admission.admit(self):
             self._ended = self._closed = True
             self._transport.abort()
             return
@@ -154,11 +106,11 @@ class Connection(InputActor):
         """Record the client address that a proxy reported."""
         if not self._ended:
             self._set_peer()
-            self.listener.admission.locate(self)
+            self._admission.locate(self)
 
     def eof_received(self) -> bool:
         """Close the connection soon; return True: the event loop does not close it now."""
-        return self.close_after_eof(self.listener.admission.closer)
+        return self.close_after_eof()
 
     # Messages of the actor.
 
@@ -192,11 +144,11 @@ class Connection(InputActor):
         self._handshake = None
         self._reauthentication = None
         self._throttle = None
-        self.listener.admission.forget(self)
+        self._admission.forget(self)
 
     def on_stop(self) -> None:
         """Remove the connection from all counts, and break its reference cycles."""
-        self.listener.admission.forget(self)
+        self._admission.forget(self)
         self._release_publishers()
         self._transport = None
         self._alive = None
@@ -235,7 +187,7 @@ class Connection(InputActor):
             if self._handshake is not None:
                 self._handshake.take_kept(done=True)
                 self._handshake.give_up()
-            self._reauthentication = Reauthentication(self._node, self)
+            self._reauthentication = Reauthentication(self._node, self, self._admission)
         handshake, self._handshake = self._handshake, None
         throttle = self._throttle
         self.resume(ReadPause.CONNECT)
@@ -253,50 +205,6 @@ class Connection(InputActor):
             if throttle.idle:
                 self._throttle = None
             self._close_after_violation()
-
-    def refuse(self, code: ConnectCode, reason: str) -> None:
-        """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
-        if self.properties is None:
-            self.write(encode_connack(code))
-        else:
-            limit = self.properties.maximum_packet_size
-            about = Explanation(closing_string(reason))
-            refused = REFUSALS.get(reason, FOR_CONNECT_CODES[code])
-            self.write(encode_connack_v5(refused, about=about, limit=limit))
-        self._node.counters.packets_out += 1
-        self._parting = True
-        self._end(reason)
-        self.finish()
-
-    def finish(self) -> None:
-        """Close the transport: nothing more will be written."""
-        if self._parting and not self._closed and self._transport is not None:
-            self._closed = True
-            self.listener.admission.closer.part(self._transport)
-        else:
-            super().finish()
-
-    def close(self, reason: str, code: int = 0, about: str = "") -> None:
-        """Close the connection once the output waiting at the gate has been written.
-
-        An MQTT 5 client is sent a DISCONNECT with ``code``, or with the reason code that belongs to
-        ``reason``, and ``about`` as its reason string. The session, which may still have responses
-        to send, determines the moment (:meth:`close_when_written`).
-        """
-        session = self.session
-        if self.properties is not None and self.connected_ms and not self._ended:
-            code = code or ENDINGS.get(reason, 0)
-            if code:
-                limit = self.properties.maximum_packet_size
-                told = Explanation(closing_string(reason, about))
-                self._last_packet = encode_server_disconnect(code, told, limit=limit)
-        self._end(reason, code=code)
-        self._linger(session)
-
-    def abort(self, reason: str) -> None:
-        """Close at once, without waiting for output at the gate."""
-        self._end(reason)
-        self._close_now()
 
     def leave_socket(self) -> socket.socket | None:
         """Close the connection if its client has sent nothing; return a duplicate of the socket.
@@ -325,26 +233,6 @@ class Connection(InputActor):
             self.write(encode_connack(error.connack))
         self.close("protocol_error")
 
-    def end_after_violation(self, about: str, code: int = ReasonCode.PROTOCOL_ERROR) -> None:
-        """Close after a protocol error of an MQTT 5 client, with its reason code."""
-        self._count_violation(about)
-        if not self.connected_ms:
-            # The maximum packet size is unknown after an invalid CONNECT.
-            told, limit = Explanation(), 0
-            if self.properties is not None:
-                told = Explanation(closing_string("", about))
-                limit = self.properties.maximum_packet_size
-            self._parting = True
-            self.write(encode_connack_v5(code, about=told, limit=limit))
-        self.close("protocol_error", code, about)
-
-    def _count_violation(self, about: str) -> None:
-        limits, now = self._node.limits, self.now
-        limits.broken.add(
-            "protocol_error", now, client=self.client_id, address=self.address, error=about
-        )
-        limits.count_fault(self.host, now)
-
     def _pass_on(self, packets: list[Packet]) -> None:
         """Pass packets to the session in one message; handle a single PINGREQ and DISCONNECT."""
         self._node.counters.count_received(self, packets)
@@ -357,7 +245,7 @@ class Connection(InputActor):
                 return
             if is_auth:
                 for packet in some:
-                    reauthentication.take(cast("Auth", packet))
+                    reauthentication.on_auth(cast("Auth", packet))
             else:
                 self._pass_to_session([*some])
 
@@ -394,26 +282,6 @@ class Connection(InputActor):
                     return True
         return False
 
-    def leave(self, packet: Disconnect) -> None:
-        """Handle a DISCONNECT: the will is published unless the reason code is 0."""
-        properties, expiry = self.properties, packet.session_expiry
-        if properties is not None and expiry and not properties.session_expiry:
-            # The session ends with its connection, as the CONNECT requested [MQTT-3.14.2-2].
-            about = "DISCONNECT with a session expiry although CONNECT had none"
-            self._node.limits.broken.add(
-                "protocol_error",
-                self.now,
-                client=self.client_id,
-                address=self.address,
-                error=about,
-            )
-            self.close("protocol_error", ReasonCode.PROTOCOL_ERROR, about)
-            return
-        session = self.session
-        orderly = packet.reason == ReasonCode.SUCCESS
-        self._end("disconnect", orderly=orderly, code=packet.reason, expiry=expiry)
-        self._linger(session)
-
     def _answer_ping(self) -> None:
         """Answer a PINGREQ when all preceding packets have been handled.
 
@@ -431,52 +299,6 @@ class Connection(InputActor):
             self._node.limits.refused.add(reason, now, address=self.address, error=str(error))
             if not (isinstance(error, HandshakeError) and error.kind in {"busy", "closed"}):
                 self._node.limits.count_fault(self.host, now)
-
-    def credentials(self, username: str | None, password: bytes | None = None) -> Credentials:
-        """Return the known credentials of a client with this user name and password."""
-        options, transport = self.listener.options, self._transport
-        # Another node passes on the name that it determined.
-        certified = transport.get_extra_info("certified") if transport is not None else None
-        if certified is None and options.identity is not None:
-            certified = identity(self.peer_certificate, options.identity)
-        return Credentials(
-            username,
-            password,
-            self.given_id,
-            self.host,
-            options.name,
-            options.allow_anonymous,
-            certified,
-        )
-
-    def identify(self, verdict: Verdict) -> None:
-        """Record the identity of the client after a login or a re-authentication."""
-        self.identity = verdict
-        self._jumped_ms = 0
-        self._expiry_due = 0.0
-        self._check_expiry()
-
-    def clock_jumped(self, ms: int) -> None:
-        """Shift the times of the connection after a jump of the clock."""
-        if self.connected_ms:
-            self.connected_ms += ms
-        self._jumped_ms += ms
-
-    def _check_expiry(self) -> None:
-        """Close the connection if the credentials of the client have expired."""
-        if self._ended or self.identity is None or not self.identity.expires_ms:
-            return
-        if self.now < self._expiry_due:
-            return  # this timer was set before a re-authentication
-        now_ms = self._node.clock.time_ms() - self._jumped_ms
-        left = (self.identity.expires_ms - now_ms) / 1000
-        if left <= 0:
-            _log.info("login expired", client=self.client_id, address=self.address)
-            self.close_soon("login_expired")
-            return
-        wait = min(left, _LONGEST_TIMER)
-        self._expiry_due = self.now + wait
-        self.start_timer(self.timers, wait, self._check_expiry)
 
     def _end(
         self, reason: str, *, orderly: bool = False, code: int = 0, expiry: int | None = None

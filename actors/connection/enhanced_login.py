@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from actors.access.enhanced import Exchange, Outcome, Step
-    from actors.connection.connection import Connection
+    from actors.connection.admission import Admission
+    from actors.connection.core import ConnectionCore
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import AuthenticationStep
 
@@ -40,12 +41,28 @@ class LoginOwner(Protocol):
 class EnhancedLogin:
     """One exchange of a client by its chosen method."""
 
-    __slots__ = ("_bytes", "_connection", "_exchange", "_node", "_owner", "_steps", "_task", "open")
+    __slots__ = (
+        "_admission",
+        "_bytes",
+        "_connection",
+        "_exchange",
+        "_node",
+        "_owner",
+        "_steps",
+        "_task",
+        "open",
+    )
 
     def __init__(
-        self, node: NodeContext, connection: Connection, owner: LoginOwner, exchange: Exchange
+        self,
+        node: NodeContext,
+        connection: ConnectionCore,
+        admission: Admission,
+        owner: LoginOwner,
+        exchange: Exchange,
     ) -> None:
         self._node = node
+        self._admission = admission
         self._connection = connection
         self._owner = owner
         self._exchange = exchange
@@ -61,7 +78,7 @@ class EnhancedLogin:
         """The user name given by the client; None: not known yet."""
         return self._exchange.user
 
-    def take(self, data: bytes | None) -> None:
+    def advance(self, data: bytes | None) -> None:
         """Process one AUTH of the client; the answer goes to :meth:`decided`."""
         bounds = self._node.options.bounds
         self.open = False
@@ -72,9 +89,7 @@ class EnhancedLogin:
         elif bounds.max_auth_bytes and self._bytes > bounds.max_auth_bytes:
             self._owner.exceeded("auth_bytes")
         else:
-            connection = self._connection
-            admission = connection.listener.admission
-            self._task = admission.take_step(connection, self, self._exchange, data)
+            self._task = self._admission.begin_step(self._connection, self, self._exchange, data)
             if self._task is None:
                 self._owner.exceeded("too_many_logins")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from actors.connection.core import ConnectionCore
 from actors.connection.input_throttle import (
     CONTINUE,
     SLICE_BYTES,
@@ -20,16 +21,16 @@ from actors.connection.input_throttle import (
     InputThrottle,
     count_messages,
 )
-from actors.connection.socket_actor import SocketActor
 from actors.kernel.actor import DeferredRead
 from actors.kernel.kernel import LATER_SLICE
 from actors.node.read_pause import ReadPause
 from protocol.mqtt.decoder import Decoder
 
 if TYPE_CHECKING:
-    from actors.access.credentials import Verdict
     from actors.connection.connect_handshake import ConnectHandshake
+    from actors.connection.keep_alive import KeepAlive
     from actors.connection.listener import Listener
+    from actors.connection.socket_closer import SocketCloser
     from actors.limits.publish_rates import RateLimiter
     from actors.session.node_context import NodeContext
     from protocol.mqtt.packets import Packet
@@ -81,11 +82,12 @@ _TAKE_MORE = object()
 """Tells the connection to take packets beyond those of the last turn."""
 
 
-class InputActor(SocketActor):
+class InputActor(ConnectionCore):
     """An actor that takes the input of a client from its transport."""
 
     begins_turns = True
     __slots__ = (
+        "_alive",
         "_decoder",
         "_deferred_reads",
         "_handshake",
@@ -93,21 +95,19 @@ class InputActor(SocketActor):
         "_read_between",
         "_throttle",
         "bytes_in",
-        "caused",
-        "identity",
         "ignores_input",
         "independent_until",
         "joined",
         "last_ack",
         "last_read",
-        "listener",
         "load",
         "pace",
-        "packets_in",
     )
 
-    def __init__(self, node: NodeContext, listener: Listener) -> None:
-        super().__init__(node)
+    def __init__(self, node: NodeContext, listener: Listener, closer: SocketCloser) -> None:
+        super().__init__(node, listener, closer)
+        self._alive: KeepAlive | None = None
+        """None without a keep alive."""
         self._decoder = Decoder(listener.options.max_packet_size, _PACKETS_AT_ONCE, listener.v5)
         self._deferred_reads = 0
         """Number of reads handled after those of clients that send little."""
@@ -121,10 +121,6 @@ class InputActor(SocketActor):
         self._read_between = -1
         """Number of the turn during whose breaks the last read arrived."""
         self.bytes_in = 0
-        self.caused = 0
-        """Number of deliveries caused by the client's publications."""
-        self.identity: Verdict | None = None
-        """The identity of the client, once it is known."""
         self.ignores_input = False
         """Whether the connection is about to be closed, so that unhandled input is ignored."""
         self.independent_until = -math.inf
@@ -136,12 +132,10 @@ class InputActor(SocketActor):
         """``last_read`` when the client last acknowledged a delivery."""
         self.last_read = -math.inf
         """Time of the last read after the CONNECT, in seconds of the broker's clock."""
-        self.listener = listener
         self.load: InputLoad | None = None
         """Measures the client's input; None while a new client has published nothing."""
         self.pace = 1.0
         """Fraction of the usual work that the client may cause in one turn while others wait."""
-        self.packets_in = 0
 
     # What packets and the end mean: implemented by the connection.
 
@@ -160,6 +154,19 @@ class InputActor(SocketActor):
     def _on_request(self, message: Any) -> None:
         """Handle a message that is not input."""
         raise NotImplementedError
+
+    def pause(self, reason: int) -> None:
+        """Stop reading until every reason for the pause is removed."""
+        if not self._paused and self._alive is not None:
+            self._alive.pause()
+        super().pause(reason)
+
+    def resume(self, reason: int) -> None:
+        """Remove a reason for the pause; resume reading if it was the last one."""
+        paused = self._paused
+        super().resume(reason)
+        if paused and not self._paused and self._alive is not None:
+            self._alive.resume()
 
     # Calls of the transport.
 
@@ -463,12 +470,12 @@ class InputActor(SocketActor):
         if self._new_until is None and self._throttle is not None and self._throttle.idle:
             self._throttle = None
 
-    def set_rate_limiter(self, set_rate_limiter: RateLimiter | None) -> None:
+    def set_rate_limiter(self, rate_limiter: RateLimiter | None) -> None:
         """Set the rate limiter that counts the client's publications."""
-        if set_rate_limiter is not None:
+        if rate_limiter is not None:
             self._needs_throttle()
         if self._throttle is not None:
-            self._throttle.rate_limiter = set_rate_limiter
+            self._throttle.rate_limiter = rate_limiter
             self._drop_throttle()
 
     # Members used by the fast path, which handles many connections in one pass; see

@@ -9,7 +9,7 @@ from actors.session.session_messages import Close
 from protocol.mqtt.packets import Publishes, Subscribe, Unsubscribe
 
 if TYPE_CHECKING:
-    from actors.connection.input_actor import InputActor
+    from actors.connection.core import ConnectionCore
     from actors.limits.publish_rates import RateLimiter
     from protocol.mqtt.packets import Packet
 
@@ -28,14 +28,14 @@ class InputLoad:
 
     __slots__ = ("_counted", "_counted_at", "heavy")
 
-    def __init__(self, connection: InputActor, now: float) -> None:
+    def __init__(self, connection: ConnectionCore, now: float) -> None:
         self._counted = _work_of(connection)
         """Packets and deliveries at the last check."""
         self._counted_at = now
         self.heavy = False
         """Whether the client is heavy: others take priority."""
 
-    def is_heavy(self, connection: InputActor, now: float) -> bool:
+    def is_heavy(self, connection: ConnectionCore, now: float) -> bool:
         """Return whether the client is heavy at this time."""
         count = _work_of(connection)
         seconds, more = now - self._counted_at, count - self._counted
@@ -57,7 +57,7 @@ class InputThrottle:
 
     __slots__ = ("_connection", "_continuing", "_read_from", "_rest", "rate_limiter")
 
-    def __init__(self, connection: InputActor) -> None:
+    def __init__(self, connection: ConnectionCore) -> None:
         self._connection = connection
         self._continuing = False
         self._read_from = 0.0
@@ -195,7 +195,7 @@ class InputThrottle:
             self.continue_later()
 
 
-def _work_of(connection: InputActor) -> int:
+def _work_of(connection: ConnectionCore) -> int:
     """Return the number of packets, and of deliveries that count as packets, of a client."""
     return connection.packets_in + connection.caused // _DELIVERED
 

@@ -20,7 +20,7 @@ from actors.transports.stage import Stage
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.connection.connection import Connection
+    from actors.connection.core import ConnectionCore
 
 _log = structlog.get_logger("foldmq")
 
@@ -53,7 +53,7 @@ class KeepAlive:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ConnectionCore,
         transport: asyncio.Transport,
         keep_alive: int,
         packet_rate: float,

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
-from actors.connection.connection import Connection
 from actors.limits.limit_options import NO_QUOTA, Quota
-from actors.transports.stack import StackOptions, build_stack
+from actors.transports.stack import StackOptions
 from protocol.mqtt.decoder_v5 import PacketDecoderV5
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from actors.connection.admission import Admission
-    from actors.session.node_context import NodeContext
     from actors.transports.certificate import IdentityKind
 
 
@@ -41,30 +36,12 @@ class ListenerOptions:
 
 
 class Listener:
-    """One listener of a broker."""
+    """What the connections of a listener share."""
 
-    __slots__ = ("_node", "admission", "options", "v5")
+    __slots__ = ("options", "v5")
 
-    def __init__(self, node: NodeContext, admission: Admission, options: ListenerOptions) -> None:
-        self._node = node
-        self.admission = admission
-        """Decides which connections are admitted."""
+    def __init__(self, options: ListenerOptions, max_topic_aliases: int) -> None:
         self.options = options
         """The current options; they may be replaced, and apply to later connections."""
-        self.v5: Final = partial(PacketDecoderV5, node.options.max_topic_aliases)
+        self.v5: Final = partial(PacketDecoderV5, max_topic_aliases)
         """Creates the decoder for packets of an MQTT 5 client."""
-
-    def admits(self, host: str) -> bool:
-        """Return whether a socket from this host may become a connection; empty: not known yet."""
-        name, proxied = self.options.name, self.options.stack.hides_clients(host)
-        return not self.admission.refuses(name, "" if proxied else host)
-
-    def accept(self, waited: float = 0.0) -> asyncio.Protocol:
-        """Return the protocol of a new socket.
-
-        ``waited`` are the seconds of ``connect_timeout`` that its client used before.
-        """
-        connection = Connection(self._node, self)
-        connection.waited_before = waited
-        self._node.kernel.spawn(connection, self._node.root)
-        return build_stack(cast("asyncio.Protocol", connection), self.options.stack)

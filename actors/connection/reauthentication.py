@@ -6,7 +6,7 @@ disconnected; its session stays.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
@@ -18,8 +18,10 @@ from protocol.mqtt.reason_codes import ReasonCode
 if TYPE_CHECKING:
     from actors.access.credentials import Verdict
     from actors.access.enhanced import Outcome
-    from actors.connection.connection import Connection
+    from actors.connection.admission import Admission
+    from actors.connection.core import ConnectionCore
     from actors.session.node_context import NodeContext
+    from actors.session.session_messages import ClientConnection
     from protocol.mqtt.packets import Auth
 
 _log = structlog.get_logger("foldmq")
@@ -37,10 +39,11 @@ _LIMITS: Final = {
 class Reauthentication:
     """The re-authentications of one client whose CONNECT named a method."""
 
-    __slots__ = ("_began", "_connection", "_count", "_due", "_login", "_node")
+    __slots__ = ("_admission", "_began", "_connection", "_count", "_due", "_login", "_node")
 
-    def __init__(self, node: NodeContext, connection: Connection) -> None:
+    def __init__(self, node: NodeContext, connection: ConnectionCore, admission: Admission) -> None:
         self._node = node
+        self._admission = admission
         self._connection = connection
         self._login: EnhancedLogin | None = None
         self._due = 0.0
@@ -54,7 +57,7 @@ class Reauthentication:
         identity = self._connection.identity
         return None if identity is None else identity.user
 
-    def take(self, packet: Auth) -> None:
+    def on_auth(self, packet: Auth) -> None:
         """Handle an AUTH of the client."""
         connection, login = self._connection, self._login
         if connection.ended:
@@ -63,7 +66,7 @@ class Reauthentication:
             if login is None or not login.open:
                 connection.end_after_violation("AUTH 0x18 that answers no challenge")
             else:
-                login.take(packet.data)
+                login.advance(packet.data)
         elif login is not None:
             connection.end_after_violation("AUTH 0x19 during another re-authentication")
         elif self._is_too_often():
@@ -80,7 +83,7 @@ class Reauthentication:
 
     def _begin(self, packet: Auth) -> None:
         connection = self._connection
-        exchange = connection.listener.admission.authenticator.begin_exchange(
+        exchange = self._admission.authenticator.begin_exchange(
             packet.method, connection.credentials(self._user), reauthenticates=True
         )
         if exchange is None:  # a reload removed the method
@@ -89,8 +92,8 @@ class Reauthentication:
         allowed = connection.listener.options.connect_timeout
         self._due = connection.now + allowed
         connection.start_timer(connection.timers, allowed, self._deadline)
-        self._login = EnhancedLogin(self._node, connection, self, exchange)
-        self._login.take(packet.data)
+        self._login = EnhancedLogin(self._node, connection, self._admission, self, exchange)
+        self._login.advance(packet.data)
 
     def _deadline(self) -> None:
         """Close the connection if the re-authentication is not complete in time."""
@@ -119,14 +122,14 @@ class Reauthentication:
             self._fail(verdict.reason or verdict.result.name.lower(), code)
         elif verdict.user != self._user:
             self._fail("it names another user", ReasonCode.NOT_AUTHORIZED, "other_user", verdict)
-        elif not connection.listener.admission.is_valid(verdict):
+        elif not self._admission.is_valid(verdict):
             self._fail("the users changed meanwhile", ReasonCode.NOT_AUTHORIZED)
         else:
             login, self._login = self._login, None
             if login is None or not login.send(ReasonCode.SUCCESS, outcome.data):
                 return
             connection.identify(verdict)
-            self._node.permissions.apply_to(connection)
+            self._node.permissions.apply_to(cast("ClientConnection", connection))
             self._node.counters.reauthentications["accepted"] += 1
             _log.debug("authenticated again", client=connection.client_id, user=verdict.user)
 

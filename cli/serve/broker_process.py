@@ -231,7 +231,7 @@ class ProcessMember:
             if number == PASSED_ON:
                 self._begin(node, passed_on.accept, client)
             else:
-                self._accept(node, admission.listeners[names[number]], waited, client)
+                self._accept(node, admission, admission.listeners[names[number]], waited, client)
 
         self._take = take
         self.watch()
@@ -264,7 +264,12 @@ class ProcessMember:
                 self._reloaded.set()
 
     def _accept(
-        self, node: NodeContext, listener: Listener, waited: float, client: socket.socket
+        self,
+        node: NodeContext,
+        admission: Admission,
+        listener: Listener,
+        waited: float,
+        client: socket.socket,
     ) -> None:
         try:
             address = client.getpeername()
@@ -272,10 +277,10 @@ class ProcessMember:
             client.close()
             return
         # A Unix socket has no address.
-        if not listener.admits(address[0] if isinstance(address, tuple) else ""):
+        if not admission.admits(listener, address[0] if isinstance(address, tuple) else ""):
             client.close()
             return
-        self._begin(node, partial(listener.accept, waited), client)
+        self._begin(node, partial(admission.accept, listener, waited), client)
 
     @staticmethod
     def _begin(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from actors.connection.socket_actor import _CLOSED_AT_ONCE, SocketCloser
+from actors.connection.socket_closer import _CLOSED_AT_ONCE, SocketCloser
 
 
 async def test_many_are_closed_some_in_each_iteration_in_order() -> None:

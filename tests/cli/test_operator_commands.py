@@ -22,8 +22,8 @@ from nats.aio.client import Client
 from typer.testing import CliRunner
 
 import actors
+from actors.connection.core import ConnectionCore
 from actors.connection.input_actor import InputActor
-from actors.connection.socket_actor import SocketActor
 from actors.inspection import views
 from actors.kernel.actor import LoopActor
 from actors.session.core import SessionCore
@@ -471,7 +471,7 @@ def test_the_words_for_actors_are_those_of_the_broker() -> None:
 def _actors(kind: type[LoopActor]) -> Iterator[str]:
     for one in kind.__subclasses__():
         yield from _actors(one)
-        bases = (SocketActor, InputActor, SessionCore)
+        bases = (ConnectionCore, InputActor, SessionCore)
         if one.__module__.startswith("actors.") and one not in bases:
             yield one.__name__.lower()
 

@@ -180,6 +180,7 @@ class SimClient:
         host: str = "192.0.2.1",
         *,
         mqtt5: bool = False,
+        waited: float = 0.0,
     ) -> None:
         self.mqtt5 = mqtt5
         """What it sends and gets is that of MQTT 3.1.1; on the wire it is MQTT 5."""
@@ -201,8 +202,12 @@ class SimClient:
         self.through_edge = entrance is not None
         """Whether another node than the leader accepted it."""
         self.protocol: Any = (
-            listener or entrance or Listener(world.broker.node, world.broker.admission, holding)
-        ).accept()
+            entrance.accept()
+            if entrance is not None
+            else world.broker.admission.accept(
+                listener or Listener(holding, options.max_topic_aliases), waited
+            )
+        )
         top = self.protocol
         while isinstance(top, Stage):
             top = top.get_protocol()

@@ -263,9 +263,7 @@ class TlsVisitor:
         self.threads = Threads(1)
         context = make_context(TlsOptions(server.certificate, server.key))
         options = StackOptions(tls_context=context, handshakes=self.threads)
-        listener = Listener(
-            world.broker.node, world.broker.admission, ListenerOptions("", 1000, 5.0, stack=options)
-        )
+        listener = Listener(ListenerOptions("", 1000, 5.0, stack=options), 0)
         self.client = SimClient(world, listener=listener)
         self.connection = self.client.connection
         self._got: list[bytes] = []

@@ -45,9 +45,7 @@ class Caller:
 
     def __init__(self, world: World, stack: StackOptions) -> None:
         options = ListenerOptions("", MIB, 10.0, stack=stack)
-        self.client = SimClient(
-            world, listener=Listener(world.broker.node, world.broker.admission, options)
-        )
+        self.client = SimClient(world, listener=Listener(options, 0))
         self.got = bytearray()
         self.client.receive = self.got.extend  # type: ignore[assignment, method-assign]
         self.world = world

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 from harness import packets as p
@@ -15,7 +15,7 @@ from simulation.idle_broker import look_rarely
 from simulation.world import SimClient, World, simulate
 
 if TYPE_CHECKING:
-    import asyncio
+    pass
 
 
 def publishes(client: SimClient) -> list[Publish]:
@@ -69,18 +69,10 @@ def test_a_connect_must_come_in_time() -> None:
 
 
 def test_the_time_that_a_client_waited_at_the_main_process_counts() -> None:
-    class Passed:
-        def __init__(self, listener: Listener) -> None:
-            self.listener = listener
-
-        def accept(self) -> asyncio.Protocol:
-            return self.listener.accept(4.0)
-
     async def scenario() -> None:
         async with World(connect_timeout=10.0).running() as world:
             options = ListenerOptions("", 1000, 10.0)
-            listener = Listener(world.broker.node, world.broker.admission, options)
-            client = SimClient(world, listener=cast("Listener", Passed(listener)))
+            client = SimClient(world, listener=Listener(options, 0), waited=4.0)
             client.send(p.connect("c")[:5])
             await world.go(5.9)
             assert client.open

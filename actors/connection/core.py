@@ -1,41 +1,60 @@
-"""The base of the connection actor: writes to its socket, pauses and closes it."""
+"""The part of a connection that its parts use: its transport, its client, and how it ends.
+
+:class:`actors.connection.connection.Connection` is a core with its parts, such as ``KeepAlive`` and
+``ConnectHandshake``. These get the core, and know nothing of each other but what they are given.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import math
 import select
 import sys
-from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
+import structlog
+
+from actors.access.credentials import Credentials
+from actors.connection.socket_closer import LINGER
 from actors.kernel.actor import LoopActor
 from actors.node.backpressure import SlowReaderBackpressure
 from actors.session.session_messages import Close, Writable
+from actors.transports.certificate import identity
 from actors.transports.peer import local_peer
 from actors.transports.stage import Stage
+from protocol.mqtt.encoder import encode_connack
+from protocol.mqtt.reason_codes import (
+    ENDINGS,
+    FOR_CONNECT_CODES,
+    REFUSALS,
+    ReasonCode,
+    closing_string,
+)
+from protocol.mqtt.server_packet_encoder_v5 import (
+    Explanation,
+    encode_connack_v5,
+    encode_server_disconnect,
+)
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Mapping, Sequence
 
-    from actors.connection.keep_alive import KeepAlive
+    from actors.access.credentials import Verdict
+    from actors.connection.listener import Listener
+    from actors.connection.socket_closer import SocketCloser
     from actors.kernel.clock import Timers
+    from actors.limits.publish_rates import RateLimiter
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from actors.session.session_messages import ClientConnection
     from eventstore.log.pending_record import GatedOutput
+    from protocol.mqtt.packets import ConnectCode, ConnectProperties, Disconnect
 
-_LINGER = 5.0
-"""Seconds for which a closing connection may still send output."""
+_log = structlog.get_logger("foldmq")
+
 _HANG_UP: int = getattr(select, "POLLRDHUP", 0)
 """0: the system does not support it, for example macOS."""
-_CLOSED_AT_ONCE = 64
-"""Maximum number of sockets closed in one iteration of the event loop."""
-_LINGERING, _DISCARDED = 256, 4 * 1024 * 1024
-"""Maximum number of sockets of which only the sending side is closed, and of bytes that are read
-from each of them and discarded."""
-_READ_ON = 1.0
-"""Seconds for which such a socket is read."""
+_LONGEST_TIMER = 60.0
 
 
 class _CloseWhenWritten:
@@ -43,7 +62,7 @@ class _CloseWhenWritten:
 
     __slots__ = ("_connection", "gated", "waits_for")
 
-    def __init__(self, connection: SocketActor) -> None:
+    def __init__(self, connection: ConnectionCore) -> None:
         self._connection = connection
         self.waits_for: GatedOutput | None = None
         self.gated = 0
@@ -55,10 +74,10 @@ class _CloseWhenWritten:
 
 def _is_hung_up(transport: asyncio.Transport | None) -> bool:
     """Return whether the client has closed its side of the socket, if the system reports it."""
-    found = transport.get_extra_info("socket") if transport is not None else None
-    if found is None or not _HANG_UP:
+    peer = transport.get_extra_info("socket") if transport is not None else None
+    if peer is None or not _HANG_UP:
         return False
-    number = found.fileno()
+    number = peer.fileno()
     if number < 0:  # already closed
         return True
     poller = select.poll()
@@ -66,108 +85,16 @@ def _is_hung_up(transport: asyncio.Transport | None) -> bool:
     return bool(poller.poll(0))
 
 
-class _Lingering:
-    """Takes over a transport, closes its sending side, and discards what arrives for a second.
-
-    For the protocol before, the connection has ended.
-    """
-
-    def __init__(self, transport: asyncio.Transport, among: set[_Lingering]) -> None:
-        loop = asyncio.get_running_loop()
-        self._transport = transport
-        self._among = among
-        self._left = _DISCARDED
-        loop.call_soon(transport.get_protocol().connection_lost, None)
-        transport.set_protocol(cast("asyncio.Protocol", self))
-        among.add(self)
-        self._timer = loop.call_later(_READ_ON, self._end)
-        try:
-            transport.write_eof()
-        except OSError:  # the client has reset the connection
-            transport.abort()
-            return
-        if not transport.is_reading():
-            transport.resume_reading()
-
-    def data_received(self, data: bytes) -> None:
-        """Discard input, up to a limit."""
-        self._left -= len(data)
-        if self._left < 0:
-            self._transport.abort()
-
-    def eof_received(self) -> bool:
-        """Return False: the event loop closes the socket."""
-        return False
-
-    def pause_writing(self) -> None:
-        """Do nothing: nothing more is written."""
-
-    def resume_writing(self) -> None:
-        """Do nothing: nothing more is written."""
-
-    def connection_lost(self, _exc: Exception | None) -> None:
-        """Forget the socket."""
-        self._timer.cancel()
-        self._among.discard(self)
-
-    def _end(self) -> None:
-        if self._transport.get_write_buffer_size():
-            self._timer = asyncio.get_running_loop().call_later(_LINGER, self._transport.abort)
-        self._transport.close()
-
-
-class SocketCloser:
-    """Closes sockets whose clients have left, some in each iteration of the event loop.
-
-    Closing a socket costs more than the rest of the work at the end of a connection, and the event
-    loop itself would close all in one iteration, however many clients leave at the same time.
-    """
-
-    __slots__ = ("_lingering", "_waiting")
-
-    def __init__(self) -> None:
-        self._waiting: deque[asyncio.Transport] = deque()
-        self._lingering: set[_Lingering] = set()
-
-    def part(self, transport: asyncio.Transport) -> None:
-        """Close a transport whose client is to read the reason, also while it sends.
-
-        If the socket were closed with unread input, the system would reset the connection, and the
-        reason might be lost.
-        """
-        if isinstance(transport, Stage):
-            transport.part(self._half_close)
-        else:
-            self._half_close(transport)
-
-    def _half_close(self, transport: asyncio.Transport) -> None:
-        many = len(self._lingering) >= _LINGERING
-        if many or transport.is_closing() or transport.get_extra_info("socket") is None:
-            transport.close()
-        else:
-            _Lingering(transport, self._lingering)
-
-    def close_soon(self, transport: asyncio.Transport) -> None:
-        """Close a transport in this iteration or a later one."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._close_some)
-        self._waiting.append(transport)
-
-    def _close_some(self) -> None:
-        for _ in range(min(_CLOSED_AT_ONCE, len(self._waiting))):
-            self._waiting.popleft().close()
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._close_some)
-
-
-class SocketActor(LoopActor):
-    """An actor with a transport, and the asyncio protocol of that transport."""
+class ConnectionCore(LoopActor):
+    """Transport, client and end of a connection; it reads nothing."""
 
     __slots__ = (
-        "_alive",
         "_closed",
+        "_closer",
         "_ended",
+        "_expiry_due",
         "_gone",
+        "_jumped_ms",
         "_last_packet",
         "_node",
         "_parting",
@@ -176,9 +103,19 @@ class SocketActor(LoopActor):
         "_transport",
         "address",
         "bytes_out",
+        "caused",
         "client_id",
+        "connected_ms",
+        "counted_user",
         "gated",
+        "given_id",
         "host",
+        "identity",
+        "listener",
+        "messages_in",
+        "messages_out",
+        "packets_in",
+        "properties",
         "released",
         "session",
         "starved",
@@ -187,20 +124,23 @@ class SocketActor(LoopActor):
         "writable",
     )
 
-    def __init__(self, node: NodeContext) -> None:
+    def __init__(self, node: NodeContext, listener: Listener, closer: SocketCloser) -> None:
         super().__init__()
         self._node = node
         self._transport: asyncio.Transport | None = None
         self._closed = False
+        self._closer = closer
         self._ended = False
+        self._expiry_due = 0.0
+        """When to check the expiry of the login again, in seconds of the broker's clock."""
+        self._jumped_ms = 0
+        """Sum of the jumps of the clock since the login."""
         self._gone = False
         """Whether the transport is closed; the actor may not have handled that yet."""
         self._last_packet = b""
         """The DISCONNECT for an MQTT 5 client, sent before the connection is closed."""
         self._parting = False
         """Whether the client is told why the connection ends."""
-        self._alive: KeepAlive | None = None
-        """None without a keep alive."""
         self._paused = 0
         self.address = ""
         self.host = ""
@@ -210,7 +150,24 @@ class SocketActor(LoopActor):
         self._slow_reader: SlowReaderBackpressure | None = None
         """Publishers that wait until this client reads; None: there are none."""
         self.bytes_out = 0
+        self.caused = 0
+        """Number of deliveries caused by the client's publications."""
         self.client_id: str | None = None
+        self.connected_ms = 0
+        """When the CONNECT was accepted, Unix time in milliseconds."""
+        self.counted_user: str | None = None
+        """The user whose connections include this one; None: not counted."""
+        self.given_id = ""
+        """The client's own client identifier; others see ``client_id``."""
+        self.identity: Verdict | None = None
+        """The identity of the client, once it is known."""
+        self.listener = listener
+        self.messages_in = 0
+        self.messages_out = 0
+        self.packets_in = 0
+        self.properties: ConnectProperties | None = None
+        """Properties of the CONNECT of an MQTT 5 client; None: the client speaks MQTT 3.1 or
+        3.1.1."""
         self.starved = False
         """Whether messages were queued because too many bytes waited at the gate."""
         self.released = -math.inf
@@ -219,6 +176,57 @@ class SocketActor(LoopActor):
         self.waited_before = 0.0
         """Seconds for which the client waited before this process got its socket."""
         self.writable = True
+
+    # What its parts use of the input: implemented by the connection.
+
+    @property
+    def authenticating(self) -> bool:
+        """True while the client is being authenticated."""
+        raise NotImplementedError
+
+    @property
+    def decoding(self) -> bool:
+        """True while decoded packets are left for another turn."""
+        raise NotImplementedError
+
+    @property
+    def incomplete(self) -> int:
+        """Bytes of an incomplete packet."""
+        raise NotImplementedError
+
+    @property
+    def settled(self) -> bool:
+        """True once the client is no longer new."""
+        raise NotImplementedError
+
+    @property
+    def unhandled(self) -> bool:
+        """Whether some input was read but not handled yet."""
+        raise NotImplementedError
+
+    def take(self, data: bytes) -> None:
+        """Decode bytes and handle their packets."""
+        raise NotImplementedError
+
+    def take_more(self) -> None:
+        """Process input that was read while the client had to wait for an answer."""
+        raise NotImplementedError
+
+    def set_rate_limiter(self, rate_limiter: RateLimiter | None) -> None:
+        """Set the rate limiter that counts the client's publications."""
+        raise NotImplementedError
+
+    def ignore_input(self) -> None:
+        """Ignore further input of the client, whose connection is about to be closed."""
+        raise NotImplementedError
+
+    def _end(
+        self, reason: str, *, orderly: bool = False, code: int = 0, expiry: int | None = None
+    ) -> None:
+        """Tell the session, once, that the connection has ended."""
+        raise NotImplementedError
+
+    # The transport.
 
     def _set_peer(self) -> None:
         transport = self._transport
@@ -273,14 +281,14 @@ class SocketActor(LoopActor):
     @property
     def kept_waiting(self) -> float:
         """Seconds for which the client waited for the broker in a handshake below."""
-        found = self._transport.get_extra_info("kept_waiting", 0.0) if self._transport else 0.0
-        return cast("float", found)
+        seconds = self._transport.get_extra_info("kept_waiting", 0.0) if self._transport else 0.0
+        return cast("float", seconds)
 
     @property
     def waited(self) -> float:
         """Seconds for which the client was connected to the node or process that passes it on."""
-        found = self._transport.get_extra_info("waited", 0.0) if self._transport else 0.0
-        return max(self.waited_before, cast("float", found))
+        seconds = self._transport.get_extra_info("waited", 0.0) if self._transport else 0.0
+        return max(self.waited_before, cast("float", seconds))
 
     @property
     def paused(self) -> int:
@@ -309,14 +317,14 @@ class SocketActor(LoopActor):
         limits.refused.add(reason, now, client=self.client_id)
         limits.count_fault(self.host, now)
 
-    def close_after_eof(self, closer: SocketCloser) -> bool:
-        """Close the socket soon: the client has left. Return whether ``closer`` does that."""
+    def close_after_eof(self) -> bool:
+        """Close the socket soon: the client has left. Return whether the closer does that."""
         transport = self._transport
         while isinstance(transport, Stage):
             transport = transport.lower
         if transport is None or transport.is_closing():
             return False
-        closer.close_soon(transport)
+        self._closer.close_soon(transport)
         return True
 
     def finish(self) -> None:
@@ -324,7 +332,10 @@ class SocketActor(LoopActor):
         if self._closed or self._transport is None:
             return
         self._closed = True
-        self._transport.close()
+        if self._parting:
+            self._closer.part(self._transport)
+        else:
+            self._transport.close()
 
     def close_when_written(self) -> None:
         """Close the transport after the output handed to the gate so far."""
@@ -338,7 +349,7 @@ class SocketActor(LoopActor):
             self.kernel.wake()
 
     def _linger(self, session: Session | None) -> None:
-        self.start_timer(self.timers, _LINGER, self._close_now)
+        self.start_timer(self.timers, LINGER, self._close_now)
         if session is None:
             self.close_when_written()
 
@@ -353,8 +364,6 @@ class SocketActor(LoopActor):
         transport = self._transport
         if not self._paused and transport is not None and not transport.is_closing():
             transport.pause_reading()
-        if not self._paused and self._alive is not None:
-            self._alive.pause()
         self._paused |= reason
 
     def resume(self, reason: int) -> None:
@@ -365,8 +374,6 @@ class SocketActor(LoopActor):
         transport = self._transport
         if not self._paused and transport is not None and not transport.is_closing():
             transport.resume_reading()
-        if not self._paused and self._alive is not None:
-            self._alive.resume()
 
     # Output.
 
@@ -425,6 +432,126 @@ class SocketActor(LoopActor):
         if session is not None:
             self._node.tell_session(session, message)
 
+    def refuse(self, code: ConnectCode, reason: str) -> None:
+        """Answer the CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
+        if self.properties is None:
+            self.write(encode_connack(code))
+        else:
+            limit = self.properties.maximum_packet_size
+            about = Explanation(closing_string(reason))
+            refused = REFUSALS.get(reason, FOR_CONNECT_CODES[code])
+            self.write(encode_connack_v5(refused, about=about, limit=limit))
+        self._node.counters.packets_out += 1
+        self._parting = True
+        self._end(reason)
+        self.finish()
+
+    def close(self, reason: str, code: int = 0, about: str = "") -> None:
+        """Close the connection once the output waiting at the gate has been written.
+
+        An MQTT 5 client is sent a DISCONNECT with ``code``, or with the reason code that belongs to
+        ``reason``, and ``about`` as its reason string. The session, which may still have responses
+        to send, determines the moment (:meth:`close_when_written`).
+        """
+        session = self.session
+        if self.properties is not None and self.connected_ms and not self._ended:
+            code = code or ENDINGS.get(reason, 0)
+            if code:
+                limit = self.properties.maximum_packet_size
+                why = Explanation(closing_string(reason, about))
+                self._last_packet = encode_server_disconnect(code, why, limit=limit)
+        self._end(reason, code=code)
+        self._linger(session)
+
+    def abort(self, reason: str) -> None:
+        """Close at once, without waiting for output at the gate."""
+        self._end(reason)
+        self._close_now()
+
+    def end_after_violation(self, about: str, code: int = ReasonCode.PROTOCOL_ERROR) -> None:
+        """Close after a protocol error of an MQTT 5 client, with its reason code."""
+        self._count_violation(about)
+        if not self.connected_ms:
+            # The maximum packet size is unknown after an invalid CONNECT.
+            why, limit = Explanation(), 0
+            if self.properties is not None:
+                why = Explanation(closing_string("", about))
+                limit = self.properties.maximum_packet_size
+            self._parting = True
+            self.write(encode_connack_v5(code, about=why, limit=limit))
+        self.close("protocol_error", code, about)
+
+    def _count_violation(self, about: str) -> None:
+        self._count_broken(about)
+        self._node.limits.count_fault(self.host, self.now)
+
+    def _count_broken(self, about: str) -> None:
+        self._node.limits.broken.add(
+            "protocol_error", self.now, client=self.client_id, address=self.address, error=about
+        )
+
+    def leave(self, packet: Disconnect) -> None:
+        """Handle a DISCONNECT: the will is published unless the reason code is 0."""
+        properties, expiry = self.properties, packet.session_expiry
+        if properties is not None and expiry and not properties.session_expiry:
+            # The session ends with its connection, as the CONNECT requested [MQTT-3.14.2-2].
+            about = "DISCONNECT with a session expiry although CONNECT had none"
+            self._count_broken(about)
+            self.close("protocol_error", ReasonCode.PROTOCOL_ERROR, about)
+            return
+        session = self.session
+        orderly = packet.reason == ReasonCode.SUCCESS
+        self._end("disconnect", orderly=orderly, code=packet.reason, expiry=expiry)
+        self._linger(session)
+
     def close_soon(self, reason: str) -> None:
         """Close the connection after the messages already in its mailbox."""
         self.kernel.tell(self, Close(reason))
+
+    # The client.
+
+    def credentials(self, username: str | None, password: bytes | None = None) -> Credentials:
+        """Return the known credentials of a client with this user name and password."""
+        options, transport = self.listener.options, self._transport
+        # Another node passes on the name that it determined.
+        certified = transport.get_extra_info("certified") if transport is not None else None
+        if certified is None and options.identity is not None:
+            certified = identity(self.peer_certificate, options.identity)
+        return Credentials(
+            username,
+            password,
+            self.given_id,
+            self.host,
+            options.name,
+            options.allow_anonymous,
+            certified,
+        )
+
+    def identify(self, verdict: Verdict) -> None:
+        """Record the identity of the client after a login or a re-authentication."""
+        self.identity = verdict
+        self._jumped_ms = 0
+        self._expiry_due = 0.0
+        self._check_expiry()
+
+    def clock_jumped(self, ms: int) -> None:
+        """Shift the times of the connection after a jump of the clock."""
+        if self.connected_ms:
+            self.connected_ms += ms
+        self._jumped_ms += ms
+
+    def _check_expiry(self) -> None:
+        """Close the connection if the credentials of the client have expired."""
+        if self._ended or self.identity is None or not self.identity.expires_ms:
+            return
+        if self.now < self._expiry_due:
+            return  # this timer was set before a re-authentication
+        now_ms = self._node.clock.time_ms() - self._jumped_ms
+        left = (self.identity.expires_ms - now_ms) / 1000
+        if left <= 0:
+            _log.info("login expired", client=self.client_id, address=self.address)
+            self.close_soon("login_expired")
+            return
+        wait = min(left, _LONGEST_TIMER)
+        self._expiry_due = self.now + wait
+        self.start_timer(self.timers, wait, self._check_expiry)
