@@ -164,19 +164,21 @@ class BackendSelection:
         if attempt.cancelled():
             self.counts[method.label, "backoff"] += 1
             return Outcome(LOCKED_OUT)
-        found = _result(attempt, Outcome(_FAILED))
-        if not isinstance(found, Outcome):
+        outcome = _result(attempt, Outcome(_FAILED))
+        if not isinstance(outcome, Outcome):
             # The first step may have named the user.
-            return found if await self._let_in(method, exchange) else Outcome(LOCKED_OUT)
+            return outcome if await self._let_in(method, exchange) else Outcome(LOCKED_OUT)
         if self._refuses(method, exchange):
             return Outcome(LOCKED_OUT)
-        self._record(method.label, exchange.credentials, exchange.user, found.verdict, worked=True)
-        await self._answer_late(exchange.credentials, found.verdict)
-        return found
+        self._record(
+            method.label, exchange.credentials, exchange.user, outcome.verdict, worked=True
+        )
+        await self._answer_late(exchange.credentials, outcome.verdict)
+        return outcome
 
     def holds(self, verdict: Verdict) -> bool:
         """Return whether a login by the password file is still valid; True for others."""
-        return verdict.proof is None or any(one.holds(verdict) for one in self._backends)
+        return verdict.proof is None or any(backend.holds(verdict) for backend in self._backends)
 
     def close(self) -> None:
         """Close the threads and connections of all backends once the running checks are done."""

@@ -262,16 +262,16 @@ def make_backends(
     ``ask_certified``: the callout also authorizes users from certificates.
     """
     nothing_verifies = tokens is None and passwords is None and callout is None
-    found: list[Backend] = [
+    backends: list[Backend] = [
         CertificateBackend(callout if ask_certified else None),
         AnonymousBackend(claimed=claimed_names and nothing_verifies, tokens=tokens is not None),
     ]
     if tokens is not None:
-        found.append(TokenBackend(tokens, sole=passwords is None and callout is None))
+        backends.append(TokenBackend(tokens, sole=passwords is None and callout is None))
     if passwords is not None:
-        found.append(PasswordBackend(passwords, sole=callout is None))
+        backends.append(PasswordBackend(passwords, sole=callout is None))
     if callout is not None:
-        found.append(CalloutBackend(callout))
+        backends.append(CalloutBackend(callout))
     if nothing_verifies:
-        found.append(UnverifiedBackend(claimed=claimed_names))
-    return found
+        backends.append(UnverifiedBackend(claimed=claimed_names))
+    return backends

@@ -170,10 +170,10 @@ class Callout:
             return read_answer(reply, credentials, self._time_ms()), len(reply)
 
         request = render_request(credentials, self._options.node)
-        found = await self.ask(request, credentials.address, read)
-        if isinstance(found, Verdict):
-            return found
-        answer, size = found
+        result = await self.ask(request, credentials.address, read)
+        if isinstance(result, Verdict):
+            return result
+        answer, size = result
         answer = answer._replace(verdict=self.shared(answer.verdict))
         self._keep(key, answer, size)
         return answer.verdict
@@ -192,7 +192,7 @@ class Callout:
                 await self._queue.enter(address)
             try:
                 self.asked += 1
-                found = read(await self._asker.ask(request, deadline - clock()))
+                result = read(await self._asker.ask(request, deadline - clock()))
             finally:
                 self._queue.leave()
         except (UnansweredError, BadAnswer) as error:
@@ -200,7 +200,7 @@ class Callout:
         except TimeoutError:
             return self._unavailable("too many logins are waiting for the auth callout")
         self._last_problem = ""
-        return found
+        return result
 
     def _keep(self, key: bytes, answer: Answer, size: int) -> None:
         options, verdict = self._options, answer.verdict
@@ -218,11 +218,11 @@ class Callout:
         rules = verdict.rules
         if rules is None:
             return verdict
-        one = self._rules.setdefault(rules, rules)
+        kept = self._rules.setdefault(rules, rules)
         self._rules.move_to_end(rules)
         if len(self._rules) > _SHARED_RULES:
             self._rules.popitem(last=False)
-        return verdict._replace(rules=one)
+        return verdict._replace(rules=kept)
 
     def _unavailable(self, why: str) -> Verdict:
         self.unanswered += 1
@@ -319,7 +319,7 @@ def _allowed(fields: dict[str, Any], credentials: Credentials, now_ms: int) -> V
 def _rules(fields: dict[str, Any]) -> tuple[Rule, ...] | None:
     if fields.get("publish") is None and fields.get("subscribe") is None:
         return None
-    found: list[Rule] = []
+    rules: list[Rule] = []
     for action in ("publish", "subscribe"):
         lists = fields.get(action)
         if lists is None:
@@ -329,11 +329,11 @@ def _rules(fields: dict[str, Any]) -> tuple[Rule, ...] | None:
         if not isinstance(lists, dict) or not lists.keys() <= {"allow", "deny"}:
             raise BadAnswer(f'"{action}" is neither a list nor "allow" and "deny"')
         for verb, filters in lists.items():
-            found.extend(_action_rules(action, verb, filters))
-    if len(found) > MAX_ENTRIES:
+            rules.extend(_action_rules(action, verb, filters))
+    if len(rules) > MAX_ENTRIES:
         raise BadAnswer(f"the answer has more than {MAX_ENTRIES} filters")
     # Empty lists allow nothing; no rules at all would allow everything.
-    return tuple(found) or (_NOTHING,)
+    return tuple(rules) or (_NOTHING,)
 
 
 def _action_rules(action: str, verb: str, filters: object) -> list[Rule]:
@@ -412,9 +412,9 @@ class CalloutMethod:
             "state": known.state,
             "reauthentication": exchange.reauthenticates,
         }
-        found = await callout.ask(orjson.dumps(request), credentials.address, read)
+        result = await callout.ask(orjson.dumps(request), credentials.address, read)
         exchange.progress = at
-        return Outcome(found) if isinstance(found, Verdict) else found
+        return Outcome(result) if isinstance(result, Verdict) else result
 
 
 def _challenge(fields: dict[str, Any]) -> Challenge:

@@ -131,9 +131,9 @@ def make_methods(
     users: ScramUsers | None, external: tuple[str, Method] | None = None
 ) -> dict[str, Method]:
     """Return the methods of a broker by name; ``external`` is another one, with its name."""
-    found: dict[str, Method] = {}
+    methods: dict[str, Method] = {}
     if users is not None:
-        found[SCRAM_SHA_256] = ScramMethod(users)
+        methods[SCRAM_SHA_256] = ScramMethod(users)
     if external is not None:
-        found[external[0]] = external[1]
-    return found
+        methods[external[0]] = external[1]
+    return methods

@@ -236,8 +236,8 @@ class Filters:
         return _ANY if self._fail_closed else None
 
 
-def _meet(one: str, other: str, first: bool) -> bool:
+def _meet(level: str, other: str, first: bool) -> bool:
     """Return whether two levels of filters match a common level, ``#`` aside."""
-    if _ANY in (one, other):
-        return not (first and "$" in (one[:1], other[:1]))
-    return one == other
+    if _ANY in (level, other):
+        return not (first and "$" in (level[:1], other[:1]))
+    return level == other

@@ -199,12 +199,12 @@ def _decoded(part: bytes) -> bytes:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        found = orjson.loads(data)
+        content = orjson.loads(data)
     except orjson.JSONDecodeError:
         raise BadToken("not a token") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise BadToken("not a token")
-    return found
+    return content
 
 
 def _check_times(claims: dict[str, Any], now_ms: int) -> int:
@@ -245,12 +245,12 @@ def _check_audience(named: object, wanted: tuple[str, ...]) -> None:
 def _claim(claims: dict[str, Any], name: str) -> object:
     if name in claims:
         return claims[name]
-    found: object = claims
+    value: object = claims
     for part in name.split("."):
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             return None
-        found = found.get(part)
-    return found
+        value = value.get(part)
+    return value
 
 
 def _groups(value: object) -> tuple[str, ...]:

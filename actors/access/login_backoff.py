@@ -201,19 +201,19 @@ class LoginBackoff:
         """Count a failed login; return the new lockouts: "user", "address" or both."""
         now = self._clock()
         options = self.options
-        found = []
+        lockouts = []
         if self._count(self._user_key(address, user), options.failures, now):
-            found.append("user")
+            lockouts.append("user")
         if self._count(self._address_key(address), options.address_failures, now):
-            found.append("address")
-        self.lockouts += len(found)
+            lockouts.append("address")
+        self.lockouts += len(lockouts)
         self._count_site(address, now)
         name = self._name_key(user)
         self._names[name] = now
         self._names.move_to_end(name)
         if len(self._names) > options.remembered:
             self._names.popitem(last=False)
-        return tuple(found)
+        return tuple(lockouts)
 
     def succeeded(self, address: str, user: str | None) -> None:
         """Reset the failures of a user at an address, where it is known from now on.
@@ -306,14 +306,14 @@ def network(address: str) -> str:
     """
     host = address.partition("%")[0]
     try:
-        found = ipaddress.ip_address(host)
+        host_address = ipaddress.ip_address(host)
     except ValueError:
         return ""
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.IPv6Network((found, _IPV6_NETWORK), strict=False))
+    if isinstance(host_address, ipaddress.IPv4Address):
+        return str(host_address)
+    if host_address.ipv4_mapped is not None:
+        return str(host_address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((host_address, _IPV6_NETWORK), strict=False))
 
 
 @lru_cache(maxsize=4096)

@@ -38,20 +38,20 @@ def is_mosquitto_hash(text: str) -> bool:
 
 def mosquitto_hash_kind(text: str) -> str:
     """Return the algorithm of a hash; empty if it is not in Mosquitto's format."""
-    found = _parsed(text)
-    if found is None:
+    parsed = _parsed(text)
+    if parsed is None:
         return ""
-    return f"pbkdf2-sha512, {found.iterations} rounds" if found.iterations else "sha512"
+    return f"pbkdf2-sha512, {parsed.iterations} rounds" if parsed.iterations else "sha512"
 
 
 def verify(stored: str, password: bytes) -> bool:
     """Return whether ``stored`` is the hash of ``password``; see :func:`is_mosquitto_hash`."""
-    found = _parsed(stored)
-    if found is None:
+    parsed = _parsed(stored)
+    if parsed is None:
         return False
-    same = hmac.compare_digest(_digest(password, found.salt, found.iterations), found.digest)
+    same = hmac.compare_digest(_digest(password, parsed.salt, parsed.iterations), parsed.digest)
     # HMAC pads its key with zeros: "secret" and "secret\0" would be the same password.
-    return same and not (found.iterations and password.endswith(b"\0"))
+    return same and not (parsed.iterations and password.endswith(b"\0"))
 
 
 def parameters(stored: str) -> str:
@@ -61,8 +61,8 @@ def parameters(stored: str) -> str:
 
 def dummy_hash(stored: str) -> str:
     """Return a hash of a random password that takes the same time as ``stored``."""
-    found = _parsed(stored)
-    iterations, size = (found.iterations, len(found.salt)) if found is not None else (0, 12)
+    parsed = _parsed(stored)
+    iterations, size = (parsed.iterations, len(parsed.salt)) if parsed is not None else (0, 12)
     salt = os.urandom(size)
     digest = _digest(os.urandom(16), salt, iterations)
     parts = (parameters(stored), *(base64.b64encode(part).decode() for part in (salt, digest)))

@@ -254,7 +254,7 @@ def _prepare(name: str) -> str:
 
 def _prepared(users: Mapping[str, str]) -> dict[str, str]:
     """Return the users whose names SASLprep changes, by their prepared names."""
-    found: dict[str, str] = {}
+    users_of: dict[str, str] = {}
     for user in users:
         if user.isascii():
             continue
@@ -263,14 +263,14 @@ def _prepared(users: Mapping[str, str]) -> dict[str, str]:
         except ValueError:
             continue
         if name not in users:
-            found.setdefault(name, user)
-    return found
+            users_of.setdefault(name, user)
+    return users_of
 
 
 def _dummy_keys(users: Mapping[str, str], secret: bytes) -> DummyKeys:
     """Return decoys with the parameters that most users' keys have."""
-    found = [parse_scram_keys(scram_part(stored)) for stored in users.values()]
-    counted = collections.Counter((one.iterations, len(one.salt)) for one in found if one)
+    all_keys = [parse_scram_keys(scram_part(stored)) for stored in users.values()]
+    counted = collections.Counter((keys.iterations, len(keys.salt)) for keys in all_keys if keys)
     for (iterations, salt_size), _ in counted.most_common(1):
         return DummyKeys(secret, iterations, salt_size)
     return DummyKeys(secret)
@@ -360,15 +360,15 @@ def scram_part(stored: str) -> str:
 
 def is_stored(stored: str) -> bool:
     """Return whether ``stored`` is a supported hash, alone or with valid SCRAM keys."""
-    found, colon, keys = stored.partition(":")
-    return is_password_hash(found) and (not colon or parse_scram_keys(keys) is not None)
+    hashed, colon, keys = stored.partition(":")
+    return is_password_hash(hashed) and (not colon or parse_scram_keys(keys) is not None)
 
 
 def hash_kind(stored: str) -> str:
     """Return the algorithm of a hash, and that of the SCRAM keys if there are any."""
-    found = mosquitto_hashes.mosquitto_hash_kind(hash_part(stored)) or stored.split("$")[1]
+    kind = mosquitto_hashes.mosquitto_hash_kind(hash_part(stored)) or stored.split("$")[1]
     keys = parse_scram_keys(scram_part(stored))
-    return found if keys is None else f"{found}, scram-sha-256 ({keys.iterations} iterations)"
+    return kind if keys is None else f"{kind}, scram-sha-256 ({keys.iterations} iterations)"
 
 
 def is_password_hash(text: str) -> bool:

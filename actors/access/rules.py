@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
 from actors.access.filter_index import Filters, NameValues, NameWildcard, parse_filter, uses
-from actors.access.name_patterns import NameSet
 from protocol.mqtt.topics import split_levels
 
 if TYPE_CHECKING:
@@ -62,8 +61,8 @@ class Rule(NamedTuple):
     def __str__(self) -> str:
         """Return the rule and its location."""
         actions = [name for name in ("publish", "subscribe") if getattr(self, name)]
-        said = f"{'allow' if self.allow else 'deny'} {' and '.join(actions)} {self.filter}"
-        return f"{said} ({self.where})" if self.where else said
+        text = f"{'allow' if self.allow else 'deny'} {' and '.join(actions)} {self.filter}"
+        return f"{text} ({self.where})" if self.where else text
 
 
 class Explanation(NamedTuple):
@@ -167,9 +166,9 @@ class TopicAcl:
     ) -> None:
         self._rules = rules
         self._names = names
-        found = list(sections)
-        self._publish = _grants(found, "publish")
-        self._subscribe = _grants(found, "subscribe")
+        rule_sets = list(sections)
+        self._publish = _grants(rule_sets, "publish")
+        self._subscribe = _grants(rule_sets, "subscribe")
         self.open = memory is None
         """No permissions are configured."""
         self.publish = TopicAnswers(self._publish, names, memory)
@@ -245,20 +244,20 @@ class TopicAcl:
         return None if first is None else self._rules[first]
 
     def _overlapping(self, chosen: Iterable[Filters], levels: Sequence[str]) -> tuple[Rule, ...]:
-        found = {at for filters in chosen for at in filters.overlapping(levels, self._names)}
-        return tuple(self._rules[at] for at in islice(sorted(found), _SHOWN))
+        numbers = {at for filters in chosen for at in filters.overlapping(levels, self._names)}
+        return tuple(self._rules[at] for at in islice(sorted(numbers), _SHOWN))
 
 
 def _digest(rules: Iterable[Rule], groups: Mapping[str, Sequence[str]]) -> str:
     """Return 16 hexadecimal digits that identify rules and the users of each group."""
-    told = sorted(
+    rows = sorted(
         [
             rule.allow, rule.publish, rule.subscribe, rule.filter, sorted(rule.users),
             sorted(rule.groups), sorted(rule.clients), rule.anonymous,
         ]
         for rule in rules
     )  # fmt: skip
-    text = repr([told, sorted(groups.items())])
+    text = repr([rows, sorted(groups.items())])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -364,11 +363,11 @@ class Permissions:
             client_id if NameWildcard.CLIENT in used else None,
         )
         key = index, sections, names
-        found = self._accesses.get(key)
-        if found is None:
-            found = TopicAcl(rules, sections, names, self._memory)
-            self._accesses[key] = found
-        return found
+        acl = self._accesses.get(key)
+        if acl is None:
+            acl = TopicAcl(rules, sections, names, self._memory)
+            self._accesses[key] = acl
+        return acl
 
     def decides_publish(self, client_id: str, topic: str) -> bool | None:
         """Return whether the rules let a client whose user is not known publish to a topic.
@@ -387,7 +386,7 @@ class Permissions:
     def _any_user(self) -> tuple[Permissions, Permissions]:
         """Return what some user, and what every user, may publish."""
         if self._for_any_user is None:
-            some, every = (
+            possible, every = (
                 Permissions(
                     _widened(rule) if rule.allow == allow else rule
                     for rule in self.rules
@@ -395,7 +394,7 @@ class Permissions:
                 )
                 for allow in (True, False)
             )
-            self._for_any_user = some, every
+            self._for_any_user = possible, every
         return self._for_any_user
 
     def _kept_ready(self, own_rules: tuple[Rule, ...]) -> RuleIndex:
@@ -485,8 +484,8 @@ class RuleIndex:
             keys = section.keys()
             if keys is None:
                 self._others.append(section)
-            for found in keys or ():
-                self._found_by.setdefault(found, []).append(section)
+            for key_of in keys or ():
+                self._found_by.setdefault(key_of, []).append(section)
 
     def concerning(
         self, user: str | None, groups: frozenset[str], client: str
@@ -501,4 +500,51 @@ class RuleIndex:
                 *(found_by.get(("group", group), ()) for group in sorted(groups)),
             )
         )
-        return tuple(one for one in candidates if one.concerns(user, groups, client))
+        return tuple(section for section in candidates if section.concerns(user, groups, client))
+
+
+_ANY = "*"
+
+
+class NameSet:
+    """Names and patterns of names. They are case-sensitive; only ``*`` is special."""
+
+    __slots__ = ("_patterns", "exact")
+
+    def __init__(self, names: Iterable[str]) -> None:
+        chosen = set(names)
+        self.exact = frozenset(name for name in chosen if _ANY not in name)
+        """The names without a ``*``."""
+        self._patterns = tuple(sorted(chosen - self.exact))
+
+    @property
+    def patterned(self) -> bool:
+        """True if the set contains patterns."""
+        return bool(self._patterns)
+
+    def __bool__(self) -> bool:
+        return bool(self.exact or self._patterns)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.exact or any(
+            matches_pattern(pattern, name) for pattern in self._patterns
+        )
+
+
+def matches_pattern(pattern: str, name: str) -> bool:
+    """Return whether a name matches a pattern. Linear: no part of the name is tried twice."""
+    first, *others = pattern.split(_ANY)
+    if not others:
+        return name == pattern
+    last = others.pop()
+    if len(name) < len(first) + len(last):
+        return False
+    if not (name.startswith(first) and name.endswith(last)):
+        return False
+    at, end = len(first), len(name) - len(last)
+    for part in others:
+        place = name.find(part, at, end)
+        if place < 0:
+            return False
+        at = place + len(part)
+    return True

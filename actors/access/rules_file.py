@@ -137,12 +137,15 @@ def _tables(
             lines[header[1]].append(number)
     for kind in _KINDS:
         tables = content.get(kind, [])
-        if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise PermissionFileError(f"{path}: {kind} must be tables, each begun by [[{kind}]]")
         # The parser reports no lines; text that looks like a heading would make them wrong.
-        told = len(lines[kind]) == len(tables)
+        is_certain = len(lines[kind]) == len(tables)
         for at, table in enumerate(tables):
-            yield _TablePosition(str(path), lines[kind][at] if told else None, kind, at + 1), table
+            yield (
+                _TablePosition(str(path), lines[kind][at] if is_certain else None, kind, at + 1),
+                table,
+            )
 
 
 def _rules(place: _TablePosition, table: dict[str, object]) -> Iterator[Rule]:

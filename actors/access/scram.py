@@ -79,19 +79,19 @@ def saslprep(text: str) -> str:
     unchanged, in stored names and in names from clients.
     """
     mapped = "".join(
-        " " if stringprep.in_table_c12(one) else one
-        for one in text
-        if not stringprep.in_table_b1(one)
+        " " if stringprep.in_table_c12(char) else char
+        for char in text
+        if not stringprep.in_table_b1(char)
     )
-    found = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
-    if any(table(one) for one in found for table in _PROHIBITED):
+    normal = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
+    if any(table(char) for char in normal for table in _PROHIBITED):
         raise ValueError("it contains characters that SASLprep prohibits")
-    if any(map(stringprep.in_table_d1, found)) and (
-        any(map(stringprep.in_table_d2, found))
-        or not (stringprep.in_table_d1(found[0]) and stringprep.in_table_d1(found[-1]))
+    if any(map(stringprep.in_table_d1, normal)) and (
+        any(map(stringprep.in_table_d2, normal))
+        or not (stringprep.in_table_d1(normal[0]) and stringprep.in_table_d1(normal[-1]))
     ):
         raise ValueError("it mixes right-to-left and left-to-right text")
-    return found
+    return normal
 
 
 def derive_keys(password: bytes, iterations: int = ITERATIONS, salt: bytes = b"") -> ScramKeys:
@@ -223,7 +223,7 @@ class ScramExchange:
         match = _FINAL.fullmatch(data.decode("latin-1"))
         if match is None:
             raise ScramError("the last SCRAM message is malformed")
-        without_proof, binding, nonce, proof = (one.encode("latin-1") for one in match.groups())
+        without_proof, binding, nonce, proof = (group.encode("latin-1") for group in match.groups())
         if _unpacked(binding) != self._first.header:
             raise ScramError("the channel bindings of the SCRAM messages differ")
         if not hmac.compare_digest(nonce, self._nonce):
@@ -233,9 +233,11 @@ class ScramExchange:
         client_proof = _unpacked(proof)
         if len(client_proof) != _DIGEST:
             raise ScramError("the last SCRAM message is malformed")
-        client_key = bytes(one ^ other for one, other in zip(client_proof, signature, strict=True))
-        found = hashlib.sha256(client_key).digest()
-        if not hmac.compare_digest(found, self._keys.stored_key):
+        client_key = bytes(
+            byte ^ other for byte, other in zip(client_proof, signature, strict=True)
+        )
+        digest = hashlib.sha256(client_key).digest()
+        if not hmac.compare_digest(digest, self._keys.stored_key):
             raise ScramError("wrong user name or password")
         return b"v=" + base64.b64encode(hmac.digest(self._keys.server_key, message, "sha256"))
 

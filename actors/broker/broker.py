@@ -159,10 +159,10 @@ class Broker(LoopActor):
         """
         await self._begin(await recover(self.node, self.projector, self._reset, progress))
 
-    async def adopt(self, found: FollowedState) -> None:
+    async def adopt(self, state: FollowedState) -> None:
         """Continue with the state of a follower."""
-        self._use(found.router)
-        await adopt(self.node, self.projector, found)
+        self._use(state.router)
+        await adopt(self.node, self.projector, state)
         await self._begin(None)
         self.sessions.watch_all()
 

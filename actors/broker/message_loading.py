@@ -121,8 +121,8 @@ class MessageLoader:
         The successor of a session requests messages itself, and the log may have been cut since.
         """
         waiting = self._waiting
-        some = [waiting.popleft() for _ in range(min(len(waiting), _REQUESTS))]
-        return [request for request in some if not request.session.stopped]
+        requests = [waiting.popleft() for _ in range(min(len(waiting), _REQUESTS))]
+        return [request for request in requests if not request.session.stopped]
 
     def _plan(
         self, requests: Sequence[_Request]

@@ -8,11 +8,11 @@ one session wait.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from actors.broker.takeover_throttle import PreviousConnection, TakeoverThrottle
+from actors.limits.address_networks import network_of
 from actors.session.session_messages import ConnectionAttached
 from eventstore.format.events import LOG_SESSION, NATS_SESSION
 from eventstore.partitions import partition_of
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import ClientConnection, ConnectRequest
     from protocol.mqtt.packets import Connect
+
 
 _log = structlog.get_logger("foldmq")
 
@@ -116,7 +117,7 @@ class SessionAdmission:
 
     def _admit_parked(self) -> None:
         """Admit the clients that waited; the connections of those that wait too long are closed."""
-        parked = [one for one in self._parked if not one.connection.ended]
+        parked = [request for request in self._parked if not request.connection.ended]
         if parked and self._is_in_doubt and not self._node.draining:
             self._parked = parked
             self._node.timers.after(_LOOK_AGAIN, self._admit_parked)
@@ -127,9 +128,9 @@ class SessionAdmission:
     def _assigned_id(self) -> str:
         """Return a new client identifier whose session belongs to this log."""
         while True:
-            found = f"auto-{secrets.token_hex(10)}"
-            if self._owns(self._admission.known_as(found)):
-                return found
+            client_id = f"auto-{secrets.token_hex(10)}"
+            if self._owns(self._admission.known_as(client_id)):
+                return client_id
 
     def _owns(self, name: str) -> bool:
         """Return whether the session of a client, possibly a pseudonym, belongs to this log."""
@@ -211,3 +212,89 @@ def _refuse_superseded(request: ConnectRequest) -> None:
 def _is_reserved(client_id: str) -> bool:
     """Return whether a client identifier is reserved for the broker."""
     return client_id == NATS_SESSION or client_id.startswith((SHARE, LOG_SESSION))
+
+
+_IN_A_ROW = 12.0
+"""Number of takeovers of one identifier that are attributed to a single client although they are
+faster than one per ``takeover_delay``."""
+_HOSTS = 8
+"""Number of addresses remembered per identifier whose connection was taken over."""
+
+
+class PreviousConnection(NamedTuple):
+    """The current connection of the identifier."""
+
+    host: str
+    silence: float
+    """Seconds since the last read after its CONNECT; infinite if there was none."""
+
+
+class TakeoverThrottle:
+    """Decides which connections wait; times are monotonic, in seconds.
+
+    At most ``most`` identifiers are remembered.
+    """
+
+    __slots__ = ("_known", "_most")
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._most = most
+        self._known: dict[str, _Identifier] = {}
+        """Identifiers, those with the oldest takeover first."""
+
+    def __len__(self) -> int:
+        """Return the number of remembered identifiers."""
+        return len(self._known)
+
+    def must_wait(
+        self, name: str, host: str, old: PreviousConnection, now: float, takeover_delay: float
+    ) -> bool:
+        """Count a takeover of ``name`` by a client at ``host``; return whether it must wait.
+
+        A new address is admitted. If the connection of an address was taken over from another one,
+        and the address returns within twice ``takeover_delay``, it waits if the other connection is
+        in use. Takeovers that may come from a single client are admitted up to a limit.
+        """
+        if not takeover_delay:
+            return False
+        known = self._known.pop(name, None) or _Identifier(now)
+        self._known[name] = known
+        if len(self._known) > self._most:
+            del self._known[next(iter(self._known))]
+        mine, other = network_of(host), network_of(old.host)
+        since = known.disconnected.pop(mine, None)
+        if mine != other:
+            known.add_disconnected(other, now)
+        back = since is not None and now - since < 2 * takeover_delay
+        if mine != other and not back:
+            return False
+        fight = mine != other and old.silence < takeover_delay
+        return known.takes(now, takeover_delay, fight=fight)
+
+
+class _Identifier:
+    """The recent takeovers of one identifier."""
+
+    __slots__ = ("_left", "_since", "disconnected")
+
+    def __init__(self, now: float) -> None:
+        self._left = _IN_A_ROW
+        self._since = now
+        self.disconnected: dict[str, float] = {}
+        """Addresses that lost their connection to another one, and when."""
+
+    def add_disconnected(self, host: str, now: float) -> None:
+        self.disconnected.pop(host, None)
+        self.disconnected[host] = now
+        if len(self.disconnected) > _HOSTS:
+            del self.disconnected[next(iter(self.disconnected))]
+
+    def takes(self, now: float, takeover_delay: float, *, fight: bool) -> bool:
+        """Count a takeover; one is permitted per ``takeover_delay``.
+
+        Returns whether it must wait.
+        """
+        left = min(_IN_A_ROW, self._left + (now - self._since) / takeover_delay)
+        self._left = -1.0 if fight else max(-1.0, left - 1)
+        self._since = now
+        return self._left < 0

@@ -162,11 +162,15 @@ class SessionRegistry:
             node.dirty.setdefault(name, node.sessions.live[name].saved)
         state = node.sessions.freeze(name, self._node.journal.next_position)
         if state is not None:
-            self._node.router.passivate(name, [held.filter for held in routed(state)])
+            self._node.router.passivate(
+                name, [subscription.filter for subscription in routed(state)]
+            )
 
     def take_passive(self, state: SessionState) -> None:
         """Add a session that is already frozen."""
-        self._node.router.passivate(state.session, [held.filter for held in routed(state)])
+        self._node.router.passivate(
+            state.session, [subscription.filter for subscription in routed(state)]
+        )
         self.watch_expiry(state)
 
     def passivate_idle(self, seconds: float) -> None:

@@ -118,7 +118,7 @@ class Admission:
         for own in listeners:
             self.listeners[own.name].options = own
         self.limits.change(options.bounds, self._quotas())
-        known = [one for one in self.connections if one.identity is not None]
+        known = [connection for connection in self.connections if connection.identity is not None]
         self._node.in_parts(known, _CHANGED_AT_ONCE, self._meter)
 
     def end_revoked(self) -> None:
@@ -147,7 +147,7 @@ class Admission:
         return verdict.proof is None or self.authenticator.holds(verdict)
 
     def _quotas(self) -> dict[str, Quota]:
-        return {name: one.options.quota for name, one in self.listeners.items()}
+        return {name: listener.options.quota for name, listener in self.listeners.items()}
 
     # From the socket to the session.
 
@@ -214,13 +214,13 @@ class Admission:
         self._looked = began
         if self._looking <= 0:
             return
-        some = (
-            one
-            for one in self.connections
-            if one not in self._left
-            and (everywhere or one.listener.options.name == listener or one.host == host)
+        candidates = (
+            other
+            for other in self.connections
+            if other not in self._left
+            and (everywhere or other.listener.options.name == listener or other.host == host)
         )
-        for connection in [one for one in islice(some, _LOOKED_AT) if one.gone]:
+        for connection in [other for other in islice(candidates, _LOOKED_AT) if other.gone]:
             self._uncount(connection)
             self._left.add(connection)
         self._looking -= clock() - began

@@ -240,14 +240,14 @@ class Connection(InputActor):
         if reauthentication is None:
             self._pass_to_session(packets)
             return
-        for is_auth, some in groupby(packets, lambda packet: type(packet) is Auth):
+        for is_auth, group in groupby(packets, lambda packet: type(packet) is Auth):
             if self._ended:
                 return
             if is_auth:
-                for packet in some:
+                for packet in group:
                     reauthentication.on_auth(cast("Auth", packet))
             else:
-                self._pass_to_session([*some])
+                self._pass_to_session([*group])
 
     def _pass_to_session(self, packets: list[Packet]) -> None:
         if self.receive_window is not None and self._cut_to_window(packets, self.receive_window):

@@ -138,8 +138,8 @@ class FastDelivery(TurnDelivery):
                 self._pass_on(target, left)
             self._left.clear()
         if done:
-            for target, some in self._shared.items():
-                self._pass_on(target, some)
+            for target, numbers in self._shared.items():
+                self._pass_on(target, numbers)
 
     def _send(self, target: Subscriber, at: int) -> bool:
         """Send a message if its receiver is ready; return whether it was sent."""
@@ -170,12 +170,12 @@ class FastDelivery(TurnDelivery):
             return True
         if len(session.name) + len(target.filter) > _NAMES:
             return False
-        held = state.subscriptions.get(target.filter)
+        subscription = state.subscriptions.get(target.filter)
         pid = self._pids.get(state, state.last_pid) % PACKET_IDS + 1
-        if held is None or pid in state.inflight or pid in state.releasing:
+        if subscription is None or pid in state.inflight or pid in state.releasing:
             return False
-        more = self._more.get(held, 0)
-        if held.outstanding + more >= self._node.delivery_limits.window:
+        more = self._more.get(subscription, 0)
+        if subscription.outstanding + more >= self._node.delivery_limits.window:
             return False
         if self._node.state.sessions.live.get(session.name) is not state:
             return False
@@ -185,7 +185,7 @@ class FastDelivery(TurnDelivery):
                 return False
             self._sent[state] = sent + 1
         self._pids[state] = pid
-        self._more[held] = more + 1
+        self._more[subscription] = more + 1
         rows = self._rows[qos]
         rows.append((target, session, connection, pid, at))
         if len(rows) >= _ROWS_OF_EVENT:
@@ -276,11 +276,11 @@ class FastDelivery(TurnDelivery):
         pieces = (head + PID_BYTES[pid] + block, payload)
         return self._node.journal.send_pieces_when_durable(connection, pieces)
 
-    def _pass_on(self, target: Subscriber, some: list[int]) -> None:
+    def _pass_on(self, target: Subscriber, numbers: list[int]) -> None:
         """Pass some messages to the receiving session, which decides on them."""
         node = self._node
-        if self._batch is None or self._batch[0] != some:
-            self._batch = some, self._batch_of(some)
+        if self._batch is None or self._batch[0] != numbers:
+            self._batch = numbers, self._batch_of(numbers)
         batch = self._batch[1]
         actor = target.actor
         if actor is not None and not actor.stopped:
@@ -290,19 +290,19 @@ class FastDelivery(TurnDelivery):
         if qos or actor is not None:
             node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, qos))
 
-    def _batch_of(self, some: Sequence[int]) -> Batch:
+    def _batch_of(self, numbers: Sequence[int]) -> Batch:
         messages = self._messages
-        payloads = [messages.payloads[at] for at in some]
+        payloads = [messages.payloads[at] for at in numbers]
         return Batch(
             self._qos,
-            [messages.topics[at] for at in some],
+            [messages.topics[at] for at in numbers],
             payloads,
-            [messages.refs[at] for at in some],
+            [messages.refs[at] for at in numbers],
             size=sum(map(len, payloads)),
-            publisher=messages.publishers[some[-1]],
-            blocks=[messages.blocks[at] for at in some],
-            expires=[messages.expires[at] for at in some] if messages.expires else (),
-            publishers=[messages.publishers[at] for at in some] if len(some) > 1 else (),
+            publisher=messages.publishers[numbers[-1]],
+            blocks=[messages.blocks[at] for at in numbers],
+            expires=[messages.expires[at] for at in numbers] if messages.expires else (),
+            publishers=[messages.publishers[at] for at in numbers] if len(numbers) > 1 else (),
         )
 
 
@@ -356,18 +356,18 @@ class FastDeliveryQos0(TurnDelivery):
     def _end_step(self, *, done: bool) -> None:
         if done:
             node = self._node
-            for (target, v5), some in self._shared.items():
-                batch = self._batch_of(some, v5=v5)
+            for (target, v5), numbers in self._shared.items():
+                batch = self._batch_of(numbers, v5=v5)
                 node.kernel.tell(node.directory.session(target.session), Outgoing(target, batch, 0))
 
-    def _batch_of(self, some: Sequence[int], *, v5: bool) -> Batch:
+    def _batch_of(self, numbers: Sequence[int], *, v5: bool) -> Batch:
         messages = self._messages
         return Batch(
             0,
-            [messages.topics[at] for at in some],
+            [messages.topics[at] for at in numbers],
             (),
             (),
-            packets=[messages.payloads[at] for at in some],
-            publisher=messages.publishers[some[-1]],
-            blocks=[messages.blocks[at] for at in some] if v5 else None,
+            packets=[messages.payloads[at] for at in numbers],
+            publisher=messages.publishers[numbers[-1]],
+            blocks=[messages.blocks[at] for at in numbers] if v5 else None,
         )

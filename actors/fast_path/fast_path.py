@@ -306,11 +306,11 @@ class FastPath:
         block, is_text = b"", False
         if v5:
             # Properties precede the payload.
-            found = _read_properties(data, rest, stop)
-            if found is None:
+            properties = _read_properties(data, rest, stop)
+            if properties is None:
                 return 0
             rest += 1 + data[rest]
-            block, is_text = found.block, found.is_text
+            block, is_text = properties.block, properties.is_text
         access, inbound, rules = connection.access, session.state.inbound, self._node.publish_rules
         if (qos != _QOS0 and not pid) or not admits(
             rules, access, inbound, raw, qos & 3, pid, is_text=is_text
@@ -390,9 +390,9 @@ class FastPath:
             window.acknowledge(self._node.journal, PacketType.PUBCOMP, released)
             if at_qos1:
                 window.acknowledge(self._node.journal, PacketType.PUBACK, range(at_qos1))
-        for first, some in self._acks.items():
-            if some.pids:
-                self._complete(first, some)
+        for first, acks in self._acks.items():
+            if acks.pids:
+                self._complete(first, acks)
         if self._published.pids:
             self._record(self._published, 1)
         if self._inbound.pids:
@@ -412,15 +412,15 @@ class FastPath:
             deliveries.append(FastDeliveryQos0(self._node, self._passing))
         self._unfinished = do_deliveries(deliveries, self.delivered_at_once)
 
-    def _complete(self, first: int, some: AckColumns) -> None:
+    def _complete(self, first: int, acks: AckColumns) -> None:
         """Record acknowledgements of one kind; answer PUBRECs, send queued messages."""
         node = self._node
-        sessions, by = distinct(some.sessions)
+        sessions, by = distinct(acks.sessions)
         names = [session.name for session in sessions]
-        node.emit(TurnAcked(_ACKED[first], names, by, some.pids))
+        node.emit(TurnAcked(_ACKED[first], names, by, acks.pids))
         if first == _PUBREC:
-            self._answer(some.connections, b"\x62\x02", some.pids)
-        for connection, session in zip(some.connections, some.sessions, strict=True):
+            self._answer(acks.connections, b"\x62\x02", acks.pids)
+        for connection, session in zip(acks.connections, acks.sessions, strict=True):
             connection.last_ack = connection.last_read
             if session.awaits_acks and not session.stopped:
                 node.kernel.tell(session, Writable(connection))
@@ -534,13 +534,13 @@ def _read_properties(data: bytes, at: int, stop: int) -> ReceivedProperties | No
     if data[at] > 127 or end > stop:
         return None
     raw = data[at + 1 : end]
-    found = known_properties.get(raw)
-    if found is None:
+    properties = known_properties.get(raw)
+    if properties is None:
         try:
-            found = read_publish_properties(raw)
+            properties = read_publish_properties(raw)
         except ProtocolError:
             return None
-    return None if found.alias else found
+    return None if properties.alias else properties
 
 
 def is_bulk(data: bytes) -> bool:

@@ -118,8 +118,8 @@ def distinct(values: Sequence[T]) -> tuple[list[T], list[int]]:
 
     The indices are empty if all values are distinct, or all are equal.
     """
-    found = dict.fromkeys(values)
-    if len(found) == len(values) or len(found) == 1:
-        return list(found), []
-    number = {value: at for at, value in enumerate(found)}
-    return list(found), list(map(number.__getitem__, values))
+    numbers = dict.fromkeys(values)
+    if len(numbers) == len(values) or len(numbers) == 1:
+        return list(numbers), []
+    number = {value: at for at, value in enumerate(numbers)}
+    return list(numbers), list(map(number.__getitem__, values))

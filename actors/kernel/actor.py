@@ -177,8 +177,8 @@ pykka.Actor.register(LoopActor)
 
 def about(actor: LoopActor) -> dict[str, Any]:
     """Return the fields of a log line that identify an actor."""
-    found = {"actor": actor.actor_urn}
-    return found if actor.client is None else {**found, "client": actor.client}
+    fields = {"actor": actor.actor_urn}
+    return fields if actor.client is None else {**fields, "client": actor.client}
 
 
 def describe(message: Any) -> str:
@@ -205,7 +205,7 @@ def log_failure(actor: LoopActor, error: Exception, message: Any) -> None:
 
 def refuse_asks(actor: LoopActor, messages: list[Any]) -> list[Any]:
     """Fail the requests to a stopped actor; return the messages that expect no answer."""
-    told: list[Any] = []
+    left: list[Any] = []
     for message in messages:
         if isinstance(message, Ask):
             if isinstance(message.message, _ActorStop):
@@ -214,5 +214,5 @@ def refuse_asks(actor: LoopActor, messages: list[Any]) -> list[Any]:
                 dead = pykka.ActorDeadError(f"{actor.actor_urn} has stopped")
                 message.reply_to.set_exception((type(dead), dead, None))
         elif not isinstance(message, _ActorStop):
-            told.append(message)
-    return told
+            left.append(message)
+    return left

@@ -81,8 +81,8 @@ class ActorRegistry:
         serial = urn.rpartition(":")[2]
         known = serial.isdecimal() and len(serial) <= _SERIAL_DIGITS
         number = int(serial) if known else 0
-        found = self._blocks.get(number >> _BLOCK_BITS, {}).get(number)
-        return found if found is not None and found.actor_urn == urn else None
+        actor = self._blocks.get(number >> _BLOCK_BITS, {}).get(number)
+        return actor if actor is not None and actor.actor_urn == urn else None
 
 
 class ActorRunner(ActorRegistry):
@@ -232,12 +232,12 @@ class ActorRunner(ActorRegistry):
 
     def _dead_letters(self, actor: LoopActor, messages: list[Any]) -> None:
         """Pass unhandled messages to the actor that stopped."""
-        told = refuse_asks(actor, messages)
-        if told:
+        left = refuse_asks(actor, messages)
+        if left:
             try:
-                actor.on_dead_letters(told)
+                actor.on_dead_letters(left)
             except Exception as error:
-                self._fail(actor, error, told[0], told[1:])
+                self._fail(actor, error, left[0], left[1:])
 
     def _fail(self, actor: LoopActor, error: Exception, message: Any, unseen: list[Any]) -> None:
         log_failure(actor, error, message)

@@ -201,7 +201,7 @@ class Timers:
         heap = self._heap
         if 3 * self.cancelled > len(heap) and len(heap) < _REBUILT_AT_MOST:
             before = len(heap)
-            heap[:] = [one for one in heap if one[2].callback is not None]
+            heap[:] = [entry for entry in heap if entry[2].callback is not None]
             heapq.heapify(heap)
             self.cancelled -= before - len(heap)
 

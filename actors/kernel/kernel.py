@@ -560,9 +560,15 @@ class Kernel(ActorRunner):
                     rest = first + ready[at:] + self._ready
                     # Actors that begin turns can wait for the next one, unless one of their later
                     # reads is left, which the next turn handles first.
-                    later = [one for one in rest if one.begins_turns and one not in self._left_of]
+                    later = [
+                        waiting
+                        for waiting in rest
+                        if waiting.begins_turns and waiting not in self._left_of
+                    ]
                     self._next += later
-                    self._rest = [one for one in rest if one not in later] if later else rest
+                    self._rest = (
+                        [waiting for waiting in rest if waiting not in later] if later else rest
+                    )
                     self._ready = []
                     self._split = bool(self._rest)
                     if self._split:

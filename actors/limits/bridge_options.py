@@ -48,11 +48,11 @@ class BridgeOptions:
 
     def prefix_of(self, subject: str) -> str:
         """Return the longest user prefix of a subject."""
-        found = ""
+        longest = ""
         for prefix in self.prefixes.values():
-            if len(prefix) > len(found) and (subject + ".").startswith(prefix + "."):
-                found = prefix
-        return found
+            if len(prefix) > len(longest) and (subject + ".").startswith(prefix + "."):
+                longest = prefix
+        return longest
 
     def prefix(self, user: str | None) -> str:
         """Return the prefix of the subjects of a user's clients; usually empty."""

@@ -9,7 +9,6 @@ import structlog
 
 from actors.limits.address_networks import network_of
 from actors.limits.connection_quota import ConnectionQuotas
-from actors.limits.overload import Overload
 from actors.limits.publish_rates import PublishRates, RateLimiter
 from actors.limits.rejection_log import RejectionLog
 from actors.limits.slow_readers import Reader, SlowReader, SlowReaders
@@ -317,8 +316,8 @@ class TopicLimits:
         self._levels = levels
         self._wildcards = wildcards
 
-    def refuses_filter(self, topic_filter: str, held: int, *, new: bool) -> str | None:
-        """Return why a session with ``held`` subscriptions may not have this one, or None.
+    def refuses_filter(self, topic_filter: str, count: int, *, new: bool) -> str | None:
+        """Return why a session with ``count`` subscriptions may not have this one, or None.
 
         ``new``: the session does not have this subscription yet.
         """
@@ -327,7 +326,7 @@ class TopicLimits:
         # A wildcard is a whole level, so each of these characters is one [MQTT-4.7.1-2/3].
         if self._wildcards and topic_filter.count("+") + topic_filter.count("#") > self._wildcards:
             return "wildcards"
-        if new and self._subscriptions and held >= self._subscriptions:
+        if new and self._subscriptions and count >= self._subscriptions:
             return "subscriptions"
         return None
 
@@ -439,3 +438,65 @@ class _Address(Generic[ConnectionT]):
     def __init__(self) -> None:
         self.held: dict[ConnectionT, int] = {}
         self.bytes = 0
+
+
+_log = structlog.get_logger("foldmq")
+
+_LONGEST_STEP = 1.0
+"""Maximum seconds that one sample counts for: after a stall there is one late sample."""
+
+
+class Overload:
+    """Detects that the event loop or the log is too slow; fed with several samples a second."""
+
+    __slots__ = ("_after", "_commit", "_filled", "_lag", "_last", "_since", "reason")
+
+    def __init__(self, lag: float, commit: float, after: float) -> None:
+        self._lag = lag
+        self._commit = commit
+        self._after = after
+        self._filled = {"loop_lag": 0.0, "commit_latency": 0.0}
+        self._last: float | None = None
+        self._since = 0.0
+        self.reason: str | None = None
+        """Reason to refuse new connections: "loop_lag", "commit_latency"; None: there is none."""
+
+    def change(self, lag: float, commit: float, after: float) -> None:
+        """Apply other limits, in seconds; 0 disables one."""
+        self._lag, self._commit, self._after = lag, commit, after
+
+    def sample(self, lag: float, commit: float, now: float) -> None:
+        """Record the lag of the event loop, and the age of the oldest record not on disk."""
+        step = 0.0 if self._last is None else min(now - self._last, _LONGEST_STEP)
+        self._last = now
+        for reason, seen, bound in (
+            ("loop_lag", lag, self._lag),
+            ("commit_latency", commit, self._commit),
+        ):
+            filled = self._filled[reason]
+            if not bound:
+                filled = 0.0
+            elif seen > bound:
+                filled = min(self._after, filled + step)
+            elif seen <= bound / 2:
+                filled = max(0.0, filled - step)
+            self._filled[reason] = filled
+        self._decide(now, lag, commit)
+
+    def _decide(self, now: float, lag: float, commit: float) -> None:
+        if self.reason is not None:
+            if self._filled[self.reason] > 0:
+                return
+            _log.info("overload has ended", reason=self.reason, seconds=round(now - self._since, 1))
+            self.reason = None
+        for reason, filled in self._filled.items():
+            if filled >= self._after and filled > 0:
+                self.reason = reason
+                self._since = now
+                _log.warning(
+                    "overloaded: new connections are refused",
+                    reason=reason,
+                    loop_lag_s=round(lag, 3),
+                    commit_s=round(commit, 3),
+                )
+                return

@@ -166,10 +166,10 @@ class ConnectionQuotas:
             parties.sweep(now)
 
     def _listener(self, name: str) -> KeyedQuota:
-        found = self._listeners.get(name)
-        if found is None:
-            found = self._listeners[name] = KeyedQuota("listener", NO_QUOTA, 1.0)
-        return found
+        quota_of_listener = self._listeners.get(name)
+        if quota_of_listener is None:
+            quota_of_listener = self._listeners[name] = KeyedQuota("listener", NO_QUOTA, 1.0)
+        return quota_of_listener
 
 
 def _rates(quota: Quota, burst: float) -> Buckets | None:

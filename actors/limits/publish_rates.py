@@ -167,7 +167,7 @@ class PublishRates:
             **{f"listener {name}": _Shared(quota, burst) for name, quota in listeners.items()},
         }
         quotas = (client, address, user, *listeners.values())
-        self._is_limited = any(one.publish_rate or one.publish_bytes for one in quotas)
+        self._is_limited = any(quota.publish_rate or quota.publish_bytes for quota in quotas)
 
     def rate_limiter(
         self, listener: str, address: str, user: str | None, now: float

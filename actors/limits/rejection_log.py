@@ -55,13 +55,13 @@ class RejectionLog:
         latest.times.extend([now] * min(number, MAX_TIMES))
         latest.whose = whose
         count = self.counts[reason]
-        said = self._logged.setdefault(reason, _LoggedReason(now))
-        if now - said.since >= _EVERY:
-            said.since, said.lines = now, 0
-        if said.lines < self._lines:
-            said.lines += 1
-            _log.warning(self._what, reason=reason, times=count - said.count, **whose)
-            said.count = count
+        logged = self._logged.setdefault(reason, _LoggedReason(now))
+        if now - logged.since >= _EVERY:
+            logged.since, logged.lines = now, 0
+        if logged.lines < self._lines:
+            logged.lines += 1
+            _log.warning(self._what, reason=reason, times=count - logged.count, **whose)
+            logged.count = count
 
 
 class _LoggedReason:

@@ -81,7 +81,7 @@ class SlowReaders(Generic[ReaderT]):
 
         To be called once a second. Those returned are no longer suspects.
         """
-        found = [
+        slow_readers = [
             SlowReader(reader, "slow_reader", suspect.unread)
             for reader, suspect in list(self._suspects.items())
             if self._look(reader, now) and self.max_wait and now - suspect.since >= self.max_wait
@@ -93,9 +93,9 @@ class SlowReaders(Generic[ReaderT]):
             if reader not in self._suspects and reader.unread and not reader.ended:
                 self._suspects[reader] = _Suspect(reader.bytes_out - reader.unread, now)
                 self._look(reader, now)
-        for slow in found:
+        for slow in slow_readers:
             self.forget(slow.reader)
-        return found + self._largest()
+        return slow_readers + self._largest()
 
     def forget(self, reader: ReaderT) -> None:
         """Remove a client that has left from the suspects, if it is one."""
@@ -122,15 +122,15 @@ class SlowReaders(Generic[ReaderT]):
     def _largest(self) -> list[SlowReader[ReaderT]]:
         if not self.max_unread or self._total <= self.max_unread:
             return []
-        found = []
+        slow_readers = []
         for reader, suspect in sorted(
             self._suspects.items(), key=lambda item: item[1].unread, reverse=True
         ):
             if self._total <= self.max_unread * _KEPT:
                 break
-            found.append(SlowReader(reader, "unread_bytes", suspect.unread))
+            slow_readers.append(SlowReader(reader, "unread_bytes", suspect.unread))
             self.forget(reader)
-        return found
+        return slow_readers
 
 
 class _Suspect:

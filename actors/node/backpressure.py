@@ -84,8 +84,8 @@ class SlowReaderBackpressure:
 
     def release(self) -> None:
         """Resume all publishers: the client has caught up, or has left."""
-        held, self._held = self._held, {}
-        for publisher in held:
+        publishers, self._held = self._held, {}
+        for publisher in publishers:
             publisher.resume(ReadPause.SLOW_READER)
 
     def _give_up(self) -> None:
@@ -150,9 +150,9 @@ class Backlog:
 
     def release(self) -> None:
         """Resume all publishers."""
-        held, self._held = self._held, {}
+        publishers, self._held = self._held, {}
         self._shares.clear()
-        for publisher in held:
+        for publisher in publishers:
             publisher.resume(ReadPause.BACKLOG)
 
     def _look(self) -> None:

@@ -110,7 +110,7 @@ class RetainedPace:
 
     def _note(self, topic: str, size: int, now: float) -> None:
         if len(self._due) >= _KNOWN:
-            self._due = {one: due for one, due in self._due.items() if due > now}
+            self._due = {topic: due for topic, due in self._due.items() if due > now}
         self._due[topic] = now + size / _RATE
 
     def _arm(self) -> None:
@@ -125,7 +125,7 @@ class RetainedPace:
         for session, messages in list(self._waiting.items()):
             if session in self._node.rebuilding:
                 continue
-            for topic in [one for one in messages if self._due.get(one, 0.0) <= now]:
+            for topic in [topic for topic in messages if self._due.get(topic, 0.0) <= now]:
                 if left > 0:
                     left -= self._record(session, topic, now)
         if self._waiting:

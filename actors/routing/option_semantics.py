@@ -52,11 +52,11 @@ def sends_retained(options: int, *, is_new: bool) -> bool:
     return not handling or (handling == _IF_NEW and is_new)
 
 
-def is_preferred(found: Subscriber, other: Subscriber) -> bool:
-    """Return whether a session receives through subscription ``found`` rather than ``other``.
+def is_preferred(subscriber: Subscriber, other: Subscriber) -> bool:
+    """Return whether a session receives through subscription ``subscriber`` rather than ``other``.
 
     The higher QoS decides; with the same QoS, Retain As Published.
     """
-    if found.qos != other.qos:
-        return found.qos > other.qos
-    return is_retain_as_published(found.options) and not is_retain_as_published(other.options)
+    if subscriber.qos != other.qos:
+        return subscriber.qos > other.qos
+    return is_retain_as_published(subscriber.options) and not is_retain_as_published(other.options)

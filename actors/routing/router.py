@@ -117,9 +117,11 @@ class Router:
     def report(self, state: SessionState) -> None:
         """Notify the observer of the subscriptions of a session."""
         if self._observer is not None:
-            for held in routed(state):
-                if not is_shared(held.filter) and not held.filter.startswith(REQUESTS):
-                    self._observer.added(state.session, held.filter)
+            for subscription in routed(state):
+                if not is_shared(subscription.filter) and not subscription.filter.startswith(
+                    REQUESTS
+                ):
+                    self._observer.added(state.session, subscription.filter)
 
     @property
     def subscriptions(self) -> int:
@@ -157,12 +159,12 @@ class Router:
         """
         if limited and topic in self._postponed and not self._may_begin():
             self._postpone(topic)
-        found = self._index.match(topic)
-        large = len(found) > self.evaluated_at_once
+        matching = self._index.match(topic)
+        large = len(matching) > self.evaluated_at_once
         if limited and large and not self._may_begin():
             self._postpone(topic)
         self._postponed.pop(topic, None)
-        return TopicMatch(topic, found, large=large)
+        return TopicMatch(topic, matching, large=large)
 
     def _postpone(self, topic: str) -> NoReturn:
         now, postponed = self.clock(), self._postponed
@@ -196,9 +198,9 @@ class Router:
         """Return the active receivers of a message from the broker, each once."""
         matching = self._index.match(topic)
         best = {
-            found.session: found
-            for found in matching
-            if isinstance(found, Subscriber) and found.is_receiver(topic)
+            entry.session: entry
+            for entry in matching
+            if isinstance(entry, Subscriber) and entry.is_receiver(topic)
         }
         return tuple(best.values())
 
@@ -207,27 +209,29 @@ class Router:
 
         Offline sessions have no ACL; queued messages are checked when they are sent.
         """
-        held = self.subscribers(session)
+        subscribers = self.subscribers(session)
         if access is None:
-            held = [found for found in held if found.acl is not None]
+            subscribers = [subscriber for subscriber in subscribers if subscriber.acl is not None]
         changed = False
-        for found in held:
-            changed |= self._set_acl(found, access)
+        for subscriber in subscribers:
+            changed |= self._set_acl(subscriber, access)
         if changed:
             self.routes.forget()
             for match in self._matches.values():
                 match.changed(session)
             self.groups.has_room(session)
 
-    def _set_acl(self, found: Subscriber, access: TopicAcl | None) -> bool:
-        before = found.acl
-        found.acl, found.may_read = None, True
+    def _set_acl(self, subscriber: Subscriber, access: TopicAcl | None) -> bool:
+        before = subscriber.acl
+        subscriber.acl, subscriber.may_read = None, True
         if access is not None:
-            plain = split_share(found.filter)[1]
+            plain = split_share(subscriber.filter)[1]
             if access.guards(plain):
-                found.acl = access
-                found.may_read = not is_shared(found.filter) or access.may_subscribe(plain)
-        return found.acl is not before
+                subscriber.acl = access
+                subscriber.may_read = not is_shared(subscriber.filter) or access.may_subscribe(
+                    plain
+                )
+        return subscriber.acl is not before
 
     def subscribe(
         self,
@@ -241,68 +245,76 @@ class Router:
 
         ``access`` is the ACL of the client; None: it may read all topics, or is offline.
         """
-        held = self._subscribers.setdefault(session, {})
-        found = held.get(topic_filter)
-        before = (found.qos, found.options & ROUTED_OPTIONS) if found is not None else None
-        if found is None:
+        own = self._subscribers.setdefault(session, {})
+        subscriber = own.get(topic_filter)
+        before = (
+            (subscriber.qos, subscriber.options & ROUTED_OPTIONS)
+            if subscriber is not None
+            else None
+        )
+        if subscriber is None:
             end = self._session_ends.get(session)
             if end is None:
                 end = self._session_ends[session] = SessionEnd()
-            found = Subscriber(session, topic_filter, qos, end)
-            held[topic_filter] = found
+            subscriber = Subscriber(session, topic_filter, qos, end)
+            own[topic_filter] = subscriber
             self.patterns.begun(session, split_share(topic_filter)[1])
-            self._insert(topic_filter, session, found)
+            self._insert(topic_filter, session, subscriber)
             if is_reserved_topic(topic_filter):
-                self.system.add(found)
-        elif before != (qos, options & ROUTED_OPTIONS) and not found.shared:
-            found = held[topic_filter] = self._replace(found)
-        found.qos = qos
-        found.options = options
-        guarded = self._set_acl(found, access)
-        if not found.shared:
+                self.system.add(subscriber)
+        elif before != (qos, options & ROUTED_OPTIONS) and not subscriber.shared:
+            subscriber = own[topic_filter] = self._replace(subscriber)
+        subscriber.qos = qos
+        subscriber.options = options
+        guarded = self._set_acl(subscriber, access)
+        if not subscriber.shared:
             for match in self._matches.values():
-                match.began(found)
+                match.began(subscriber)
         if before is not None and is_no_local(before[1]) != is_no_local(options):
             self.routes.forget()  # a route knows whether its targets have No Local
         elif guarded or before != (qos, options & ROUTED_OPTIONS):
             self.routes.changed(topic_filter)
-        return found
+        return subscriber
 
     def _replace(self, before: Subscriber) -> Subscriber:
         """Put another object into the index: messages that are to be delivered keep ``before``."""
-        found = Subscriber(before.session, before.filter, before.qos, before.session_end)
-        found.actor, found.acl, found.may_read = before.actor, before.acl, before.may_read
-        self._index.insert(found.filter, found.session, found)
+        subscriber = Subscriber(before.session, before.filter, before.qos, before.session_end)
+        subscriber.actor, subscriber.acl, subscriber.may_read = (
+            before.actor,
+            before.acl,
+            before.may_read,
+        )
+        self._index.insert(subscriber.filter, subscriber.session, subscriber)
         if before in self.system:
             self.system.discard(before)
-            self.system.add(found)
+            self.system.add(subscriber)
         for match in self._matches.values():
             match.ended(before)
-        return found
+        return subscriber
 
     def unsubscribe(self, session: str, topic_filter: str) -> Subscriber | None:
         """Remove and return a subscription."""
-        held = self._subscribers.get(session)
-        found = held.pop(topic_filter, None) if held else None
-        if found is not None:
-            self._remove(found)
-            self.system.discard(found)
+        own = self._subscribers.get(session)
+        subscriber = own.pop(topic_filter, None) if own else None
+        if subscriber is not None:
+            self._remove(subscriber)
+            self.system.discard(subscriber)
             self.patterns.ended(session, split_share(topic_filter)[1])
             self.quota.ended(session)
             self.routes.changed(topic_filter)
             for match in self._matches.values():
-                match.ended(found)
-            if not held:
+                match.ended(subscriber)
+            if not own:
                 del self._subscribers[session]
-        return found
+        return subscriber
 
-    def _remove(self, found: Subscriber) -> None:
+    def _remove(self, subscriber: Subscriber) -> None:
         """Remove a subscription from the index, unless another one has replaced it."""
-        session, topic_filter = found.session, found.filter
+        session, topic_filter = subscriber.session, subscriber.filter
         if is_shared(topic_filter):
             self.groups.left(topic_filter, session)
             return
-        if self._index.get(topic_filter, session) is not found:
+        if self._index.get(topic_filter, session) is not subscriber:
             return
         self._index.remove(topic_filter, session)
         self.patterns.removed(topic_filter)
@@ -330,22 +342,22 @@ class Router:
             end.happened = True
         for match in self._matches.values():
             match.left(session)
-        for found in gone:
-            self.system.discard(found)
+        for subscriber in gone:
+            self.system.discard(subscriber)
         indexed = []
-        for found in gone:
-            if found.shared:
-                self.groups.left(found.filter, session)
+        for subscriber in gone:
+            if subscriber.shared:
+                self.groups.left(subscriber.filter, session)
             else:
-                indexed.append(found)
+                indexed.append(subscriber)
         if len(indexed) > _REMOVED_AT_ONCE:
             self.routes.forget()
             self._gone += indexed
             self.on_gone()
         else:
-            for found in indexed:
-                self._remove(found)
-                self.routes.changed(found.filter)
+            for subscriber in indexed:
+                self._remove(subscriber)
+                self.routes.changed(subscriber.filter)
         return gone
 
     def sweep(self) -> bool:
@@ -356,14 +368,14 @@ class Router:
 
     def passivate(self, session: str, filters: Iterable[str]) -> None:
         """Keep only the filters of a session whose state is frozen."""
-        held, filters = self._subscribers.pop(session, {}).values(), [*filters]
-        self.system.difference_update(held)
+        own, filters = self._subscribers.pop(session, {}).values(), [*filters]
+        self.system.difference_update(own)
         self.patterns.forget(session)
         self._session_ends.pop(session, None)
         for topic_filter in filters:
             self._insert(topic_filter, session, session)
         for match in self._matches.values():
-            match.passivated(session, held, filters)
+            match.passivated(session, own, filters)
         self.routes.forget()
 
     def remember(self, subscriber: Subscriber) -> None:
@@ -405,12 +417,14 @@ class Router:
 
     def restore(self, state: SessionState) -> None:
         """Update the index from a session's state, after recovery or a rebuild."""
-        wanted = {held.filter: held for held in routed(state)}
-        for found in self.subscribers(state.session):
-            if found.filter not in wanted:
-                self.unsubscribe(state.session, found.filter)
-        for topic_filter, held in wanted.items():
-            self.subscribe(state.session, topic_filter, held.qos, options=held.options)
+        wanted = {subscription.filter: subscription for subscription in routed(state)}
+        for subscriber in self.subscribers(state.session):
+            if subscriber.filter not in wanted:
+                self.unsubscribe(state.session, subscriber.filter)
+        for topic_filter, subscription in wanted.items():
+            self.subscribe(
+                state.session, topic_filter, subscription.qos, options=subscription.options
+            )
 
 
 def routed(state: SessionState) -> list[SubscriptionState]:
@@ -418,11 +432,13 @@ def routed(state: SessionState) -> list[SubscriptionState]:
 
     Those that only record where the members of a shared subscription are do not.
     """
-    held = state.active()
+    subscriptions = state.active()
     if not is_shared(state.session):
-        return held
+        return subscriptions
     return [
-        one for one in held if not (one.options & SHARED_PART or one.filter.startswith(LOG_SESSION))
+        subscription
+        for subscription in subscriptions
+        if not (subscription.options & SHARED_PART or subscription.filter.startswith(LOG_SESSION))
     ]
 
 
@@ -546,10 +562,10 @@ class Patterns:
 
     def ended(self, session: str, topic_filter: str) -> None:
         """Stop counting a filter for a session."""
-        held = self._sessions.get(session)
-        if held is not None and (pattern := pattern_of(topic_filter)):
-            _take(held, pattern)
-            if not held:
+        patterns = self._sessions.get(session)
+        if patterns is not None and (pattern := pattern_of(topic_filter)):
+            _take(patterns, pattern)
+            if not patterns:
                 del self._sessions[session]
 
     def forget(self, session: str) -> None:
@@ -572,10 +588,10 @@ class Patterns:
         ``most_in_all`` those of all sessions.
         """
         pattern = pattern_of(topic_filter)
-        held = self._sessions.get(session, ())
-        if not pattern or pattern in held or pattern in fresh:
+        patterns = self._sessions.get(session, ())
+        if not pattern or pattern in patterns or pattern in fresh:
             return True
-        if most and len(held) + len(fresh) >= most:
+        if most and len(patterns) + len(fresh) >= most:
             return False
         if pattern not in self._all:
             if most_in_all and self._brought[owner] >= most_in_all - len(self):

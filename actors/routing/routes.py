@@ -78,7 +78,7 @@ class Route:
         observer is notified of them."""
         self.plain = self.plain_qos0 and not passive
         """The same for any QoS."""
-        self.own = {one.session: one for one in own}
+        self.own = {subscriber.session: subscriber for subscriber in own}
         """Session -> the subscription without No Local through which it gets its own publications
         although its target has the option."""
 
@@ -141,9 +141,9 @@ class Routes(dict[bytes, Route]):
         self._left = self.matched_at_once
         self._until = self._router.clock() + _MATCHING
         self._forgot = False
-        found: list[Route] = []
+        routes: list[Route] = []
         try:
-            found.extend(map(self.__getitem__, topics))
+            routes.extend(map(self.__getitem__, topics))
         except EnoughMatched:
             pass
         finally:
@@ -151,10 +151,10 @@ class Routes(dict[bytes, Route]):
         if self._forgot:
             # Dropped for lack of room: the result is still valid, and need not be matched again in
             # this turn.
-            self.update(zip(topics, found, strict=False))
+            self.update(zip(topics, routes, strict=False))
             self._size = sum(map(len, self))
-            self.any_passive = self.any_passive or any(route.passive for route in found)
-        return found
+            self.any_passive = self.any_passive or any(route.passive for route in routes)
+        return routes
 
     @property
     def size(self) -> int:

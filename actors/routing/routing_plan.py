@@ -47,13 +47,13 @@ class RoutingPlan:
         messages are then planned again."""
 
 
-def plan_routing(found: Sequence[Route], qos: int) -> RoutingPlan:
+def plan_routing(message_routes: Sequence[Route], qos: int) -> RoutingPlan:
     """Return the receivers of messages with these routes; one route: that of all messages.
 
     A subscriber gets its messages in their order, whatever their topics.
     """
-    first = found[0]
-    if found.count(first) == len(found):
+    first = message_routes[0]
+    if message_routes.count(first) == len(message_routes):
         plan = RoutingPlan(
             [(first.targets, None)] if first.targets else [],
             [(first.denied, None)] if first.denied else [],
@@ -63,7 +63,7 @@ def plan_routing(found: Sequence[Route], qos: int) -> RoutingPlan:
             plan.passive = first.to_activate(qos)
         return plan
     groups: dict[Route, list[int]] = defaultdict(list)
-    for at, route in enumerate(found):
+    for at, route in enumerate(message_routes):
         groups[route].append(at)
     groups.pop(NOWHERE, None)
     groups.pop(REFUSED, None)
@@ -81,10 +81,10 @@ def plan_routing(found: Sequence[Route], qos: int) -> RoutingPlan:
         for target in route.targets:
             owners[target].append(route)
     if len(owners) == sum(len(route.targets) for route in groups):
-        some: list[SomeMessages] = [
+        deliveries: list[SomeMessages] = [
             (route.targets, chosen) for route, chosen in groups.items() if route.targets
         ]
-        plan = RoutingPlan(some, withheld, observed=observed)
+        plan = RoutingPlan(deliveries, withheld, observed=observed)
         plan.passive = passive
         return plan
     # A session may get messages by several routes: they must be merged to stay in order.
@@ -117,23 +117,23 @@ def same_route_at_once(route: Route, count: int, qos: int, enough: float) -> int
     return min(count, 1 + int(work / (receivers * _cost(qos))))
 
 
-def routes_at_once(found: Sequence[Route], qos: int, enough: float) -> int:
+def routes_at_once(message_routes: Sequence[Route], qos: int, enough: float) -> int:
     """Return how many messages with these routes to route in one turn.
 
     Each part has a fixed cost for every set of receivers and a cost for each message; the latter
     should not be several times the former.
     """
     each = _cost(qos)
-    sizes = [_receivers(route, qos) for route in set(found)]
+    sizes = [_receivers(route, qos) for route in set(message_routes)]
     receivers = sum(sizes)
-    if receivers * (_RECEIVER + each * len(found)) <= enough:
-        return len(found)
+    if receivers * (_RECEIVER + each * len(message_routes)) <= enough:
+        return len(message_routes)
     if receivers <= _FEW:
         # In shorter parts each message would cost what a part costs once.
-        return min(len(found), max(_AT_LEAST, int(enough / (max(sizes) * each))))
+        return min(len(message_routes), max(_AT_LEAST, int(enough / (max(sizes) * each))))
     seen: set[Route] = set()
     once = spent = 0.0
-    for count, route in enumerate(found):
+    for count, route in enumerate(message_routes):
         new = route not in seen
         if count and once + spent > enough and (new or spent > once):
             return count
@@ -142,7 +142,7 @@ def routes_at_once(found: Sequence[Route], qos: int, enough: float) -> int:
         if new:
             seen.add(route)
             once += receivers * _RECEIVER
-    return len(found)
+    return len(message_routes)
 
 
 def _cost(qos: int) -> float:

@@ -107,7 +107,7 @@ class SharedGroup:
     @property
     def has_present(self) -> bool:
         """Whether a connected member may read messages that match its subscription."""
-        return any(one.may_read for one in self.online.values())
+        return any(member.may_read for member in self.online.values())
 
     def note_returned(self, refs: Sequence[Position]) -> None:
         """Record messages that another log returned; beyond a limit the oldest are forgotten."""
@@ -126,9 +126,9 @@ class SharedGroup:
         for place in range(online, remote.online):
             self.disconnected(_name_of(remote.log, place))
         for place in range(remote.online, online):
-            one = Subscriber(_name_of(remote.log, place), name, _HIGHEST_QOS)
-            one.remote, one.place = remote, place
-            self.connected(one)
+            member = Subscriber(_name_of(remote.log, place), name, _HIGHEST_QOS)
+            member.remote, member.place = remote, place
+            self.connected(member)
         remote.online = online
         return changed
 

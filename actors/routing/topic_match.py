@@ -45,14 +45,14 @@ class TopicMatch:
         "topic",
     )
 
-    def __init__(self, topic: str, found: list[Subscriber | str], *, large: bool = False) -> None:
+    def __init__(self, topic: str, entries: list[Subscriber | str], *, large: bool = False) -> None:
         """Begin with the entries of the index: subscriptions, and names of passive sessions."""
         self.topic = topic
         self.large = large
         """Whether it takes more than one step."""
         self.last = 0.0
         """When the last step was, on the clock of the router."""
-        self._found = found
+        self._found = entries
         self._at = 0
         self._held: dict[str, Subscriber | dict[Subscriber, None]] = {}
         """Session -> its matching subscription, or several, found so far."""
@@ -81,12 +81,12 @@ class TopicMatch:
     def evaluate(self, most: int) -> None:
         """Evaluate up to ``most`` subscriptions, those of changed sessions last."""
         begin = self._at
-        for found in self._found[begin : begin + most]:
-            if isinstance(found, str):
-                if found not in self._outdated:
-                    self._passive[found] = None
-            elif not found.ended and found not in self._gone:
-                self._take(found)
+        for entry in self._found[begin : begin + most]:
+            if isinstance(entry, str):
+                if entry not in self._outdated:
+                    self._passive[entry] = None
+            elif not entry.ended and entry not in self._gone:
+                self._take(entry)
             self._at += 1
         if self._at < len(self._found):
             return
@@ -96,47 +96,49 @@ class TopicMatch:
             del self._changed[session]
             done += 1 + self._evaluate(session)
 
-    def _take(self, found: Subscriber) -> None:
+    def _take(self, subscriber: Subscriber) -> None:
         """Add a subscription; it is evaluated immediately if its session has no other one."""
-        session = found.session
-        held = self._held.get(session)
-        if held is None:
-            self._held[session] = found
-            if found.acl is not None and not found.acl.may_read(self.topic):
-                self._denied[session] = found
+        session = subscriber.session
+        known = self._held.get(session)
+        if known is None:
+            self._held[session] = subscriber
+            if subscriber.acl is not None and not subscriber.acl.may_read(self.topic):
+                self._denied[session] = subscriber
             else:
-                self._best[session] = found
-                if is_no_local(found.options):
+                self._best[session] = subscriber
+                if is_no_local(subscriber.options):
                     self._no_local.add(session)
-        elif isinstance(held, dict):
-            held[found] = None
+        elif isinstance(known, dict):
+            known[subscriber] = None
             self._changed[session] = None
-        elif held is not found:
-            self._held[session] = {held: None, found: None}
+        elif known is not subscriber:
+            self._held[session] = {known: None, subscriber: None}
             self._changed[session] = None
 
     def _evaluate(self, session: str) -> int:
         """Evaluate the subscriptions of a session; return how many there are."""
-        held = self._held.get(session)
+        known = self._held.get(session)
         several: Iterable[Subscriber] = ()
-        if isinstance(held, dict):
-            several = held
-        elif held is not None:
-            several = (held,)
+        if isinstance(known, dict):
+            several = known
+        elif known is not None:
+            several = (known,)
         best: Subscriber | None = None
         plain: Subscriber | None = None
         denied: Subscriber | None = None
         count = 0
-        for found in several:
+        for subscriber in several:
             count += 1
-            if found.acl is not None and not found.acl.may_read(self.topic):
-                if denied is None or found.qos >= denied.qos:
-                    denied = found
+            if subscriber.acl is not None and not subscriber.acl.may_read(self.topic):
+                if denied is None or subscriber.qos >= denied.qos:
+                    denied = subscriber
                 continue
-            if best is None or is_preferred(found, best):
-                best = found
-            if not is_no_local(found.options) and (plain is None or is_preferred(found, plain)):
-                plain = found
+            if best is None or is_preferred(subscriber, best):
+                best = subscriber
+            if not is_no_local(subscriber.options) and (
+                plain is None or is_preferred(subscriber, plain)
+            ):
+                plain = subscriber
         self._forget(session)
         if best is None:
             if denied is not None:
@@ -161,27 +163,27 @@ class TopicMatch:
         if session in self._held:
             self._changed[session] = None
 
-    def began(self, found: Subscriber) -> None:
+    def began(self, subscriber: Subscriber) -> None:
         """Record that a subscription is new, or has another QoS or other options."""
-        if matches(found.filter, self.topic):
-            self._outdated.add(found.session)
-            self._passive.pop(found.session, None)
-            if self._held.get(found.session) is found:
-                self._changed[found.session] = None
+        if matches(subscriber.filter, self.topic):
+            self._outdated.add(subscriber.session)
+            self._passive.pop(subscriber.session, None)
+            if self._held.get(subscriber.session) is subscriber:
+                self._changed[subscriber.session] = None
             else:
-                self._take(found)
+                self._take(subscriber)
 
-    def ended(self, found: Subscriber) -> None:
+    def ended(self, subscriber: Subscriber) -> None:
         """Record that a subscription ended."""
-        if not matches(found.filter, self.topic):
+        if not matches(subscriber.filter, self.topic):
             return
-        self._gone.add(found)
-        session = found.session
-        held = self._held.get(session)
-        if isinstance(held, dict):
-            held.pop(found, None)
+        self._gone.add(subscriber)
+        session = subscriber.session
+        known = self._held.get(session)
+        if isinstance(known, dict):
+            known.pop(subscriber, None)
             self._changed[session] = None
-        elif held is found:
+        elif known is subscriber:
             del self._held[session]
             self._forget(session)
 
@@ -193,10 +195,12 @@ class TopicMatch:
         self._passive.pop(session, None)
         self._outdated.add(session)
 
-    def passivated(self, session: str, held: Iterable[Subscriber], filters: Iterable[str]) -> None:
+    def passivated(
+        self, session: str, subscribers: Iterable[Subscriber], filters: Iterable[str]
+    ) -> None:
         """Record that a session became passive, with its subscriptions and remaining filters."""
         self.left(session)
-        self._gone.update(held)
+        self._gone.update(subscribers)
         if any(matches(topic_filter, self.topic) for topic_filter in filters):
             self._passive[session] = None
 

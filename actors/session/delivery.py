@@ -156,14 +156,14 @@ class Delivery:
             return
         topic_filter = queueing.goes_behind(state, subscriber.filter) or subscriber.filter
         for numbers in acknowledgements.in_parts(range(len(batch))):
-            some = batch.select(numbers)
-            refs, payloads, expires = some.positions, some.payloads, some.expires
+            part = batch.select(numbers)
+            refs, payloads, expires = part.positions, part.payloads, part.expires
             for event in queueing.queued(
                 name, topic_filter, qos, refs, payloads, retain=False, expires=expires
             ):
                 self._session.emit(event)
             self._current = (message, numbers[-1] + 1)
-            self._session.emit(Expired(name, topic_filter, to_runs(refs), some.size))
+            self._session.emit(Expired(name, topic_filter, to_runs(refs), part.size))
 
     def _send(
         self,
@@ -340,15 +340,15 @@ class Delivery:
         if not runs:
             return
         refs = [ref for run in runs for ref in run.refs]
-        found = self._own_buffer().find_first(refs)
-        if not found:
+        messages = self._own_buffer().find_first(refs)
+        if not messages:
             self.load(self._own_buffer().to_load(refs), self.send_queued)
             return
         budget = limits.batch_bytes
         for run in runs:
             # A message may be queued twice: retained, and requested twice. Messages behind a gap
             # wait.
-            chosen = [found[ref] for ref in takewhile(found.__contains__, run.refs)]
+            chosen = [messages[ref] for ref in takewhile(messages.__contains__, run.refs)]
             if not chosen:
                 break
             count = queueing.within([message.payload for message in chosen], budget)
@@ -363,7 +363,7 @@ class Delivery:
         if self._dropped:  # no acknowledgement will follow for these
             self._dropped = False
             self.send_queued_later()
-        elif len(found) < len(refs):
+        elif len(messages) < len(refs):
             self.send_queued()
 
     def send_queued_later(self) -> None:
@@ -392,7 +392,7 @@ class Delivery:
         if access is None and not limited and not times:
             return self._send_waiting(connection, run, messages)
         now_ms, flags = self._node.clock.steady_ms(), (run.qos, run.retain)
-        of = run.held if run.retain else None
+        of = run.subscription if run.retain else None
         passed = self._node.expired_until
         if access is None and not limited and min(times) > passed:
             return self._send_waiting(connection, run, messages)
@@ -408,13 +408,13 @@ class Delivery:
 
         size = at = 0
         for reason, group in groupby(messages, why_not):
-            some = [*group]
-            part = run._replace(refs=run.refs[at : at + len(some)])
-            at += len(some)
+            stretch = [*group]
+            part = run._replace(refs=run.refs[at : at + len(stretch)])
+            at += len(stretch)
             if not reason:
-                size += self._send_waiting(connection, part, some)
+                size += self._send_waiting(connection, part, stretch)
                 continue
-            queued = sum(len(message.payload) for message in some)
+            queued = sum(len(message.payload) for message in stretch)
             self._dropped = True
             self._drop_waiting(reason, part, queued)
             self.release(part.refs)
@@ -445,7 +445,7 @@ class Delivery:
 
     def _drop_waiting(self, reason: str, run: queueing.WaitingRun, queued: int) -> None:
         """Record that messages leave the head of a queue unsent."""
-        name, topic_filter = self._session.name, run.held.filter
+        name, topic_filter = self._session.name, run.subscription.filter
         if reason == "not_permitted":
             self._node.drop_denied(name, run.refs, topic_filter, queued)
         elif reason == "expired":
@@ -459,19 +459,21 @@ class Delivery:
     ) -> int:
         """Send the first messages of a run; return their payload bytes."""
         encoder = self.encoder
-        bridge = self._session.state.bridge and is_retain_as_published(run.held.options)
+        bridge = self._session.state.bridge and is_retain_as_published(run.subscription.options)
         as_published = bridge or encoder is not None
         if run.retain or not as_published or not any(message.retain for message in messages):
             return self._send_run(connection, run, messages, rap=False)
         size = at = 0
         for rap, group in groupby(
             messages,
-            lambda one: one.retain and (encoder is None or encoder.is_as_published(one.topic)),
+            lambda message: (
+                message.retain and (encoder is None or encoder.is_as_published(message.topic))
+            ),
         ):
-            some = [*group]
-            part = run._replace(refs=run.refs[at : at + len(some)])
-            at += len(some)
-            size += self._send_run(connection, part, some, rap=rap)
+            stretch = [*group]
+            part = run._replace(refs=run.refs[at : at + len(stretch)])
+            at += len(stretch)
+            size += self._send_run(connection, part, stretch, rap=rap)
         return size
 
     def _send_run(
@@ -489,7 +491,7 @@ class Delivery:
         size = sum(len(message.payload) for message in messages)
         event = Delivered(
             self._session.name,
-            run.held.filter,
+            run.subscription.filter,
             run.qos,
             pids=to_runs(packet_ids),
             refs=to_runs(refs),
@@ -499,7 +501,7 @@ class Delivery:
         )
         self._session.emit(event)
         # Retained messages are sent because of one subscription [MQTT-3.3.1-9].
-        of = run.held if run.retain else None
+        of = run.subscription if run.retain else None
         data = self.encode(messages, (run.qos, run.retain or rap), packet_ids, of=of)
         self._node.journal.send_when_durable(connection, data)
         self._node.counters.count_sent(connection, run.qos, count, len(data))
@@ -576,12 +578,12 @@ class Delivery:
         if self._buffer is not None:
             self._buffer.release(refs)
 
-    def loaded(self, found: dict[Position, Message]) -> None:
+    def loaded(self, messages: dict[Position, Message]) -> None:
         """Store messages read from the log, and continue."""
         then, self._after_load = self._after_load, None
         if self._session.connection is not None:
             self._session.connection.resume(ReadPause.LOADING)
-        self._own_buffer().hold(found)
+        self._own_buffer().hold(messages)
         if then is not None:
             then()
 
@@ -640,22 +642,22 @@ class QueueExpiry:
         if self._searched >= now:
             return []
         left, begin = _EXPIRED_AT_ONCE, self._next
-        some = [*islice(state.waiting.values(), begin, begin + _QUEUES_AT_ONCE)]
-        for held in some:
-            queue = held.queue
+        subscriptions = [*islice(state.waiting.values(), begin, begin + _QUEUES_AT_ONCE)]
+        for subscription in subscriptions:
+            queue = subscription.queue
             gone = queue.expired(now, left, _EXPIRED_WITHIN) if queue is not None else []
             if not gone:
                 continue
-            found = buffer.find_first(gone)
-            if not found:
+            messages = buffer.find_first(gone)
+            if not messages:
                 return buffer.to_load(gone)
-            refs = [ref for ref in gone if ref in found]
-            expire(held.filter, refs, sum(len(found[ref].payload) for ref in refs))
+            refs = [ref for ref in gone if ref in messages]
+            expire(subscription.filter, refs, sum(len(messages[ref].payload) for ref in refs))
             left -= len(refs)
             if left <= 0:
                 return []
         self._next = begin + _QUEUES_AT_ONCE
-        if len(some) < _QUEUES_AT_ONCE:
+        if len(subscriptions) < _QUEUES_AT_ONCE:
             self._next = 0
             if left == _EXPIRED_AT_ONCE:
                 self._searched = now

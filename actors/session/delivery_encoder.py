@@ -101,12 +101,16 @@ class DeliveryEncoder:
     def subscriptions_changed(self, filters: Iterable[str]) -> None:
         """Update the identifiers and options of the subscriptions with these filters."""
         for topic_filter in filters:
-            held = self._state.subscriptions.get(topic_filter)
+            subscription = self._state.subscriptions.get(topic_filter)
             if self._index is None:
-                if held is None or not held.active or not SubscriptionOptionIndex.needed(held):
+                if (
+                    subscription is None
+                    or not subscription.active
+                    or not SubscriptionOptionIndex.needed(subscription)
+                ):
                     continue
                 self._index = SubscriptionOptionIndex(self._state.subscriptions)
-            self._index.set(topic_filter, held)
+            self._index.set(topic_filter, subscription)
         self.plain = self._is_plain()
 
     def complete(self, most: int) -> bool:
@@ -173,15 +177,15 @@ class DeliveryEncoder:
         stop: int,
     ) -> list[bytes]:
         """Encode messages of QoS 1 or 2 as ``render`` does, without copying payloads."""
-        found: list[bytes] = []
+        pieces: list[bytes] = []
         for variant, begin, end in self._variants(batch, subscriber, qos, stop):
             aliased = self._with_aliases(batch, variant, begin, end, gated=True)
             if aliased is not None:
                 prepared = batch.prepared5(aliased, self._numbers.numbers)
             else:
                 prepared = batch.prepared5(variant)
-            found += prepared.pieces(packet_ids[begin:end], begin, end)
-        return found
+            pieces += prepared.pieces(packet_ids[begin:end], begin, end)
+        return pieces
 
     def _with_aliases(
         self, batch: PreparedMessages, variant: PacketVariant, begin: int, end: int, *, gated: bool
@@ -203,11 +207,11 @@ class DeliveryEncoder:
         """Return the numbers of a batch's messages that exceed the client's maximum packet size."""
         if not self.limit:
             return []
-        found: list[int] = []
+        numbers: list[int] = []
         for variant, begin, end in self._variants(batch, subscriber, qos, None):
             large = batch.prepared5(variant).too_large(self.limit)
-            found += [at for at in large if begin <= at < end]
-        return found
+            numbers += [at for at in large if begin <= at < end]
+        return numbers
 
     def _variants(
         self, batch: PreparedMessages, subscriber: Subscriber, qos: int, stop: int | None
@@ -229,8 +233,8 @@ class DeliveryEncoder:
         is_own = batch.publisher is self._connection
         columns = [self.identifiers(topic, own=is_own) for topic in batch.topics[:end]]
         variants, begin = [], 0
-        for identifiers, some in groupby(columns):
-            count = len([*some])
+        for identifiers, run in groupby(columns):
+            count = len([*run])
             variant = VARIANTS_V5[qos]
             if identifiers or retain:
                 variant = PacketVariant(qos, retain=retain, identifiers=identifiers)
@@ -238,9 +242,13 @@ class DeliveryEncoder:
             begin += count
         return variants
 
-    def _own(self, held: SubscriptionState | None) -> tuple[int, ...]:
+    def _own(self, subscription: SubscriptionState | None) -> tuple[int, ...]:
         """Return the identifier of one subscription."""
-        return (held.identifier,) if held is not None and held.identifier else ()
+        return (
+            (subscription.identifier,)
+            if subscription is not None and subscription.identifier
+            else ()
+        )
 
     def render_messages(
         self,
@@ -269,8 +277,8 @@ class DeliveryEncoder:
             for message, packet_id in zip(messages, packet_ids, strict=True)
         ]
         parts = []
-        for identifiers, some in groupby(columns, itemgetter(0)):
-            rows = [*some]
+        for identifiers, run in groupby(columns, itemgetter(0)):
+            rows = [*run]
             variant = PacketVariant(qos, retain=retain, identifiers=identifiers)
             prepared = _prepared([row[1] for row in rows], variant, now_ms)
             parts.append(prepared.render([row[2] for row in rows], dup=dup))
@@ -367,9 +375,9 @@ class SubscriptionOptionIndex:
         self._known_of_own: dict[bytes, tuple[int, ...]] = {}
 
     @staticmethod
-    def needed(held: SubscriptionState) -> bool:
+    def needed(subscription: SubscriptionState) -> bool:
         """Return whether a subscription has options that affect its messages."""
-        return bool(held.identifier) or is_retain_as_published(held.options)
+        return bool(subscription.identifier) or is_retain_as_published(subscription.options)
 
     def complete(self, subscriptions: Mapping[str, SubscriptionState], most: int) -> bool:
         """Add at most ``most`` missing filters; return whether some are still missing."""
@@ -378,25 +386,25 @@ class SubscriptionOptionIndex:
             self.set(topic_filter, subscriptions.get(topic_filter))
         return bool(self._missing)
 
-    def set(self, topic_filter: str, held: SubscriptionState | None) -> None:
+    def set(self, topic_filter: str, subscription: SubscriptionState | None) -> None:
         """Set the options of a subscription; None, or one that has ended: remove it."""
         self._known.clear()
         self._known_of_own.clear()
         self.identified.discard(topic_filter)
         self._filters.remove(topic_filter, topic_filter)
-        if held is None or not held.active:
+        if subscription is None or not subscription.active:
             return
-        identifier = 0 if topic_filter.startswith(SHARE) else held.identifier
+        identifier = 0 if topic_filter.startswith(SHARE) else subscription.identifier
         if identifier:
             self.identified.add(topic_filter)
-        asked = _Asked(held.qos, held.options, identifier)
+        asked = _Asked(subscription.qos, subscription.options, identifier)
         self._filters.insert(topic_filter, topic_filter, asked)
 
     def is_as_published(self, topic: bytes) -> bool:
         """Return whether the matching subscription with the highest QoS has Retain As Published."""
         asked = [
-            (one.qos, is_retain_as_published(one.options))
-            for one in self._filters.match(topic.decode())
+            (entry.qos, is_retain_as_published(entry.options))
+            for entry in self._filters.match(topic.decode())
         ]
         return max(asked, default=(0, False))[1]
 
@@ -409,14 +417,14 @@ class SubscriptionOptionIndex:
         if not self.identified:
             return ()
         known = self._known_of_own if own else self._known
-        found = known.get(topic)
-        if found is None:
+        known_identifiers = known.get(topic)
+        if known_identifiers is None:
             if len(known) >= _CACHED_TOPICS:
                 known.clear()
             numbers = [
-                one.identifier
-                for one in self._filters.match(topic.decode())
-                if one.identifier and not (own and is_no_local(one.options))
+                entry.identifier
+                for entry in self._filters.match(topic.decode())
+                if entry.identifier and not (own and is_no_local(entry.options))
             ]
-            found = known[topic] = tuple(sorted(numbers))
-        return found
+            known_identifiers = known[topic] = tuple(sorted(numbers))
+        return known_identifiers

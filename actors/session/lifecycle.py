@@ -263,11 +263,11 @@ class SessionLifecycle:
             return True
         # It was armed before the session became passive, or before the broker started: only the log
         # contains it.
-        found = self._delivery.find([will.ref])
-        if found is None:
+        messages = self._delivery.find([will.ref])
+        if messages is None:
             self._delivery.load([will.ref], then)
             return False
-        self._will = found[will.ref]
+        self._will = messages[will.ref]
         return True
 
     def _grace(self, reason: str) -> int:
@@ -465,7 +465,7 @@ class SessionLifecycle:
         if state.clean:
             self._node.router.remove_session(session.name)
 
-    def _return_unacknowledged(self, found: dict[Position, Message], *, ends: bool) -> None:
+    def _return_unacknowledged(self, messages: dict[Position, Message], *, ends: bool) -> None:
         """Return unacknowledged deliveries to their shared subscriptions.
 
         ``ends``: the session ends with its connection. Deliveries of a shared subscription without
@@ -486,7 +486,7 @@ class SessionLifecycle:
             refs = [state.inflight[pid].ref for pid in pids]
             for event in sharing.returned(state, name, pids):
                 session.emit(event)
-            returned = {ref: found[ref] for ref in refs}
+            returned = {ref: messages[ref] for ref in refs}
             if group.is_empty and exchange is not None:
                 exchange.give_back(name, returned)
             else:
@@ -648,8 +648,8 @@ def _response_information(prefix: str, client_id: str) -> str | None:
         return None
     if "%c" in prefix and _NO_LEVEL.intersection(client_id):
         return None
-    found = prefix.replace("%c", client_id)
-    return found if len(found.encode()) <= _LONGEST_STRING else None
+    text = prefix.replace("%c", client_id)
+    return text if len(text.encode()) <= _LONGEST_STRING else None
 
 
 def _encode_connack(

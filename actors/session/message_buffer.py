@@ -34,19 +34,19 @@ class MessageBuffer:
 
     def find(self, refs: Sequence[Position]) -> dict[Position, Message] | None:
         """Return the messages at these positions, or None if some must be loaded."""
-        found = self.find_first(refs)
-        return found if len(found) == len(set(refs)) else None
+        messages = self.find_first(refs)
+        return messages if len(messages) == len(set(refs)) else None
 
     def find_first(self, refs: Sequence[Position]) -> dict[Position, Message]:
         """Return the messages at these positions, up to the first one that must be loaded."""
-        found: dict[Position, Message] = {}
-        held, store = self._held, self._store
+        messages: dict[Position, Message] = {}
+        buffered, store = self._held, self._store
         for ref in refs:
-            message = held.get(ref) or store.get(ref)
+            message = buffered.get(ref) or store.get(ref)
             if message is None:
                 break
-            found[ref] = message
-        return found
+            messages[ref] = message
+        return messages
 
     def to_load(self, refs: Sequence[Position]) -> list[Position]:
         """Return the first of these positions to load now: few at first, then more.
@@ -63,8 +63,8 @@ class MessageBuffer:
 
     def not_held(self, refs: Sequence[Position]) -> list[Position]:
         """Return the positions whose messages are not held here."""
-        held = self._held
-        return [ref for ref in refs if ref not in held]
+        buffered = self._held
+        return [ref for ref in refs if ref not in buffered]
 
     def has_room(self, size: int, limit: int) -> bool:
         """Return whether messages of ``size`` bytes may be held; ``limit`` bounds all of them."""

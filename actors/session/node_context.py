@@ -358,12 +358,12 @@ class NodeContext:
             return ["failed"]
         if not self.recovered:
             return ["recovering"]
-        found = ["stopping"] if self.draining else []
+        reasons = ["stopping"] if self.draining else []
         if self.writer.outage is not None:
-            found.append(f"the log cannot be written: {self.writer.outage}")
+            reasons.append(f"the log cannot be written: {self.writer.outage}")
         if self.unsure:
-            found.append(self.unsure)
-        return found
+            reasons.append(self.unsure)
+        return reasons
 
     def expires_in(self, state: SessionState) -> float:
         """Return in how many seconds an offline session expires; infinity if it never does."""

@@ -148,14 +148,14 @@ class PacketHandler:
             return True
         again = [message for message in packet if message.packet_id in inbound]
         refs = [inbound[message.packet_id] for message in again]
-        found = self._delivery.find(refs)
-        if found is None:
+        messages = self._delivery.find(refs)
+        if messages is None:
             self._delivery.load(refs, lambda: self._publish_loaded(connection, packet))
             return False
         gone = {
             message.packet_id: ref
             for message, ref in zip(again, refs, strict=True)
-            if not _is_same(message, found[ref])
+            if not _is_same(message, messages[ref])
         }
         self._delivery.release(refs)
         if gone:
@@ -163,8 +163,8 @@ class PacketHandler:
                 acknowledgements.in_parts([*gone]),
                 acknowledgements.in_parts([*gone.values()]),
             )
-            for some, of in zip(pids, old, strict=True):
-                session.emit(InboundReplaced(session.name, to_runs(some), to_runs(of)))
+            for part, of in zip(pids, old, strict=True):
+                session.emit(InboundReplaced(session.name, to_runs(part), to_runs(of)))
             _log.info(
                 "QoS 2 messages given up: packet identifiers used again without PUBREL",
                 client=session.name,
@@ -267,11 +267,11 @@ class PacketHandler:
         events = acknowledgements.released(session.state, packet_ids)
         if events:
             refs = [ref for event in events for ref in from_runs(event.refs)]
-            found = self._delivery.find(refs)
-            if found is None:
+            stored = self._delivery.find(refs)
+            if stored is None:
                 self._delivery.load(refs, lambda: self._release_loaded(connection, packet_ids))
                 return []
-            at_once = self._publisher.at_once([found[ref].topic for ref in refs], 2)
+            at_once = self._publisher.at_once([stored[ref].topic for ref in refs], 2)
             if not at_once:
                 return packet_ids
             if at_once < len(refs):
@@ -284,9 +284,9 @@ class PacketHandler:
                 at = session.emit(event)
                 released = from_runs(event.refs)
                 took_effect = at, at + len(released) - 1
-                for retain, some in itertools.groupby(released, lambda ref: found[ref].retain):
-                    chosen = [*some]
-                    messages = [found[ref] for ref in chosen]
+                for retain, group in itertools.groupby(released, lambda ref: stored[ref].retain):
+                    chosen = [*group]
+                    messages = [stored[ref] for ref in chosen]
                     self._publisher.release(chosen, messages, took_effect, retain=retain)
             self._delivery.release(refs)
         if connection is session.connection:

@@ -125,13 +125,13 @@ class Publisher:
             route = routes[first]
             self._looked_up = topics, [route]
             return same_route_at_once(route, length, qos, enough)
-        found = routes.look_up(topics)
+        message_routes = routes.look_up(topics)
         if routes.any_passive:
-            found = self._activated(topics, found, qos)
-            if not found:
+            message_routes = self._activated(topics, message_routes, qos)
+            if not message_routes:
                 return 0
-        self._looked_up = topics, found
-        return routes_at_once(found, qos, enough)
+        self._looked_up = topics, message_routes
+        return routes_at_once(message_routes, qos, enough)
 
     def is_routed(self, topic: bytes, qos: int) -> bool:
         """Return whether the receivers of a topic are known and active; otherwise see to it.
@@ -146,21 +146,27 @@ class Publisher:
             return True
         return bool(activation.activate([(topic, passive)])) and routes.knows(topic)
 
-    def _activated(self, topics: Sequence[bytes], found: list[Route], qos: int) -> list[Route]:
+    def _activated(
+        self, topics: Sequence[bytes], message_routes: list[Route], qos: int
+    ) -> list[Route]:
         """Activate the passive receivers of messages; return the first routes without any."""
         wanted: dict[bytes, tuple[str, ...]] = {}
-        for topic, route in zip(topics, found, strict=False):
+        for topic, route in zip(topics, message_routes, strict=False):
             if route.passive:
                 passive = route.to_activate(qos)
                 if passive:
                     wanted[topic] = passive
         if not wanted:
-            return found
+            return message_routes
         done = self._node.activation.activate(wanted.items())
         if done < len(wanted):
             waits = [*wanted][done]
-            found = found[: topics.index(waits)]
-        return self._node.router.routes.look_up(topics[: len(found)]) if found else found
+            message_routes = message_routes[: topics.index(waits)]
+        return (
+            self._node.router.routes.look_up(topics[: len(message_routes)])
+            if message_routes
+            else message_routes
+        )
 
     def _enough(self) -> float | None:
         """Return the microseconds of work left to the client in this turn; None: none are left."""
@@ -285,9 +291,13 @@ class Publisher:
         for gone in (False, True):
             if gone not in expired:
                 continue
-            some = [one for one, is_gone in zip(messages, expired, strict=True) if is_gone is gone]
+            part = [
+                message
+                for message, is_gone in zip(messages, expired, strict=True)
+                if is_gone is gone
+            ]
             of = [ref for ref, is_gone in zip(refs, expired, strict=True) if is_gone is gone]
-            self._route_released(of, some, now_ms, took_effect, retain=retain, expired=gone)
+            self._route_released(of, part, now_ms, took_effect, retain=retain, expired=gone)
 
     def _route_released(
         self,
@@ -480,8 +490,8 @@ class Publisher:
                     lost[subscriber] += range(len(refs)) if chosen is None else chosen
         node = self._node
         self._count_caused(sum(map(len, lost.values())))
-        for subscriber, some in lost.items():
-            missed = [refs[at] for at in sorted(some)]
+        for subscriber, numbers in lost.items():
+            missed = [refs[at] for at in sorted(numbers)]
             actor = subscriber.actor
             if actor is not None and not actor.stopped:
                 node.kernel.tell(actor, DeniedMessages(missed))
@@ -508,10 +518,12 @@ class Publisher:
         """Return the receivers of messages on these topics, which are active from now on."""
         node, routes = self._node, self._node.router.routes
         looked_up, self._looked_up = self._looked_up, None
-        found = None
+        message_routes = None
         if looked_up is not None and looked_up[0] is topics:
-            found = looked_up[1]
-        plan = plan_routing(routes.of_messages(topics, found, is_recorded=is_recorded), qos)
+            message_routes = looked_up[1]
+        plan = plan_routing(
+            routes.of_messages(topics, message_routes, is_recorded=is_recorded), qos
+        )
         if plan.passive:
             for name in plan.passive:
                 node.directory.session(name)
@@ -540,8 +552,8 @@ class Publisher:
         """Send a batch to subscribers; ``own`` are the receivers in this session, if known."""
         for target in targets:
             if target.options and is_no_local(target.options) and target.session == self.name:
-                found = self._own(batch) if own is None else own
-                for subscriber, chosen in found.items():
+                receivers = self._own(batch) if own is None else own
+                for subscriber, chosen in receivers.items():
                     self._send_to(subscriber, batch.select(chosen))
                 continue
             actor = target.actor
@@ -568,9 +580,9 @@ class Publisher:
         """Return the session's subscriptions without No Local, where others of it have that."""
         own: _Own = {}
         for at, route in enumerate(map(self._node.router.routes.__getitem__, batch.topics)):
-            found = route.own.get(self.name)
-            if found is not None:
-                own.setdefault(found, []).append(at)
+            subscriber = route.own.get(self.name)
+            if subscriber is not None:
+                own.setdefault(subscriber, []).append(at)
         return own
 
     def _count_caused(self, deliveries: int) -> None:

@@ -112,8 +112,8 @@ class Redelivery:
         limited = encoder is not None and encoder.limit
         if not unacked or (access is None and not limited):
             return True
-        found = delivery.find([state.inflight[pid].ref for pid in unacked])
-        if found is None:
+        messages = delivery.find([state.inflight[pid].ref for pid in unacked])
+        if messages is None:
             delivery.load([state.inflight[pid].ref for pid in unacked], again)
             return False
         now_ms = self._node.clock.steady_ms()
@@ -123,9 +123,11 @@ class Redelivery:
             sent = state.inflight[pid]
             flags = sent.flags & QOS_MASK, self._has_retain(sent.flags)
             of = sent.subscription if _is_alone(sent) else None
-            if access is not None and not access.read[found[sent.ref].topic]:
+            if access is not None and not access.read[messages[sent.ref].topic]:
                 denied.append(pid)
-            elif encoder is not None and encoder.is_too_large(found[sent.ref], flags, now_ms, of):
+            elif encoder is not None and encoder.is_too_large(
+                messages[sent.ref], flags, now_ms, of
+            ):
                 large.append(pid)
         self._end("not_permitted", denied, ReasonCode.ADMINISTRATIVE_ACTION)
         self._end("packet_too_large", large, ReasonCode.PACKET_TOO_LARGE)
@@ -171,15 +173,15 @@ class Redelivery:
         connection, state = self._session.connection, self._session.state
         if connection is None or not unacked:
             return 0
-        found = delivery.find([state.inflight[pid].ref for pid in unacked])
-        if found is None:
+        stored = delivery.find([state.inflight[pid].ref for pid in unacked])
+        if stored is None:
             delivery.load([state.inflight[pid].ref for pid in unacked], again)
             return 0
-        payloads = [found[state.inflight[pid].ref].payload for pid in unacked]
+        payloads = [stored[state.inflight[pid].ref].payload for pid in unacked]
         unacked = unacked[: queueing.within(payloads, self._node.delivery_limits.batch_bytes)]
         parts = []
         for (flags, of), run in _alike([(pid, state.inflight[pid]) for pid in unacked]):
-            messages = [found[sent.ref] for _, sent in run]
+            messages = [stored[sent.ref] for _, sent in run]
             numbers = [pid for pid, _ in run]
             sent_as = flags & QOS_MASK, self._has_retain(flags)
             parts.append(delivery.encode(messages, sent_as, numbers, dup=True, of=of))
@@ -260,10 +262,10 @@ class Redelivery:
             if unreleased:
                 self._resend_pubrel(unreleased, "ack_wait")
             if unacked:
-                some = unacked[:_AGAIN_AT_ONCE]
-                if self._end_unsendable(delivery, some, delivery.check_acks):
-                    some = [pid for pid in some if pid in state.inflight]
-                    self._republish(delivery, some, "ack_wait", delivery.check_acks)
+                part = unacked[:_AGAIN_AT_ONCE]
+                if self._end_unsendable(delivery, part, delivery.check_acks):
+                    part = [pid for pid in part if pid in state.inflight]
+                    self._republish(delivery, part, "ack_wait", delivery.check_acks)
                 if delivery.loading:
                     return
             oldest = min(

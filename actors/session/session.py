@@ -257,7 +257,7 @@ class Session(SessionCore):
             self._delivery.send_queued()
 
     def _on_loaded(self, message: Loaded) -> None:
-        self._delivery.loaded(message.found)
+        self._delivery.loaded(message.messages)
         self._unstash()
 
     def _on_continue_sending(self, _message: ContinueSending) -> None:

@@ -315,12 +315,12 @@ class Batch:
         ``as_published``: with RETAIN, for a bridge.
         """
         key = qos | _AS_PUBLISHED if as_published else qos
-        found = self._prepared.get(key)
-        if found is None:
+        encoder = self._prepared.get(key)
+        if encoder is None:
             retain = self.retain or as_published
-            found = PublishEncoder(self.topics, self.payloads, qos, retain=retain)
-            self._prepared[key] = found
-        return found  # type: ignore[return-value]  # bytes stand under QoS 0 only
+            encoder = PublishEncoder(self.topics, self.payloads, qos, retain=retain)
+            self._prepared[key] = encoder
+        return encoder  # type: ignore[return-value]  # bytes stand under QoS 0 only
 
     def prepared5(
         self, variant: PacketVariant, numbers: Mapping[bytes, int] | None = None
@@ -329,33 +329,33 @@ class Batch:
 
         ``numbers`` are the topic aliases of this node, for a variant that uses them.
         """
-        found = self._prepared.get(variant)
-        if found is None:
-            found = self._prepared[variant] = prepare_publishes(
+        encoder = self._prepared.get(variant)
+        if encoder is None:
+            encoder = self._prepared[variant] = prepare_publishes(
                 self.topics, self.payloads, self.blocks or (), variant, numbers
             )
-        return found  # type: ignore[return-value]  # variants stand for these
+        return encoder  # type: ignore[return-value]  # variants stand for these
 
     def at_qos0(self, *, as_published: bool = False) -> bytes:
         """Return the messages as QoS 0 packets, before MQTT 5; ``as_published``: see above."""
         key = _AS_PUBLISHED if as_published else 0
-        found = self._prepared.get(key)
-        if found is None:
+        data = self._prepared.get(key)
+        if data is None:
             if self.packets and self._blocks is None:
-                found = b"".join(self.packets)
+                data = b"".join(self.packets)
             else:
                 retain = self.retain or as_published
-                found = PublishEncoder(self.topics, self.payloads, 0, retain=retain).render(())
-            self._prepared[key] = found
-        return found  # type: ignore[return-value]  # bytes stand under 0
+                data = PublishEncoder(self.topics, self.payloads, 0, retain=retain).render(())
+            self._prepared[key] = data
+        return data  # type: ignore[return-value]  # bytes stand under 0
 
     def at_qos0_v5(self, variant: PacketVariant) -> bytes:
         """Return the messages as QoS 0 packets of MQTT 5."""
         if self.packets and self._blocks is not None and variant is VARIANTS_V5[0]:
-            found = self._prepared.get(MQTT_5)
-            if found is None:
-                found = self._prepared[MQTT_5] = b"".join(self.packets)
-            return found  # type: ignore[return-value]  # bytes stand under MQTT_5
+            data = self._prepared.get(MQTT_5)
+            if data is None:
+                data = self._prepared[MQTT_5] = b"".join(self.packets)
+            return data  # type: ignore[return-value]  # bytes stand under MQTT_5
         return self.prepared5(variant).render()
 
     def select(self, keep: Sequence[int]) -> Batch:
@@ -365,14 +365,14 @@ class Batch:
         packets, payloads, refs = self.packets, self._payloads, self.positions
         # Receivers of whole packets rarely need their topics and properties.
         whole = (self, keep) if packets and not payloads else None
-        some = [payloads[at] for at in keep] if payloads else ()
+        part_payloads = [payloads[at] for at in keep] if payloads else ()
         blocks = self._blocks if whole is not None else self.blocks
         part = Batch(
             self.qos,
             () if whole else [self.topics[at] for at in keep],
-            some,
+            part_payloads,
             [refs[at] for at in keep] if refs else (),
-            size=sum(map(len, some)) if self.qos else 0,
+            size=sum(map(len, part_payloads)) if self.qos else 0,
             retain=self.retain,
             packets=[packets[at] for at in keep] if packets else (),
             publisher=self.publisher,
@@ -402,13 +402,13 @@ class Batch:
 
     def _slice(self, run: slice) -> Batch:
         """Return some consecutive messages."""
-        some = self._payloads[run]
+        part_payloads = self._payloads[run]
         return Batch(
             self.qos,
             self.topics[run],
-            some,
+            part_payloads,
             self.positions[run],
-            size=sum(map(len, some)) if self.qos else 0,
+            size=sum(map(len, part_payloads)) if self.qos else 0,
             retain=self.retain,
             packets=self.packets[run],
             publisher=self.publisher,
@@ -516,7 +516,7 @@ class Writable(NamedTuple):
 class Loaded(NamedTuple):
     """Requested messages were read from the log."""
 
-    found: dict[Position, Message]
+    messages: dict[Position, Message]
 
 
 class ContinueSending(NamedTuple):

@@ -137,21 +137,21 @@ class Subscription(LoopActor):
 
     def outgoings(self, failed: ActorFailed) -> list[Outgoing]:
         """Return the deliveries that this actor would have sent, had it not failed."""
-        found: list[Outgoing] = []
-        for told in (failed.message, *failed.unseen):
-            if isinstance(told, (Batch, Outgoing, list)):
+        deliveries: list[Outgoing] = []
+        for message in (failed.message, *failed.unseen):
+            if isinstance(message, (Batch, Outgoing, list)):
                 self.session.passed_on()
-            if isinstance(told, Batch):
-                found.append(self.outgoing(told))
-            elif isinstance(told, Outgoing):
-                found.append(told)
-            elif isinstance(told, ChangeQos):
-                self.granted = told.qos
-            elif isinstance(told, DeniedMessages):
-                self._record_withheld(told)
-            elif isinstance(told, list):
-                found += map(self.outgoing, self._retained_batches(told))
-        return found
+            if isinstance(message, Batch):
+                deliveries.append(self.outgoing(message))
+            elif isinstance(message, Outgoing):
+                deliveries.append(message)
+            elif isinstance(message, ChangeQos):
+                self.granted = message.qos
+            elif isinstance(message, DeniedMessages):
+                self._record_withheld(message)
+            elif isinstance(message, list):
+                deliveries += map(self.outgoing, self._retained_batches(message))
+        return deliveries
 
     def _forward(self, outgoing: Outgoing) -> None:
         try:
@@ -175,7 +175,7 @@ class Subscription(LoopActor):
         """
         if any(message.expires for message in messages):
             passed = expired_until(self.session.now_ms)
-            messages = [one for one in messages if not 0 < one.expires <= passed]
+            messages = [message for message in messages if not 0 < message.expires <= passed]
         for qos in sorted({message.qos for message in messages}):
             chosen = [message for message in messages if message.qos == qos]
             payloads = [message.payload for message in chosen]

@@ -95,8 +95,8 @@ class SubscriptionHandler:
         groups: list[str] = []
         at, indexes = 0, False
         while at < len(filters):
-            some = filters[at : at + session.at_once(_FILTERS_AT_ONCE)]
-            stop = at + self._granted_at_once([topic_filter for topic_filter, _ in some])
+            part = filters[at : at + session.at_once(_FILTERS_AT_ONCE)]
+            stop = at + self._granted_at_once([topic_filter for topic_filter, _ in part])
             # A client that has left meanwhile was connected when it subscribed [MQTT-3.8.4-1].
             if at or self._matches_much(filters[0][0]):
                 yield NEXT_TURN
@@ -108,11 +108,11 @@ class SubscriptionHandler:
             grant = self._grant(connection, packet, at, stop)
             codes += bytes(grant.codes)
             # All are in the index before the event loop runs: no publication is missed.
-            begun = [self._subscribe_to(connection, *one) for one in grant.granted.items()]
+            begun = [self._subscribe_to(connection, *entry) for entry in grant.granted.items()]
             if begun and connection.properties is not None:
                 self._delivery.subscriptions_changed(grant.granted)
                 indexes = indexes or self._delivery.complete_encoder(0)
-            groups += [one for one in grant.granted if is_shared(one)]
+            groups += [entry for entry in grant.granted if is_shared(entry)]
             last = stop == len(filters)
             unknown = last and not self._are_known(groups)
             if last and not unknown:
@@ -169,14 +169,14 @@ class SubscriptionHandler:
                 yield NEXT_TURN
                 if begin >= _AFTER_DISCONNECT and connection.gone:
                     return
-            some = [
+            part = [
                 topic_filter
                 for topic_filter, _ in filters[begin : begin + _FILTERS_AT_ONCE]
                 if not is_shared(topic_filter)
                 and (access is None or access.may_subscribe(topic_filter))
             ]
-            bridge.announce(some)
-            self._announced.append(some)
+            bridge.announce(part)
+            self._announced.append(part)
         changes = bridge.filter_changes
         if not bridge.is_known(changes):
             yield from self._wait(connection, lambda: bridge.is_known(changes))
@@ -325,28 +325,28 @@ class SubscriptionHandler:
         acl, denied = subscriber.acl, []
         own = session.name if is_no_local(subscriber.options) else None
         long = self._matches_much(subscriber.filter)
-        found: list[RetainedMessage] = []
+        messages: list[RetainedMessage] = []
         sorted_parts: list[list[RetainedMessage]] = []
         by_age = attrgetter("ref")
         for number, message in enumerate(node.state.retained.newest(subscriber.filter), 1):
             if message.publisher == own:
                 pass  # No Local [MQTT-3.8.3-3]
             elif acl is None or acl.may_read(message.topic):
-                found.append(message)
+                messages.append(message)
             elif message.qos:
                 denied.append(message.ref)
-            if len(found) == _RETAINED_AT_ONCE:
-                found.sort(key=by_age)
-                sorted_parts.append(found)
-                found = []
+            if len(messages) == _RETAINED_AT_ONCE:
+                messages.sort(key=by_age)
+                sorted_parts.append(messages)
+                messages = []
             if long and not number % _RETAINED_AT_ONCE:
                 yield SAME_TURN
         if subscriber.qos and denied:
             node.drop_denied(session.name, sorted(denied), subscriber.filter)
-        found.sort(key=by_age)
-        in_order = merge(*sorted_parts, found, key=by_age) if sorted_parts else iter(found)
-        while some := list(islice(in_order, _RETAINED_AT_ONCE)):
-            actor.enqueue(some)
+        messages.sort(key=by_age)
+        in_order = merge(*sorted_parts, messages, key=by_age) if sorted_parts else iter(messages)
+        while part := list(islice(in_order, _RETAINED_AT_ONCE)):
+            actor.enqueue(part)
             if long:
                 yield SAME_TURN
         if subscriber.filter.startswith("$SYS/"):
@@ -362,11 +362,11 @@ class SubscriptionHandler:
         while at < len(filters):
             if at:
                 yield NEXT_TURN
-            some = filters[at : at + session.at_once(_FILTERS_AT_ONCE)]
-            some = some[: _handled_at_once(some)]
-            at += len(some)
+            part = filters[at : at + session.at_once(_FILTERS_AT_ONCE)]
+            part = part[: _handled_at_once(part)]
+            at += len(part)
             gone = []
-            for topic_filter in some:
+            for topic_filter in part:
                 subscriber = self._node.router.unsubscribe(session.name, topic_filter)
                 if subscriber is None:
                     codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)

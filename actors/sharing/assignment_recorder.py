@@ -66,14 +66,20 @@ class AssignmentRecorder:
             self._forget_refusals(batch, waiting)
             return [*refused]
         # Messages leave the queue in order, and are recorded in this order.
-        owners = [(number, one) for one, piece in enumerate(pieces) for number in piece]
+        owners = [
+            (number, number_of_member)
+            for number_of_member, piece in enumerate(pieces)
+            for number in piece
+        ]
         owners = sorted([*owners, *((number, _NO_MEMBER) for number in refused)])
-        for one, group in groupby(owners, itemgetter(1)):
+        for number_of_member, group in groupby(owners, itemgetter(1)):
             numbers = [number for number, _ in group]
-            if one == _NO_MEMBER:
+            if number_of_member == _NO_MEMBER:
                 self._record_refused(batch.select(numbers), denied, queued=True)
             else:
-                self._record_piece(batch, members[one], numbers, queued=True, by_topic=by_topic)
+                self._record_piece(
+                    batch, members[number_of_member], numbers, queued=True, by_topic=by_topic
+                )
         self._forget_refusals(batch, waiting)
         return [number for number, _ in owners]
 
@@ -93,11 +99,11 @@ class AssignmentRecorder:
             for at, count in self.assign_to_log(remote.log, refs, size, batch.qos):
                 remote.assigned(at, count)
             return
-        for some in acknowledgements.in_parts(refs):
-            if some:
+        for part in acknowledgements.in_parts(refs):
+            if part:
                 # The bytes of each part are not known: the first event contains the sum.
                 event = Assigned(
-                    name, member.subscriber.session, to_runs(some), size, by_topic=by_topic
+                    name, member.subscriber.session, to_runs(part), size, by_topic=by_topic
                 )
                 self._session.emit(event)
                 size = min(size, 0)
@@ -128,10 +134,10 @@ class AssignmentRecorder:
         name, refused = self._session.name, self._members.group.refused
         recorded = []
         for logs, alike in groupby(refs, lambda ref: refused.get(ref, _NO_LOGS)):
-            for some in acknowledgements.in_parts([*alike]):
-                event = Assigned(name, LOG_SESSION + log, to_runs(some), size, qos=qos)
+            for part in acknowledgements.in_parts([*alike]):
+                event = Assigned(name, LOG_SESSION + log, to_runs(part), size, qos=qos)
                 event.refused = logs
-                recorded.append((self._session.emit(event), len(some)))
+                recorded.append((self._session.emit(event), len(part)))
                 size = min(size, 0)
         if refused:
             for ref in refs:

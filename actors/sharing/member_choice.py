@@ -134,10 +134,10 @@ class BalancedChoice(MemberChoice):
             if not allowed:
                 refused += numbers
                 continue
-            parts = _divide(numbers, [rooms[one] for one in allowed])
-            for one, part in zip(allowed, parts, strict=True):
-                rooms[one] -= len(part)
-                shares[one] += part
+            parts = _divide(numbers, [rooms[place] for place in allowed])
+            for place, part in zip(allowed, parts, strict=True):
+                rooms[place] -= len(part)
+                shares[place] += part
             waiting += numbers[sum(map(len, parts)) :]
         return Assignment([sorted(share) for share in shares], sorted(waiting), sorted(refused))
 
@@ -167,11 +167,11 @@ class TopicChoice(MemberChoice):
     def pools(self, members: Sequence[SharedMember]) -> Sequence[int]:
         """Return for each member the number of the first one that has the same room."""
         first: dict[str, int] = {}
-        found = []
+        firsts = []
         for number, member in enumerate(members):
             remote = member.subscriber.remote
-            found.append(number if remote is None else first.setdefault(remote.log, number))
-        return found
+            firsts.append(number if remote is None else first.setdefault(remote.log, number))
+        return firsts
 
     def assign(self, topics: Sequence[bytes], members: Rows) -> Assignment:
         """Assign all messages on a topic to one member, chosen by the topic and the set of members.
@@ -190,7 +190,7 @@ class TopicChoice(MemberChoice):
                 key = alike[number] if alike else number
                 allowed = known.get(key)
                 if allowed is None:
-                    allowed = [one for one in everyone if number not in barred[one]]
+                    allowed = [place for place in everyone if number not in barred[place]]
                     known[key] = allowed
             if not allowed:
                 refused.append(number)
@@ -207,7 +207,9 @@ class TopicChoice(MemberChoice):
         return (
             not group.logs
             and len(members) == len(group.online)
-            and not any(one.subscriber.acl is not None or has_packet_limit(one) for one in members)
+            and not any(
+                member.subscriber.acl is not None or has_packet_limit(member) for member in members
+            )
         )
 
 
@@ -250,11 +252,11 @@ def _divide(numbers: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]
     taken = min(len(numbers), total)
     sizes = [taken * room // total for room in rooms] if taken else [0] * len(rooms)
     left = taken - sum(sizes)
-    for one, room in enumerate(rooms):
+    for place, room in enumerate(rooms):
         if not left:
             break
-        if sizes[one] < room:
-            sizes[one] += 1
+        if sizes[place] < room:
+            sizes[place] += 1
             left -= 1
     pieces: list[Sequence[int]] = []
     at = 0
@@ -280,10 +282,10 @@ def _by_members(count: int, members: Rows) -> dict[tuple[int, ...], list[int]]:
         if number in restricted:
             key = alike[number] if alike else number
             if key not in known:
-                known[key] = tuple([number in some for some in kinds])
+                known[key] = tuple([number in group for group in kinds])
             kind = known[key]
         groups[kind].append(number)
     return {
-        tuple(one for one, numbers in enumerate(barred) if some[0] not in numbers): some
-        for some in groups.values()
+        tuple(place for place, numbers in enumerate(barred) if group[0] not in numbers): group
+        for group in groups.values()
     }

@@ -21,8 +21,7 @@ from actors.session.session_messages import Batch, Outgoing
 from actors.sharing.assignment_recorder import AssignmentRecorder
 from actors.sharing.member_choice import Assignment, Rows, choice_of, first_ones, has_packet_limit
 from actors.sharing.shared_members import SharedMembers, capped_qos
-from eventstore.format.events import Expired, MessageDropped
-from eventstore.format.positions import to_runs
+from eventstore.format.events import MessageDropped
 from eventstore.log.message_store import StoredMessages
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
 from protocol.mqtt.shared_filters import split_share
@@ -161,8 +160,10 @@ class SharedDelivery(Delivery):
             if len(part):
                 subscriber, session = member.subscriber, member.session
                 if session is not None:
-                    some = batch if len(part) == len(batch) else batch.select(part)
-                    session.deliver_shared(Outgoing(subscriber, some, capped_qos(some, subscriber)))
+                    part_batch = batch if len(part) == len(batch) else batch.select(part)
+                    session.deliver_shared(
+                        Outgoing(subscriber, part_batch, capped_qos(part_batch, subscriber))
+                    )
                 elif not batch.qos:
                     self._pass_qos0(subscriber, batch.select(part))
                 if len(part) == longest:
@@ -255,18 +256,20 @@ class SharedDelivery(Delivery):
         if not runs:
             return False
         run = runs[0]
-        found = self._own_buffer().find_first(run.refs)
-        if not found:
+        stored = self._own_buffer().find_first(run.refs)
+        if not stored:
             self.load(self._own_buffer().to_load(run.refs), self.send_queued)
             return False
-        if self._expire(run.held, found):
+        if self._expire(run.subscription, stored):
             return True
         _, alike = next(
-            groupby(takewhile(found.__contains__, run.refs), lambda ref: found[ref].retain)
+            groupby(takewhile(stored.__contains__, run.refs), lambda ref: stored[ref].retain)
         )
-        messages = [found[ref] for ref in alike]
-        del messages[self._pace.step_size([one.topic for one in messages]) :]
-        del messages[queueing.within([one.payload for one in messages], limits.batch_bytes) :]
+        messages = [stored[ref] for ref in alike]
+        del messages[self._pace.step_size([message.topic for message in messages]) :]
+        del messages[
+            queueing.within([message.payload for message in messages], limits.batch_bytes) :
+        ]
         refs = run.refs[: len(messages)]
         assignment, more = self._divide(self._batch_of(run.qos, refs, messages), queued=True)
         return more or not assignment.waiting
@@ -288,17 +291,15 @@ class SharedDelivery(Delivery):
             expires=expires if any(expires) else (),
         )
 
-    def _expire(self, held: SubscriptionState, found: dict[Position, Message]) -> bool:
-        """Record which of the queued messages in ``found`` have expired; return whether any has."""
-        queue, passed = held.queue, self._node.expired_until
+    def _expire(self, subscription: SubscriptionState, messages: dict[Position, Message]) -> bool:
+        """Record which of these queued messages have expired; return whether any has."""
+        queue, passed = subscription.queue, self._node.expired_until
         if queue is None or not 0 < queue.expiry() <= passed:
             return False
-        gone = [ref for ref in queue.expired(passed) if ref in found]
+        gone = [ref for ref in queue.expired(passed) if ref in messages]
         if gone:
-            name, size = self._session.name, sum(len(found[ref].payload) for ref in gone)
-            self._session.emit(Expired(name, held.filter, to_runs(gone), size))
-            self._node.count_dropped("expired", len(gone), client=name)
-            self.release(gone)
+            size = sum(len(messages[ref].payload) for ref in gone)
+            self._record_expired(subscription.filter, gone, size)
         return bool(gone)
 
     def take_back(self, returned: dict[Position, Message]) -> None:
@@ -308,9 +309,9 @@ class SharedDelivery(Delivery):
     def _put_back(self, returned: dict[Position, Message], qos: int) -> None:
         name, state = self._session.name, self._session.state
         topic_filter = split_share(name)[1]
-        held = state.subscriptions.get(topic_filter)
+        subscription = state.subscriptions.get(topic_filter)
         older = self._group.returned
-        for event in sharing.requeued(name, held, topic_filter, returned, older, qos):
+        for event in sharing.requeued(name, subscription, topic_filter, returned, older, qos):
             self._session.emit(event)
         self._node.router.groups.has_messages(name)
 
@@ -343,12 +344,12 @@ class SharedDelivery(Delivery):
         Called when no member in this log may receive them. The home assigns them again.
         """
         state = self._session.state
-        held = state.subscriptions.get(split_share(self._session.name)[1])
-        if held is None or not held.queue:
+        subscription = state.subscriptions.get(split_share(self._session.name)[1])
+        if subscription is None or not subscription.queue:
             return
-        size = held.queued_bytes
-        for qos, some in groupby([*held.queue], lambda packed: packed & QOS_MASK):
-            refs = [packed >> FLAG_BITS for packed in some]
+        size = subscription.queued_bytes
+        for qos, run in groupby([*subscription.queue], lambda packed: packed & QOS_MASK):
+            refs = [packed >> FLAG_BITS for packed in run]
             # The bytes of each part are not known: the first event contains the sum.
             self._recorder.assign_to_log(self._home, refs, size, qos)
             self.release(refs)

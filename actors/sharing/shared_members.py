@@ -49,7 +49,7 @@ class SharedMembers:
         choice, count, group = choice_of(self._node), len(batch), self.group
         examines_all = choice.examines_all
         enough = min(-(-count // piece), most)
-        found: list[SharedMember] = []
+        members: list[SharedMember] = []
         barred_by: dict[TopicAcl | frozenset[bytes], set[int]] = {}
         with_room, total, restricted, more = 0, 0, examines_all, False
         for subscriber in choice.ordered(group):
@@ -61,7 +61,7 @@ class SharedMembers:
                     continue
                 member = own
             restricted = restricted or bool(member.barred)
-            found.append(member)
+            members.append(member)
             if member.room and not member.barred:
                 with_room += 1
                 total += member.room
@@ -69,7 +69,7 @@ class SharedMembers:
             if with_room >= enough and enough_room and not examines_all:
                 more = True
                 break
-        return found if restricted else [member for member in found if member.room], more
+        return members if restricted else [member for member in members if member.room], more
 
     def _own_member(
         self,
@@ -159,10 +159,10 @@ class SharedMembers:
             return count if connection.unsent < node.options.max_outbound_bytes else 0
         if not session.may_send(connection):
             return 0
-        held = state.subscriptions.get(subscriber.filter)
-        if held is None or not held.active:
+        subscription = state.subscriptions.get(subscriber.filter)
+        if subscription is None or not subscription.active:
             return 0
-        return queueing.room(state, held, node.delivery_limits.window)
+        return queueing.room(state, subscription, node.delivery_limits.window)
 
     def _barred(
         self,
@@ -176,7 +176,7 @@ class SharedMembers:
         ``known`` caches them by permissions, and by the denied topics: members with the same denied
         topics share one set.
         """
-        found: AbstractSet[int] = _NONE
+        barred: AbstractSet[int] = _NONE
         acl = subscriber.acl
         if acl is not None:
             numbers = known.get(acl)
@@ -187,16 +187,20 @@ class SharedMembers:
                 if numbers is None:
                     numbers = {at for at, topic in enumerate(topics) if topic in denied}
                 known[acl] = known[denied] = numbers
-            found = numbers
+            barred = numbers
         if session.packet_limit:
             large = session.too_large(Outgoing(subscriber, batch, capped_qos(batch, subscriber)))
-            found = found | set(large) if large else found
-        return found
+            barred = barred | set(large) if large else barred
+        return barred
 
 
 def unreadable_topics(topics: AbstractSet[bytes], members: Sequence[SharedMember]) -> set[bytes]:
     """Return the topics that no member may read."""
-    acls = {one.subscriber.acl for one in members if one.session is not None} if topics else set()
+    acls = (
+        {member.subscriber.acl for member in members if member.session is not None}
+        if topics
+        else set()
+    )
     return {topic for topic in topics if not any(acl is None or acl.read[topic] for acl in acls)}
 
 

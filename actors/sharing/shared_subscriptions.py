@@ -43,9 +43,9 @@ class SharedSubscriptions:
         groups.wake = self._wake
         for name in [name for name in sessions if is_shared(name)]:
             state = sessions.peek(name)
-            for held in state.active() if state is not None else ():
-                if held.filter.startswith(LOG_SESSION):
-                    groups.log_joined(name, held.filter.removeprefix(LOG_SESSION))
+            for subscription in state.active() if state is not None else ():
+                if subscription.filter.startswith(LOG_SESSION):
+                    groups.log_joined(name, subscription.filter.removeprefix(LOG_SESSION))
             if name not in groups:
                 self._end(name)
             elif state is not None and (state.queued or groups.find(name).home):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from actors.access import rules as rules_module
 from actors.access.filter_index import TOO_MANY, FilterError, Filters, NameValues, parse_filter
-from actors.access.name_patterns import NameSet, matches_pattern
+from actors.access.rules import NameSet, matches_pattern
 from actors.access.rules import Permissions, Rule
 
 if TYPE_CHECKING:

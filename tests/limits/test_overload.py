@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from actors.limits.overload import Overload
+from actors.limits.client_limits import Overload
 
 
 class Sampler:

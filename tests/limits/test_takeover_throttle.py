@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.broker.takeover_throttle import PreviousConnection, TakeoverThrottle
+from actors.broker.session_admission import PreviousConnection, TakeoverThrottle
 
 A, B, C = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 WINDOW = 1.0

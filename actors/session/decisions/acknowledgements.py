@@ -130,7 +130,7 @@ def released(state: SessionState, packet_ids: Sequence[int]) -> list[Released]:
     inbound = state.inbound
     known = [pid for pid in dict.fromkeys(packet_ids) if pid in inbound]
     return [
-        Released(state.session, to_runs(some), refs=to_runs([inbound[pid] for pid in some]))
-        for some in in_parts(known)
-        if some
+        Released(state.session, to_runs(part), refs=to_runs([inbound[pid] for pid in part]))
+        for part in in_parts(known)
+        if part
     ]

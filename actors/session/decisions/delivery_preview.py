@@ -48,9 +48,9 @@ def preview_delivery(
 
 
 def _why_not_sent(state: SessionState, topic_filter: str, qos: int, limits: DeliveryLimits) -> str:
-    held = state.subscriptions.get(topic_filter) or SubscriptionState(topic_filter, qos)
-    if room(state, held, limits.window) <= 0:
-        if held.outstanding >= limits.window:
+    subscription = state.subscriptions.get(topic_filter) or SubscriptionState(topic_filter, qos)
+    if room(state, subscription, limits.window) <= 0:
+        if subscription.outstanding >= limits.window:
             return "window"
         return "receive_maximum" if state.receive_maximum < PACKET_IDS else "packet_ids"
     return "older" if goes_behind(state, topic_filter) is not None else ""

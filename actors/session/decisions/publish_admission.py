@@ -194,12 +194,12 @@ def refused_topic(
 
 def _refused(packet: Publishes, rules: PublishRules, *, bridge: bool = False) -> dict[bytes, str]:
     """Return the topics of a packet to which no client may publish, and why."""
-    found: dict[bytes, str] = {}
+    reasons: dict[bytes, str] = {}
     for raw in set(packet.topics):
         reason = refused_topic(raw, rules, retain=packet.retain, bridge=bridge)
         if reason:
-            found[raw] = reason
-    return found
+            reasons[raw] = reason
+    return reasons
 
 
 def _invalid(packet: Publishes) -> set[tuple[bytes, bytes]]:

@@ -41,10 +41,10 @@ class DeliveryLimits(NamedTuple):
     """Maximum payload bytes sent in one step."""
 
 
-def room(state: SessionState, held: SubscriptionState, window: int) -> int:
+def room(state: SessionState, subscription: SubscriptionState, window: int) -> int:
     """Return how many more deliveries a subscription may have outstanding."""
     free = min(PACKET_IDS, state.receive_maximum) - len(state.inflight) - len(state.releasing)
-    return max(0, min(window - held.outstanding, free))
+    return max(0, min(window - subscription.outstanding, free))
 
 
 def within(payloads: Sequence[bytes], limit: int) -> int:
@@ -96,21 +96,21 @@ def deliver(
     packet_ids: list[int] = []
     sent = 0
     if ready and behind is None:
-        held = state.subscriptions.get(topic_filter) or SubscriptionState(topic_filter, qos)
-        sent = min(count, room(state, held, limits.window))
+        subscription = state.subscriptions.get(topic_filter) or SubscriptionState(topic_filter, qos)
+        sent = min(count, room(state, subscription, limits.window))
         if size > limits.batch_bytes:
             sent = min(sent, within(payloads, limits.batch_bytes))
     if sent:
         packet_ids = take_packet_ids(state, sent)
         chosen = refs if sent == count else refs[:sent]
-        for pids, some in zip(in_parts(packet_ids), in_parts(chosen), strict=True):
+        for pids, part in zip(in_parts(packet_ids), in_parts(chosen), strict=True):
             events.append(
                 Delivered(
                     state.session,
                     topic_filter,
                     qos,
                     pids=to_runs(pids),
-                    refs=to_runs(some),
+                    refs=to_runs(part),
                     retain=retain,
                     rap=rap,
                 )
@@ -200,12 +200,12 @@ def queued(
 ) -> list[Event]:
     """Return events that queue messages; ``expires``: expiry of each in Unix seconds, or empty."""
     events: list[Event] = [
-        Queued(session, topic_filter, qos, to_runs(some), sum(map(len, those)), retain)
-        for some, those in zip(in_parts(refs), in_parts(payloads), strict=True)
+        Queued(session, topic_filter, qos, to_runs(part), sum(map(len, those)), retain)
+        for part, those in zip(in_parts(refs), in_parts(payloads), strict=True)
     ]
     if expires:
-        for event, some in zip(events, in_parts(expires), strict=True):
-            event.expires = expiry_runs(some)  # type: ignore[union-attr]  # all are Queued
+        for event, part in zip(events, in_parts(expires), strict=True):
+            event.expires = expiry_runs(part)  # type: ignore[union-attr]  # all are Queued
     return events
 
 
@@ -217,8 +217,8 @@ def dropped(
     # The bytes of each part are not known: the first event contains the sum.
     bytes_of = [queued, *[min(queued, 0)] * (len(parts) - 1)]
     return [
-        MessageDropped(session, reason, len(some), to_runs(some), topic_filter, size)
-        for some, size in zip(parts, bytes_of, strict=True)
+        MessageDropped(session, reason, len(part), to_runs(part), topic_filter, size)
+        for part, size in zip(parts, bytes_of, strict=True)
     ]
 
 
@@ -226,15 +226,15 @@ def dropped_unrecorded(
     session: str, reason: str, topics: Sequence[bytes], topic_filter: str = ""
 ) -> MessageDropped:
     """Return an event that drops messages without a position: one for each of the topics."""
-    some = islice(dict.fromkeys(topics), MAX_DROPPED_TOPICS)
-    named = [topic.decode()[:LONGEST_DROPPED_TOPIC] for topic in some]
+    shown = islice(dict.fromkeys(topics), MAX_DROPPED_TOPICS)
+    named = [topic.decode()[:LONGEST_DROPPED_TOPIC] for topic in shown]
     return MessageDropped(session, reason, len(topics), filter=topic_filter, topics=named)
 
 
 class WaitingRun(NamedTuple):
     """Messages at the head of a subscription's queue that can be sent together."""
 
-    held: SubscriptionState
+    subscription: SubscriptionState
     qos: int
     retain: bool
     refs: list[Position]
@@ -268,10 +268,10 @@ def next_waiting(state: SessionState, window: int, most: int) -> list[WaitingRun
     return runs
 
 
-def _head(held: SubscriptionState, window: int, most: int) -> list[int]:
+def _head(subscription: SubscriptionState, window: int, most: int) -> list[int]:
     """Return the messages of a queue that the window admits."""
-    free = min(window - held.outstanding, most)
-    return list(islice(held.queue or (), free)) if free > 0 else []
+    free = min(window - subscription.outstanding, most)
+    return list(islice(subscription.queue or (), free)) if free > 0 else []
 
 
 def _lines(state: SessionState, window: int, most: int) -> list[list[tuple[int, int]]]:
@@ -281,13 +281,13 @@ def _lines(state: SessionState, window: int, most: int) -> list[list[tuple[int, 
     """
     lines: dict[int, list[tuple[int, int]]] = {}
     blocked: set[int] = set()
-    for number, held in enumerate(state.waiting.values()):
-        line = id(linked(state, held.filter))
+    for number, subscription in enumerate(state.waiting.values()):
+        line = id(linked(state, subscription.filter))
         if line in blocked:
             continue
-        found = _head(held, window, most)
-        lines.setdefault(line, []).extend((entry, number) for entry in found)
-        if len(found) < len(held.queue or ()):
+        head = _head(subscription, window, most)
+        lines.setdefault(line, []).extend((entry, number) for entry in head)
+        if len(head) < len(subscription.queue or ()):
             blocked.add(line)
     return list(lines.values())
 

@@ -31,22 +31,23 @@ def shared_in_flight(state: SessionState) -> dict[str, list[int]]:
     The result maps ``$share/NAME/FILTER`` to packet identifiers in the order of delivery. QoS 2
     messages stay with their member [MQTT-4.8.2-4].
     """
-    found: dict[str, list[int]] = defaultdict(list)
+    pids_of: dict[str, list[int]] = defaultdict(list)
     if not state.inflight or not any(
-        held.outstanding and held.filter.startswith(SHARE) for held in state.subscriptions.values()
+        subscription.outstanding and subscription.filter.startswith(SHARE)
+        for subscription in state.subscriptions.values()
     ):
-        return found
+        return pids_of
     for pid, sent in state.inflight.items():
         if sent.flags & QOS_MASK == 1 and sent.subscription.filter.startswith(SHARE):
-            found[sent.subscription.filter].append(pid)
-    return found
+            pids_of[sent.subscription.filter].append(pid)
+    return pids_of
 
 
 def refs_to_return(state: SessionState) -> list[Position]:
     """Return the positions of the messages that a member returns if its connection ends now."""
     if not state.inflight:
         return []
-    pids = [pid for some in shared_in_flight(state).values() for pid in some]
+    pids = [pid for in_share in shared_in_flight(state).values() for pid in in_share]
     return [state.inflight[pid].ref for pid in pids]
 
 
@@ -54,14 +55,14 @@ def returned(state: SessionState, name: str, pids: Sequence[int]) -> list[Return
     """Return events that return unacknowledged deliveries to the queue of a shared subscription."""
     refs = [state.inflight[pid].ref for pid in pids]
     return [
-        Returned(state.session, name, to_runs(some), to_runs(those))
-        for some, those in zip(in_parts(pids), in_parts(refs), strict=True)
+        Returned(state.session, name, to_runs(part), to_runs(those))
+        for part, those in zip(in_parts(pids), in_parts(refs), strict=True)
     ]
 
 
 def requeued(
     session: str,
-    held: SubscriptionState | None,
+    subscription: SubscriptionState | None,
     topic_filter: str,
     messages: dict[int, Message],
     older: Container[int] = (),
@@ -74,17 +75,17 @@ def requeued(
     events: list[Queued] = []
     first = sorted(ref for ref in messages if ref in older)
     rest = sorted(messages.keys() - set(first))
-    places: Iterable[tuple[int, list[Position]]] = _places(held, rest)
+    places: Iterable[tuple[int, list[Position]]] = _places(subscription, rest)
     if older:
-        places = _places_among(held, first, rest, older)
+        places = _places_among(subscription, first, rest, older)
     for behind, neighbours in places:
-        for some in in_parts(neighbours):
-            chosen = [messages[ref] for ref in some]
+        for part in in_parts(neighbours):
+            chosen = [messages[ref] for ref in part]
             event = Queued(
                 session,
                 topic_filter,
                 qos,
-                to_runs(some),
+                to_runs(part),
                 sum(len(message.payload) for message in chosen),
                 behind=behind,
             )
@@ -92,18 +93,20 @@ def requeued(
             if any(expires):
                 event.expires = expiry_runs(expires)
             events.append(event)
-            behind += len(some)
+            behind += len(part)
     return events
 
 
 def _places_among(
-    held: SubscriptionState | None,
+    subscription: SubscriptionState | None,
     first: Sequence[Position],
     rest: Sequence[Position],
     older: Container[int],
 ) -> Iterable[tuple[int, list[Position]]]:
     """Yield returned messages with the number of queued ones before them: older ones first."""
-    queue = held.queue if held is not None and held.queue is not None else ()
+    queue = (
+        subscription.queue if subscription is not None and subscription.queue is not None else ()
+    )
     leading = [*takewhile(older.__contains__, (packed >> FLAG_BITS for packed in queue))]
     at = behind = 0
     for ref in leading:
@@ -116,18 +119,20 @@ def _places_among(
     if at < len(first):
         yield behind, list(first[at:])
         behind += len(first) - at
-    for more, neighbours in _places(held, rest, len(leading)):
+    for more, neighbours in _places(subscription, rest, len(leading)):
         yield behind + more, neighbours
 
 
 def _places(
-    held: SubscriptionState | None, refs: Sequence[Position], begin: int = 0
+    subscription: SubscriptionState | None, refs: Sequence[Position], begin: int = 0
 ) -> Iterable[tuple[int, list[Position]]]:
     """Yield returned messages with the number of queued ones before them, so that order is kept.
 
     ``begin`` is the number of queued ones that stay before all of them; the result excludes it.
     """
-    queue = held.queue if held is not None and held.queue is not None else ()
+    queue = (
+        subscription.queue if subscription is not None and subscription.queue is not None else ()
+    )
     at = behind = 0
     for packed in islice(queue, begin, None):
         if at == len(refs):

@@ -78,8 +78,8 @@ def subscribe(
     over = 0
     columns = zip(filters, options or repeat(0), strict=False)
     for (topic_filter, asked), more in columns:
-        held = state.subscriptions.get(topic_filter)
-        known = held is not None or topic_filter in fresh
+        subscription = state.subscriptions.get(topic_filter)
+        known = subscription is not None or topic_filter in fresh
         full = not known and free <= len(fresh)
         code = ReasonCode.QUOTA_EXCEEDED if full else refuses(topic_filter)
         if code:
@@ -92,7 +92,7 @@ def subscribe(
         qos = min(asked, max_qos)
         codes.append(qos)
         granted.append((topic_filter, qos, more))
-        is_new = not (held is not None and held.active) and topic_filter not in made
+        is_new = not (subscription is not None and subscription.active) and topic_filter not in made
         made[topic_filter] = GrantedFilter(qos, more, is_new)
     events: list[Event] = []
     for part in by_text(granted, lambda entry: entry[0]):
@@ -105,7 +105,7 @@ def subscribe(
         SubscriptionDenied(
             state.session, [text for text, _ in part], to_runs([code for _, code in part])
         )
-        for part in by_text(denied, lambda one: one[0])
+        for part in by_text(denied, lambda entry: entry[0])
     ]
     return Grant(codes, made, events, over)
 
@@ -135,10 +135,10 @@ def unsubscribe(state: SessionState, filters: Sequence[str]) -> list[Event]:
     events: list[Event] = []
     wanted = _linked_with_others(state, filters) if state.waiting else set()
     for topic_filter in filters:
-        held = state.waiting.get(topic_filter)
-        if held is not None and held.queue and topic_filter not in wanted:
-            refs = [entry >> FLAG_BITS for entry in held.queue]
-            size = held.queued_bytes
+        subscription = state.waiting.get(topic_filter)
+        if subscription is not None and subscription.queue and topic_filter not in wanted:
+            refs = [entry >> FLAG_BITS for entry in subscription.queue]
+            size = subscription.queued_bytes
             events += dropped(state.session, "unsubscribed", refs, topic_filter, size)
     events += [Unsubscribed(state.session, part) for part in by_text(filters, str)]
     return events
@@ -151,8 +151,8 @@ def _linked_with_others(state: SessionState, leaving: Sequence[str]) -> Abstract
     ones.
     """
     gone = set(leaving)
-    found: set[str] = set()
+    filters: set[str] = set()
     for other in state.active():
-        if other.filter not in gone and other.filter not in found:
-            found |= linked(state, other.filter)
-    return found
+        if other.filter not in gone and other.filter not in filters:
+            filters |= linked(state, other.filter)
+    return filters
