@@ -169,7 +169,7 @@ class Follower:
         return NodeState()
 
     def _index_frozen(self, state: SessionState) -> None:
-        self._router.passivate(state.session, [held.filter for held in routed(state)])
+        self._router.freeze(state.session, [held.filter for held in routed(state)])
 
     def _index_thawed(self, _loaded: LoadedProjections) -> None:
         """Index sessions by their subscriptions as soon as an event is about to change them."""

@@ -525,7 +525,9 @@ def _at_v5(targets: Iterable[Subscriber]) -> bool:
     """Return whether any of the subscribers may be an MQTT 5 client."""
     for target in targets:
         actor = target.actor
-        if is_shared(target.session) or (isinstance(actor, Subscription) and actor.session.v5):
+        if is_shared(target.session):
+            return True
+        if isinstance(actor, Subscription) and actor.delivery.encoder is not None:
             return True
     return False
 

@@ -22,7 +22,7 @@ from actors.broker.supervision import inherit, replace
 from actors.connection.admission import Admission
 from actors.connection.connection import Connection
 from actors.exchange.exchange import LogExchange
-from actors.fast_path.fan_out import fail_turn
+from actors.fast_path.fast_delivery import fail_turn
 from actors.fast_path.fast_path import FastPath
 from actors.inspection.broker_inspection import BrokerInspection
 from actors.inspection.inspector import Inspector
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _IDLE_SWEEP = 1.0
-"""Seconds between checks for offline sessions to passivate, and for a stuck log."""
+"""Seconds between checks for offline sessions to freeze, and for a stuck log."""
 _NOTIFIED_AT_ONCE = 256
 """Maximum connections that are notified in one iteration of the event loop."""
 _CLOSED_AT_ONCE = 32
@@ -171,7 +171,7 @@ class Broker(LoopActor):
         SharedSubscriptions(self.node).begin()
         self.node.recovered = True
         self.kernel.turn_ended = self._end_turn
-        self.kernel.take_gathered = self.fast_path.take
+        self.kernel.handle_gathered = self.fast_path.handle
         self.kernel.turn_split = self.node.journal.split_turn
         self.node.journal.call_soon = self._loop.call_soon
         self.node.journal.on_input_resumed = self._on_input_resumed
@@ -222,7 +222,7 @@ class Broker(LoopActor):
         self.admission.close()
         for connection in self.admission.connections:
             connection.pause(ReadPause.DRAIN)
-            connection.take_all()
+            connection.feed_all()
         await self.wait_durable()
         for connection in list(self.admission.connections):
             connection.close("broker_stopped")
@@ -386,7 +386,7 @@ class Broker(LoopActor):
     def _sweep(self) -> None:
         self.node.timers.after(_IDLE_SWEEP, self._sweep)
         self._check_clock()
-        self.sessions.passivate_idle(_IDLE_SWEEP)
+        self.sessions.freeze_idle(_IDLE_SWEEP)
         if self.node.paused and not self.node.journal.congested:
             self._on_input_resumed()
         if not self._expiring_retained:

@@ -18,12 +18,12 @@ from actors.session.session_messages import (
     ConnectionAttached,
     ConnectRequest,
     Expire,
+    Freeze,
     Kick,
     Outgoing,
-    Passivate,
     Remove,
 )
-from actors.sharing.shared_session import make_session
+from actors.sharing.shared_subscriptions import make_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ class SessionRegistry:
         return any(session.connection is not None for session in self._sessions.values())
 
     def session(self, name: str) -> Session:
-        """Return the actor of a session, activated if it was passive."""
+        """Return the actor of a session, activated if it was frozen."""
         session = self._sessions.get(name)
         if session is None:
             node = self._node
@@ -86,7 +86,7 @@ class SessionRegistry:
         return session
 
     def find_session(self, name: str) -> Session | None:
-        """Return the actor of a session; None if it is passive or does not exist."""
+        """Return the actor of a session; None if it is frozen or does not exist."""
         return self._sessions.get(name)
 
     def install(self, session: Session) -> None:
@@ -132,7 +132,7 @@ class SessionRegistry:
         self.watch_expiry(session.state)
 
     def retire(self, session: Session, *, running: bool = True) -> None:
-        """Stop the actor of a session that ended or is passive.
+        """Stop the actor of a session that ended or is frozen.
 
         ``running``: the actor itself calls this while it runs.
         """
@@ -151,10 +151,10 @@ class SessionRegistry:
         if session.name not in node.state.sessions:
             self._expiries.forget(session.name)
         elif state is session.state and not state.connected and session.name not in self._sessions:
-            self.passivate(session.name)
+            self.freeze(session.name)
         session.release()
 
-    def passivate(self, name: str) -> None:
+    def freeze(self, name: str) -> None:
         """Freeze an offline session: keep only what is needed to restore it."""
         node = self._node.state
         if node.dirty is not None:
@@ -162,18 +162,16 @@ class SessionRegistry:
             node.dirty.setdefault(name, node.sessions.live[name].saved)
         state = node.sessions.freeze(name, self._node.journal.next_position)
         if state is not None:
-            self._node.router.passivate(
-                name, [subscription.filter for subscription in routed(state)]
-            )
+            self._node.router.freeze(name, [subscription.filter for subscription in routed(state)])
 
-    def take_passive(self, state: SessionState) -> None:
+    def add_frozen(self, state: SessionState) -> None:
         """Add a session that is already frozen."""
-        self._node.router.passivate(
+        self._node.router.freeze(
             state.session, [subscription.filter for subscription in routed(state)]
         )
         self.watch_expiry(state)
 
-    def passivate_idle(self, seconds: float) -> None:
+    def freeze_idle(self, seconds: float) -> None:
         """Freeze the offline sessions without work for ``seconds``, some at a time."""
         node = self._node
         if node.router.is_matching() or node.activation.is_pending():
@@ -185,7 +183,7 @@ class SessionRegistry:
             if session.connection is None and session.last_active < idle_since
         ]
         node.in_parts(
-            idle, _NOTIFIED_AT_ONCE, lambda session: node.tell_if_alive(session, Passivate())
+            idle, _NOTIFIED_AT_ONCE, lambda session: node.tell_if_alive(session, Freeze())
         )
 
     # Expiry.

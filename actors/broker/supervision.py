@@ -29,7 +29,7 @@ from actors.session.session_messages import (
     Retry,
 )
 from actors.session.subscription_actor import Subscription
-from actors.sharing.shared_session import make_session
+from actors.sharing.shared_subscriptions import make_session
 from eventstore.errors import LogUnavailable
 from eventstore.format.events import SessionClosed
 from protocol.errors import FoldmqError
@@ -78,10 +78,10 @@ def inherit(node: NodeContext, broken: Session, failed: ActorFailed) -> list[Any
     others: list[Any] = []
     for message in (failed.message, *broken.drain_stash(), *failed.unseen):
         if isinstance(message, Outgoing):
-            fresh.record_unseen(message, broken.recorded_of(message))
+            fresh.record_unseen(message, broken.delivery.recorded_of(message))
         elif isinstance(message, ActorFailed):
             for outgoing in _left(broken, message):
-                fresh.record_unseen(outgoing, broken.recorded_of(outgoing))
+                fresh.record_unseen(outgoing, broken.delivery.recorded_of(outgoing))
         elif isinstance(message, ConnectionAttached) and message is failed.message:
             message.connection.abort("session_failed")
         elif message is not None:

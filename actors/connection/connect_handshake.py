@@ -178,7 +178,7 @@ class ConnectHandshake:
     def begin(self, packets: list[Packet]) -> None:
         """Handle the first packets, CONNECT and those after it; or later ones of a login."""
         if self._login is not None:
-            self._take_answer(self._login, packets)
+            self._on_answer(self._login, packets)
             return
         connect = packets[0]
         if not isinstance(connect, Connect):
@@ -227,7 +227,7 @@ class ConnectHandshake:
         self._login = EnhancedLogin(self._node, connection, self._admission, self, exchange)
         self._login.advance(data)
 
-    def _take_answer(self, login: EnhancedLogin, packets: list[Packet]) -> None:
+    def _on_answer(self, login: EnhancedLogin, packets: list[Packet]) -> None:
         """Handle packets that precede the CONNACK: only AUTH and DISCONNECT are permitted."""
         connection, packet = self._connection, packets[0]
         self._node.counters.count_received(connection, packets[:1])
@@ -246,7 +246,7 @@ class ConnectHandshake:
     def challenged(self) -> None:
         """Accept the next AUTH of the client, to which a challenge was sent."""
         self._connection.resume(ReadPause.LOG)
-        self.take_kept(done=False)
+        self.feed_kept(done=False)
 
     def concluded(self, outcome: Outcome) -> None:
         """Continue with the CONNECT."""
@@ -254,7 +254,7 @@ class ConnectHandshake:
         if connect is None or login is None:
             return
         if outcome.verdict.accepted:
-            self.take_kept(done=True)
+            self.feed_kept(done=True)
         elif connect.username is None:
             connect.username = login.user  # for the log line
         self.server_final = outcome.data
@@ -269,7 +269,7 @@ class ConnectHandshake:
         connection.count_fault(limit)
         connection.refuse(ConnectCode.NOT_AUTHORIZED, limit)
 
-    def take_kept(self, *, done: bool) -> None:
+    def feed_kept(self, *, done: bool) -> None:
         """Process the input that was buffered during a login with an Authentication Method.
 
         ``done``: the login is decided, so that any packet other than DISCONNECT arrived too early
@@ -282,13 +282,13 @@ class ConnectHandshake:
             if connection.ended:
                 return
             if isinstance(part, bytes):
-                connection.take(part)
+                connection.feed(part)
             elif self.authenticating:
                 self.keep(part)
             else:
                 self.begin(part)
         if not self.authenticating and not connection.ended:
-            connection.take_more()
+            connection.feed_more()
         self.authenticating = self.authenticating or done
 
     def decided(self, connect: Connect, verdict: Verdict) -> None:

@@ -179,13 +179,13 @@ class Connection(InputActor):
         maximum = self._node.options.receive_maximum
         if self.properties is not None and maximum < PACKET_IDS:
             self.receive_window = ReceiveWindow(maximum)
-        self._take_early()
+        self._feed_early()
 
-    def _take_early(self) -> None:
+    def _feed_early(self) -> None:
         """Take input buffered after the CONNECT during the login."""
         if self.properties is not None and self.properties.authentication_method is not None:
             if self._handshake is not None:
-                self._handshake.take_kept(done=True)
+                self._handshake.feed_kept(done=True)
                 self._handshake.give_up()
             self._reauthentication = Reauthentication(self._node, self, self._admission)
         handshake, self._handshake = self._handshake, None
@@ -276,7 +276,7 @@ class Connection(InputActor):
         """Return whether a client exceeded its receive window; keep only the packets within it."""
         for at, packet in enumerate(packets):
             if type(packet) is Publishes and packet.qos:
-                fitting = window.take(packet, self._node.journal)
+                fitting = window.add(packet, self._node.journal)
                 if fitting < len(packet):
                     packets[at:] = [packet.select(range(fitting))] if fitting else []
                     return True

@@ -204,11 +204,11 @@ class ConnectionCore(LoopActor):
         """Whether some input was read but not handled yet."""
         raise NotImplementedError
 
-    def take(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Decode bytes and handle their packets."""
         raise NotImplementedError
 
-    def take_more(self) -> None:
+    def feed_more(self) -> None:
         """Process input that was read while the client had to wait for an answer."""
         raise NotImplementedError
 

@@ -76,9 +76,9 @@ class _Lost:
         """Whether it waited until the broker had handled the CONNECT."""
 
 
-_TAKE_ALL = object()
+_FEED_ALL = object()
 """Tells the connection to take all input now."""
-_TAKE_MORE = object()
+_FEED_MORE = object()
 """Tells the connection to take packets beyond those of the last turn."""
 
 
@@ -316,9 +316,9 @@ class InputActor(ConnectionCore):
         elif type(message) is DeferredRead:
             self.on_read_resumed()
             self.on_receive(message.data)
-        elif message is _TAKE_MORE:
+        elif message is _FEED_MORE:
             if self._decoder.more and not self._ended:
-                self.take(b"")
+                self.feed(b"")
             self._resume_turn()
         elif message is CONTINUE:
             if self._throttle is not None:
@@ -326,8 +326,8 @@ class InputActor(ConnectionCore):
                 self._drop_throttle()
         elif type(message) is _Lost:
             self._lost(message)
-        elif message is _TAKE_ALL:
-            self._take_what_waits()
+        elif message is _FEED_ALL:
+            self._feed_what_waits()
         else:
             self._on_request(message)
 
@@ -344,7 +344,7 @@ class InputActor(ConnectionCore):
         if len(data) > SLICE_BYTES and self._new_until is not None:
             self._needs_throttle()
         if self._throttle is None or not self._throttle.defer(data):
-            self.take(data)
+            self.feed(data)
 
     def _lost(self, message: _Lost) -> None:
         """Handle the input received before the end, then the end."""
@@ -354,9 +354,9 @@ class InputActor(ConnectionCore):
         if self.untaken and not self._ended and not self.authenticating:
             # The same amount per turn as for a connected client.
             if self._throttle is not None:
-                self._throttle.take_slice()
+                self._throttle.feed_slice()
             else:
-                self.take(b"")
+                self.feed(b"")
             self.kernel.later(self, message)
             return
         if self._handshake is not None and self.identity is not None and not message.waited:
@@ -365,18 +365,18 @@ class InputActor(ConnectionCore):
             return
         self._disconnected(message.error)
 
-    def take_all(self) -> None:
+    def feed_all(self) -> None:
         """Process all input that was read: the broker is shutting down."""
         if self.untaken:
-            self.kernel.tell(self, _TAKE_ALL)
+            self.kernel.tell(self, _FEED_ALL)
 
-    def _take_what_waits(self) -> None:
+    def _feed_what_waits(self) -> None:
         if self._throttle is not None:
-            self._throttle.take_all()
+            self._throttle.feed_all()
         while self._decoder.more and not self._ended and not self.authenticating:
-            self.take(b"")
+            self.feed(b"")
 
-    def take(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Decode bytes and handle their packets."""
         node, handshake = self._node, self._handshake
         if handshake is not None and handshake.authenticating:
@@ -404,26 +404,26 @@ class InputActor(ConnectionCore):
             self._throttle.count(count_messages(packets), len(data))
         self._close_after_violation()
         if self._decoder.more and not self._ended and not self.authenticating:
-            self._take_more_later()
+            self._feed_more_later()
         if node.journal.congested and (self._handshake is None or self.authenticating):
             # The rest of a CONNECT does not wait: a later one of the client may be complete.
             self.pause(ReadPause.LOG)
             node.paused[self] = None
 
-    def take_more(self) -> None:
+    def feed_more(self) -> None:
         """Process input that was read while the client had to wait for an answer."""
         self.resume(ReadPause.CONNECT)
-        self._take_what_waits()
+        self._feed_what_waits()
         self._close_after_violation()
         self._resume_turn()
 
-    def _take_more_later(self) -> None:
+    def _feed_more_later(self) -> None:
         """Process the remaining packets in another turn; reading pauses meanwhile."""
         self.pause(ReadPause.TURN)
         if self._throttle is not None or self._new_until is not None:
             self._needs_throttle().reschedule()
         else:
-            self.kernel.later(self, _TAKE_MORE)
+            self.kernel.later(self, _FEED_MORE)
 
     def _resume_turn(self) -> None:
         """Resume reading if no input is left for another turn."""

@@ -109,7 +109,7 @@ class InputThrottle:
             return  # it continues when the CONNECT is accepted
         due = self.waiting
         if due and not connection.ended and not connection.paused & ReadPause.RATE:
-            self.take_slice()
+            self.feed_slice()
             if self.waiting:
                 self.reschedule()
             else:
@@ -126,21 +126,21 @@ class InputThrottle:
             else:
                 connection.kernel.tell_low_priority(connection, CONTINUE)
 
-    def take_all(self) -> None:
+    def feed_all(self) -> None:
         """Process all waiting input, regardless of the rate: no more will arrive."""
         while self.waiting and not self._connection.ended and not self._connection.authenticating:
-            self.take_slice()
+            self.feed_slice()
 
     def clear(self) -> None:
         """Discard waiting input."""
         self._rest = b""
 
-    def take_slice(self) -> None:
+    def feed_slice(self) -> None:
         """Process a slice of the waiting input."""
         part = b""
         if not self._connection.decoding:
             part, self._rest = self._rest[:SLICE_BYTES], self._rest[SLICE_BYTES:]
-        self._connection.take(part)
+        self._connection.feed(part)
 
     def reschedule(self) -> None:
         """Schedule a slice, after other work; called while the connection runs."""

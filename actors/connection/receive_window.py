@@ -38,7 +38,7 @@ class ReceiveWindow:
         """Packet identifiers of QoS 2 messages; None until there are any: most clients send none,
         and an empty set takes 200 bytes."""
 
-    def take(self, packet: Publishes, journal: Journal) -> int:
+    def add(self, packet: Publishes, journal: Journal) -> int:
         """Count received messages; return how many of them are within the window."""
         # Some of the acknowledgements that are being released may have reached the client.
         room = self._room + self.gated if journal.releasing else self._room
@@ -62,7 +62,7 @@ class ReceiveWindow:
         """Return whether ``size`` bytes certainly contain no more messages than permitted."""
         return size // _SHORTEST <= self._room
 
-    def took(self, at_qos1: int, at_qos2: Sequence[int]) -> None:
+    def add_counts(self, at_qos1: int, at_qos2: Sequence[int]) -> None:
         """Count received messages: the number at QoS 1, and the packet identifiers at QoS 2."""
         self._unacknowledged += at_qos1
         if at_qos2:

@@ -135,7 +135,7 @@ class EffectRecorder:
             blocks=content.blocks,
             expires=content.expires,
         )
-        receiver.take_in(Outgoing(only_subscriber(taken.share), batch, taken.qos))
+        receiver.add_assigned(Outgoing(only_subscriber(taken.share), batch, taken.qos))
         self._shares.settled(taken.share)
 
     def _publish_parts(self, name: str, taken: TakenMessages, count: int) -> None:
@@ -151,7 +151,7 @@ class EffectRecorder:
             wanted = keep = taken.retain and self._versions.accepts(topic, version)
             if taken.live and not keep:
                 route = routes[topic]
-                wanted = bool(route.targets or route.denied or route.passive)
+                wanted = bool(route.targets or route.denied or route.frozen)
             if not wanted or self._has_expired(name, taken, at, passed):
                 continue
             if not self._fits(name, taken, at):

@@ -355,7 +355,7 @@ class LogExchange(LoopActor):
         """Return a client's unacknowledged messages to the home: this log has no more members."""
         receiver = self._shares.receiver(name)
         if receiver is not None:
-            receiver.take_back(returned)
+            receiver.shared_delivery.requeue(returned)
             self._shares.settled(name)
 
     # Publications of this broker's clients.

@@ -181,7 +181,7 @@ class Qos0Exchange:
         receiver = self._shares.receiver(name)
         if receiver is not None:
             batch = Batch(0, found.topics, found.payloads, (), blocks=found.blocks)
-            receiver.take_in(Outgoing(only_subscriber(name), batch, 0))
+            receiver.add_assigned(Outgoing(only_subscriber(name), batch, 0))
 
 
 def _size(topics: Sequence[bytes], payloads: Sequence[bytes], blocks: Sequence[bytes]) -> int:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+import structlog
+
 from actors.fast_path.read_columns import distinct
+from actors.kernel.actor import LoopActor
 from actors.routing.subscriber import is_shared
 from actors.session.decisions.acknowledgements import PACKET_IDS
 from actors.session.session_messages import Batch, Outgoing
@@ -15,6 +18,7 @@ from actors.session.subscription_actor import enqueue
 from eventstore.format.positions import to_runs
 from eventstore.format.turn_events import TurnDelivered
 from eventstore.log.pending_record import LARGE_PAYLOAD
+from protocol.errors import FoldmqError
 from protocol.mqtt.encoder import PID_BYTES, publish_head
 from protocol.mqtt.property_codec import with_length
 
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
     from projections.state.session import SessionState, SubscriptionState
 
     _Row: TypeAlias = tuple[Subscriber, SessionCore, ClientConnection, int, int]
+    from collections.abc import Mapping
+
+    from actors.connection.connection import Connection
+
 
 _ROWS_OF_EVENT = 256
 """Maximum deliveries of one event."""
@@ -152,11 +160,11 @@ class FastDelivery(TurnDelivery):
             connection is None
             or session in self._excluded
             or state.waiting
-            or not session.may_send(connection)
+            or not actor.delivery.may_send(connection)
         ):
             return False
         v5 = connection.properties is not None
-        if v5 and not session.takes_plain(connection):
+        if v5 and not actor.delivery.takes_plain(connection):
             return False
         qos = target.qos if target.qos < self._qos else self._qos
         if not qos:
@@ -261,7 +269,7 @@ class FastDelivery(TurnDelivery):
             if actor is not None:
                 actor.matched += 1
                 actor.handled += 1
-            session.expect_acks()
+                actor.delivery.expect_acks()
         counters = node.counters
         counters.sent[qos] += len(rows)
         counters.packets_out += len(rows)
@@ -338,7 +346,7 @@ class FastDeliveryQos0(TurnDelivery):
                 or not connection.writable
                 or not actor.free
                 or session in self._excluded
-                or not session.takes_plain(publisher)
+                or not actor.delivery.takes_plain(publisher)
             ):
                 self._excluded.add(session)
                 if batch is None:
@@ -371,3 +379,73 @@ class FastDeliveryQos0(TurnDelivery):
             publisher=messages.publishers[numbers[-1]],
             blocks=[messages.blocks[at] for at in numbers] if v5 else None,
         )
+
+
+_log = structlog.get_logger("foldmq")
+
+_STEP = 64
+"""Maximum deliveries in one step, after which the kernel may split the turn."""
+
+
+class DeliveriesLeft:
+    """Unfinished deliveries, and input that was read behind their messages."""
+
+    __slots__ = ("deliveries", "input")
+
+    def __init__(
+        self, deliveries: list[TurnDelivery], behind: Mapping[Connection, Sequence[bytes]]
+    ) -> None:
+        self.deliveries = deliveries
+        self.input = behind
+
+    def __repr__(self) -> str:
+        """Return the number of deliveries, by QoS."""
+        return f"DeliveriesLeft({len(self.deliveries)})"
+
+
+class FanOut(LoopActor):
+    """Makes the deliveries that a pass leaves, in the same turn; it may be split between steps."""
+
+    __slots__ = ("_node", "step")
+
+    def __init__(self, node: NodeContext) -> None:
+        super().__init__()
+        self._node = node
+        self.step = _STEP
+        """Maximum deliveries in one step."""
+
+    def on_receive(self, message: DeliveriesLeft) -> None:
+        """Make some deliveries; hand the input over after the last ones."""
+        try:
+            message.deliveries = do_deliveries(message.deliveries, self.step)
+        except Exception as error:  # noqa: BLE001 - a half-done turn must not continue
+            fail_turn(self._node, error)
+            return
+        if message.deliveries:
+            self.kernel.tell(self, message)
+        else:
+            for connection in message.input:
+                connection.on_read_resumed()
+            self.hand_over(message.input)
+
+    def hand_over(self, reads: Mapping[Connection, Sequence[bytes]]) -> None:
+        """Pass input to the actors of connections, before what waits for them."""
+        for connection, rest in reads.items():
+            if not connection.stopped:
+                self.kernel.tell_first(connection, b"".join(rest))
+
+
+def do_deliveries(deliveries: list[TurnDelivery], most: int) -> list[TurnDelivery]:
+    """Make up to ``most`` deliveries of each of these; return those that are not finished."""
+    done = 0
+    for delivery in deliveries:
+        if not delivery.run(most):
+            break
+        done += 1
+    return deliveries[done:]
+
+
+def fail_turn(node: NodeContext, error: Exception) -> None:
+    """End the broker because a turn failed after some of it was recorded."""
+    _log.error("turn failed", exc_info=error)
+    node.fail(FoldmqError(f"a turn failed: {error!r}; this is a bug, please report it"))

@@ -21,8 +21,14 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import structlog
 
-from actors.fast_path.fan_out import DeliveriesLeft, FanOut, do_deliveries, fail_turn
-from actors.fast_path.fast_delivery import FastDelivery, FastDeliveryQos0
+from actors.fast_path.fast_delivery import (
+    DeliveriesLeft,
+    FanOut,
+    FastDelivery,
+    FastDeliveryQos0,
+    do_deliveries,
+    fail_turn,
+)
 from actors.fast_path.read_columns import AckColumns, MessageColumns, distinct
 from actors.node.read_pause import ReadPause
 from actors.routing.option_semantics import is_retain_as_published
@@ -132,7 +138,7 @@ class FastPath:
         self._size = 0
         """Size of the pass: packets, their deliveries, and their bytes in units of 256."""
 
-    def take(self, reads: Sequence[tuple[Connection, bytes]]) -> int:
+    def handle(self, reads: Sequence[tuple[Connection, bytes]]) -> int:
         """Handle the reads of connections in this order; return how many were handled.
 
         The others are left for another turn. Called by the kernel.
@@ -146,7 +152,7 @@ class FastPath:
             for connection, data in reads:
                 left.setdefault(connection, []).append(data)
         while count < len(reads) and (not count or kernel.clock() < until):
-            count = self._take_some(reads, count, left)
+            count = self._handle_some(reads, count, left)
             if self._unfinished:
                 break
         if self._unfinished:
@@ -162,7 +168,7 @@ class FastPath:
                 node.paused[connection] = None
         return count
 
-    def _take_some(
+    def _handle_some(
         self,
         reads: Sequence[tuple[Connection, bytes]],
         begin: int,
@@ -386,7 +392,7 @@ class FastPath:
     def _carry_out(self) -> None:
         """Record the packets and apply their effects: all acknowledgements first."""
         for window, at_qos1, inbound, released in self._windows:
-            window.took(at_qos1, inbound)
+            window.add_counts(at_qos1, inbound)
             window.acknowledge(self._node.journal, PacketType.PUBCOMP, released)
             if at_qos1:
                 window.acknowledge(self._node.journal, PacketType.PUBACK, range(at_qos1))
@@ -459,7 +465,7 @@ class FastPath:
         packet.topics, packet.packet_ids = messages.topics, messages.pids
         packet.payloads.extend(messages.payloads)
         packet.blocks = messages.blocks
-        stored = messages.sessions[0].record(packet)
+        stored = messages.sessions[0].publisher.record(packet)
         messages.expires = stored.expires
         messages.refs = list(range(stored.first, stored.first + len(messages.pids)))
         if node.observers:

@@ -176,14 +176,14 @@ class ProblemSearch:
         if ages.quiet_ms >= _UNACKNOWLEDGED_MS:
             for problem in self._window(state):
                 named = True
-                yield {**problem, "age_ms": ages.oldest_ms, "resumed": actor.resumed}
+                yield {**problem, "age_ms": ages.oldest_ms, "resumed": actor.delivery.resumed}
         after = overdue_after_ms(self._node)
         if ages.released_ms >= after:
             yield {
                 "code": "stuck_release",
                 "count": len(state.releasing),
                 "age_ms": ages.released_ms,
-                "resumed": actor.resumed,
+                "resumed": actor.delivery.resumed,
             }
         if ages.sent_ms >= after and not named:
             figures = stalled(self._node, state.session)

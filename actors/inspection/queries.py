@@ -307,7 +307,7 @@ class Queries:
         for found, pause in in_steps(node.router.indexed(topic)):
             if isinstance(found, str):
                 if found not in matching:
-                    matching[found] = receiver_preview.matches_of_passive(found, topic, node)
+                    matching[found] = receiver_preview.matches_of_frozen(found, topic, node)
                     yield None  # its state was decoded
             elif not found.ended:
                 matching.setdefault(found.session, []).append(

@@ -42,8 +42,8 @@ def match_of(found: Subscriber, topic: str) -> Match:
     return found.filter, found.qos, found.acl is None or found.acl.may_read(topic)
 
 
-def matches_of_passive(name: str, topic: str, node: NodeContext) -> list[Match]:
-    """Return the matches of a passive session, whose permissions are unknown."""
+def matches_of_frozen(name: str, topic: str, node: NodeContext) -> list[Match]:
+    """Return the matches of a frozen session, whose permissions are unknown."""
     state = node.state.sessions.peek(name)
     if state is None:
         return []
@@ -111,7 +111,7 @@ def _of_client(
         slow = connection.unsent >= node.options.max_outbound_bytes
         return {"why": "dropped", "reason": "reader"} if slow else {"why": "sent", "reason": ""}
     else:
-        blocked_by = actor.blocked_by
+        blocked_by = actor.delivery.blocked_by
     found = delivery_preview.preview_delivery(
         state, topic_filter, qos, node.delivery_limits, blocked_by, message.size
     )
@@ -153,7 +153,7 @@ def _has_room(member: Subscriber, qos: int, node: NodeContext) -> bool:
     if not min(qos, member.qos):
         return connection.unsent < node.options.max_outbound_bytes
     held = state.subscriptions.get(member.filter)
-    if held is None or actor.blocked_by:
+    if held is None or actor.delivery.blocked_by:
         return False
     return queueing.room(state, held, node.delivery_limits.window) > 0
 

@@ -326,7 +326,7 @@ BROKER_VALUES = (
     _value(
         "foldmq_sessions_passive",
         "Offline sessions that are frozen, without an actor.",
-        "sessions.passive",
+        "sessions.frozen",
         lambda sources: len(sources.node.state.sessions) - len(sources.node.state.sessions.live),
     ),
     _value(

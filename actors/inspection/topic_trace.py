@@ -158,19 +158,19 @@ class TopicTrace:
             }
             for target in route.targets[: tracelines.LISTED]
         ]
-        passive = route.passive[: tracelines.LISTED - len(targets)]
-        targets += [self._passive(name, topics[chosen[0]].decode(), batch.qos) for name in passive]
+        frozen = route.frozen[: tracelines.LISTED - len(targets)]
+        targets += [self._frozen(name, topics[chosen[0]].decode(), batch.qos) for name in frozen]
         yield {
             **self._line(actor, session, "route"),
             "topic": tracelines.topic_text(topics[chosen[0]]),
             "count": len(chosen),
             **({"position": refs[chosen[0]]} if refs else {}),
             "targets": targets,
-            "total": len(route.targets) + len(route.passive),
+            "total": len(route.targets) + len(route.frozen),
         }
 
-    def _passive(self, name: str, topic: str, qos: int) -> dict[str, Any]:
-        """Return a receiver whose session is passive; a message at QoS 0 leaves it so."""
+    def _frozen(self, name: str, topic: str, qos: int) -> dict[str, Any]:
+        """Return a receiver whose session is frozen; a message at QoS 0 leaves it so."""
         state = self._node.state.sessions.peek(name)
         held = [] if state is None else state.active()
         found = max(

@@ -60,7 +60,9 @@ def unfinished(actor: Session | None, state: SessionState, node: NodeContext) ->
         begun = connection.connected_ms - node.clock.jumped_ms
     now_ms = node.clock.steady_ms()
     sent, released = (
-        max(0, now_ms - max(begun, actor.oldest_delivery_ms(released=released))) if table else 0
+        max(0, now_ms - max(begun, actor.delivery.redelivery.oldest_ms(released=released)))
+        if table
+        else 0
         for table, released in ((state.inflight, False), (state.releasing, True))
     )
     oldest = max(sent, released)
@@ -114,5 +116,5 @@ def stalled(node: NodeContext, name: str) -> dict[str, Any] | None:
         "quiet_ms": ages.quiet_ms,
         "slow": ages.quiet_ms < after,
         "silent_ms": round(silent),
-        "resumed": actor.resumed,
+        "resumed": actor.delivery.resumed,
     }

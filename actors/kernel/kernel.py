@@ -98,7 +98,7 @@ class Kernel(ActorRunner):
         """Actors of these reads."""
         self._left_input: list[tuple[Any, bytes]] = []
         """These reads, set aside while parts of longer work run."""
-        self.take_gathered: Callable[[Sequence[tuple[Any, bytes]]], int] = self._tell_gathered
+        self.handle_gathered: Callable[[Sequence[tuple[Any, bytes]]], int] = self._tell_gathered
         """Handles reads of actors, all in one pass; returns how many. It passes the others to the
         actors as messages."""
         self.gathering = Gathering()
@@ -276,7 +276,7 @@ class Kernel(ActorRunner):
         waited, self._left = self._left, 0
         self._due = math.inf
         self.gathering.end()
-        taken = self.take_gathered(reads)
+        taken = self.handle_gathered(reads)
         now = self.clock()
         share = (now - self._read) / taken if taken else 0.0
         for actor, _ in reads[:taken]:

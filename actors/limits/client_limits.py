@@ -54,7 +54,6 @@ class ClientLimits(Generic[ReaderT]):
         "refused",
         "rejected",
         "slow",
-        "topics",
         "unauthenticated",
     )  # fmt: skip
 
@@ -76,7 +75,6 @@ class ClientLimits(Generic[ReaderT]):
         self.slow: SlowReaders[ReaderT] = SlowReaders(
             options.slow_reader_time, options.max_unread_bytes
         )
-        self.topics = _topics(options)
         self.unauthenticated: Unauthenticated[ReaderT] = Unauthenticated(
             options.max_unauthenticated, options.max_unauthenticated_bytes
         )
@@ -98,7 +96,6 @@ class ClientLimits(Generic[ReaderT]):
         self.overload.change(options.overload_lag, options.overload_commit, options.overload_after)
         self.slow.max_wait = options.slow_reader_time
         self.slow.max_unread = options.max_unread_bytes
-        self.topics = _topics(options)
         self.unauthenticated.max_connections = options.max_unauthenticated
         self.unauthenticated.max_bytes = options.max_unauthenticated_bytes
 
@@ -198,6 +195,16 @@ class ClientLimits(Generic[ReaderT]):
         """Return the rate limiter of a connection; None: its rate is not limited."""
         return self._rates.rate_limiter(listener, address, user, now)
 
+    def refuses_filter(self, topic_filter: str) -> str | None:
+        """Return why no client may subscribe to a topic filter, or None."""
+        most_levels, most_wildcards = self._options.max_topic_levels, self._options.max_wildcards
+        if most_levels and topic_filter.count("/") >= most_levels:
+            return "topic_levels"
+        # A wildcard is a whole level, so each of these characters is one [MQTT-4.7.1-2/3].
+        if most_wildcards and topic_filter.count("+") + topic_filter.count("#") > most_wildcards:
+            return "wildcards"
+        return None
+
     def sweep(self, connections: Collection[ReaderT], now: float) -> list[SlowReader[ReaderT]]:
         """Remove expired entries; return clients to close. To be called once a second."""
         self._admission.sweep(now)
@@ -219,17 +226,6 @@ def _rates_of(options: LimitOptions) -> tuple[Quota, Quota, Quota, float, float]
     return (
         options.address, options.user, options.client, options.burst, options.throttle_timeout,
     )  # fmt: skip
-
-
-def _topics(options: LimitOptions) -> TopicLimits:
-    return TopicLimits(
-        options.max_subscriptions,
-        options.max_topic_levels,
-        options.max_wildcards,
-        options.max_wildcard_patterns,
-        options.max_wildcard_patterns_total,
-        options.max_subscriptions_total,
-    )
 
 
 class Flapping:
@@ -283,52 +279,6 @@ class Flapping:
             if self._refused_until[first] > now:
                 break
             del self._refused_until[first]
-
-
-class TopicLimits:
-    """Limits on a single client's additions to the subscription index; 0 disables one."""
-
-    __slots__ = (
-        "_levels",
-        "_subscriptions",
-        "_wildcards",
-        "patterns",
-        "patterns_in_all",
-        "subscriptions_in_all",
-    )
-
-    def __init__(
-        self,
-        subscriptions: int,
-        levels: int,
-        wildcards: int,
-        patterns: int = 0,
-        patterns_in_all: int = 0,
-        subscriptions_in_all: int = 0,
-    ) -> None:
-        self.patterns = patterns
-        """Wildcard patterns of one session, see ``actors.routing.router.Patterns``."""
-        self.patterns_in_all = patterns_in_all
-        """Wildcard patterns of all sessions."""
-        self.subscriptions_in_all = subscriptions_in_all
-        """Subscriptions of all sessions."""
-        self._subscriptions = subscriptions
-        self._levels = levels
-        self._wildcards = wildcards
-
-    def refuses_filter(self, topic_filter: str, count: int, *, new: bool) -> str | None:
-        """Return why a session with ``count`` subscriptions may not have this one, or None.
-
-        ``new``: the session does not have this subscription yet.
-        """
-        if self._levels and topic_filter.count("/") >= self._levels:
-            return "topic_levels"
-        # A wildcard is a whole level, so each of these characters is one [MQTT-4.7.1-2/3].
-        if self._wildcards and topic_filter.count("+") + topic_filter.count("#") > self._wildcards:
-            return "wildcards"
-        if new and self._subscriptions and count >= self._subscriptions:
-            return "subscriptions"
-        return None
 
 
 ConnectionT = TypeVar("ConnectionT")

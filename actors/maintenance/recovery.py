@@ -70,7 +70,7 @@ async def recover(
         projector.start_from(loaded)
         node.state.sessions.on_thaw = node.router.restore
 
-    reader = StateReader(node.log, lambda state: node.directory.take_passive(state), on_loaded)
+    reader = StateReader(node.log, lambda state: node.directory.add_frozen(state), on_loaded)
     with few_collections():
         found = await reader.read(node.state, reset, progress)
     jumped = await _open_journal(node, found.tail)
@@ -139,7 +139,7 @@ async def _freeze(node: NodeContext, names: list[str], pause: float) -> None:
         state = node.state.sessions.live.get(name)
         unused = node.directory.find_session(name) is None
         if state is not None and not state.connected and unused:
-            node.directory.passivate(name)
+            node.directory.freeze(name)
 
 
 async def _open_journal(node: NodeContext, tail: LogTail) -> ClockJumped | None:
@@ -259,7 +259,7 @@ async def _restore(node: NodeContext, loaded: LoadedProjections | None) -> None:
     if loaded is None:
         for number, (name, state) in enumerate(node_state.sessions.items()):
             if name not in node_state.sessions.live:
-                node.directory.take_passive(state)
+                node.directory.add_frozen(state)
             if number % _RESTORED_AT_ONCE == _RESTORED_AT_ONCE - 1:
                 await asyncio.sleep(0)
     node_state.sessions.on_thaw = node.router.restore

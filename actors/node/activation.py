@@ -1,4 +1,4 @@
-"""Activates the passive sessions that get a message, some in each turn."""
+"""Activates the frozen sessions that get a message, some in each turn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Begun:
 
 
 class Activation:
-    """Activates passive sessions before they get messages.
+    """Activates frozen sessions before they get messages.
 
     ``activate`` activates one session; it does nothing if the session is active already.
     """
@@ -52,7 +52,7 @@ class Activation:
         return topic in self._begun and not self.activate([(topic, ())])
 
     def activate(self, wanted: Iterable[tuple[bytes, Sequence[str]]]) -> int:
-        """Activate the passive receivers of topics, within the limits for a turn.
+        """Activate the frozen receivers of topics, within the limits for a turn.
 
         Returns the number of topics, from the first one, of which all are active now. What is
         left is done in further turns, by the same call or :meth:`goes_on`.

@@ -43,7 +43,7 @@ _POSTPONED = 1024
 
 
 class SubscriptionObserver(Protocol):
-    """Notified of each subscription that begins or ends, including those of passive sessions."""
+    """Notified of each subscription that begins or ends, including those of frozen sessions."""
 
     def added(self, session: str, topic_filter: str) -> None:
         """Record a new subscription of a session."""
@@ -55,7 +55,7 @@ class SubscriptionObserver(Protocol):
 class Router:
     """The subscription index of this node.
 
-    For subscriptions of a passive session, the index has only the name of the session. A look-up
+    For subscriptions of a frozen session, the index has only the name of the session. A look-up
     returns that name; the delivery of a message to the session activates it, which calls
     :meth:`restore`.
     """
@@ -69,7 +69,7 @@ class Router:
         self.clock = clock
         """A clock in seconds, to measure how long matching takes."""
         self._observer = observer
-        """Notified of each subscription that begins or ends, including those of passive sessions;
+        """Notified of each subscription that begins or ends, including those of frozen sessions;
         for requests from NATS (``$nats/request/...``) only while the session is connected."""
         self._index: FilterTrie[Subscriber | str] = FilterTrie()
         self._subscribers: dict[str, dict[str, Subscriber]] = {}
@@ -83,13 +83,13 @@ class Router:
         self.on_gone: Callable[[], None] = _nothing
         """Called when :meth:`sweep` has something to do."""
         self._session_ends: dict[str, SessionEnd] = {}
-        """The end of each session that is not passive and had a subscription."""
+        """The end of each session that is not frozen and had a subscription."""
         self.observes: Callable[[str], bool] = _observes_nothing
         """Returns whether a ``TopicObserver`` is notified of the messages on a topic."""
         self.refuses: Callable[[bytes], bool] = _never
         """Returns whether no client may publish to a topic; such topics have no receivers."""
         self.system: set[Subscriber] = set()
-        """Subscriptions below ``$SYS`` of sessions that are not passive."""
+        """Subscriptions below ``$SYS`` of sessions that are not frozen."""
         self.groups = SharedGroups()
         """The shared subscriptions; their members are not in the index."""
         self._matches: dict[str, TopicMatch] = {}
@@ -188,7 +188,7 @@ class Router:
         return bool(self._matches)
 
     def indexed(self, topic: str) -> list[Subscriber | str]:
-        """Return what the index has for a topic: subscriptions, and the names of passive sessions.
+        """Return what the index has for a topic: subscriptions, and the names of frozen sessions.
 
         Some subscriptions may have ended. There may be many: process some at a time.
         """
@@ -322,7 +322,7 @@ class Router:
             self._observer.removed(session, topic_filter)
 
     def has(self, session: str, topic_filter: str) -> bool:
-        """Return whether a session that is not passive has a subscription with this filter."""
+        """Return whether a session that is not frozen has a subscription with this filter."""
         return topic_filter in self._subscribers.get(session, ())
 
     def subscribers(self, session: str) -> list[Subscriber]:
@@ -366,7 +366,7 @@ class Router:
             self._remove(self._gone.popleft())
         return bool(self._gone)
 
-    def passivate(self, session: str, filters: Iterable[str]) -> None:
+    def freeze(self, session: str, filters: Iterable[str]) -> None:
         """Keep only the filters of a session whose state is frozen."""
         own, filters = self._subscribers.pop(session, {}).values(), [*filters]
         self.system.difference_update(own)
@@ -375,13 +375,13 @@ class Router:
         for topic_filter in filters:
             self._insert(topic_filter, session, session)
         for match in self._matches.values():
-            match.passivated(session, own, filters)
+            match.froze(session, own, filters)
         self.routes.forget()
 
     def remember(self, subscriber: Subscriber) -> None:
         """Add a subscription that was removed while messages were pending for it.
 
-        It must end with its session, which was passive meanwhile.
+        It must end with its session, which was frozen meanwhile.
         """
         end = self._session_ends.setdefault(subscriber.session, subscriber.session_end)
         subscriber.session_end = end
@@ -487,18 +487,13 @@ class SubscriptionQuota:
                 self._sessions[session] = owner, count - 1
             else:
                 del self._sessions[session]
-            self._take(owner, 1)
+            _subtract(self._held, owner, 1)
 
     def forget(self, session: str) -> None:
         """Stop counting the subscriptions of a session that ended."""
         owner, count = self._sessions.pop(session, ("", 0))
         if count:
-            self._take(owner, count)
-
-    def _take(self, owner: str, count: int) -> None:
-        self._held[owner] -= count
-        if self._held[owner] <= 0:
-            del self._held[owner]
+            _subtract(self._held, owner, count)
 
 
 _FEW = 32
@@ -533,7 +528,7 @@ class Patterns:
         self._brought: Counter[str] = Counter()
         """Number of patterns added by each of them."""
         self._sessions: dict[str, Counter[int]] = {}
-        """Filters with each pattern, of each session that is not passive."""
+        """Filters with each pattern, of each session that is not frozen."""
 
     def __len__(self) -> int:
         """Return the number of different patterns in the index."""
@@ -551,9 +546,9 @@ class Patterns:
     def removed(self, topic_filter: str) -> None:
         """Stop counting a filter that was removed from the index."""
         if pattern := pattern_of(topic_filter):
-            _take(self._all, pattern)
+            _subtract(self._all, pattern)
             if pattern not in self._all and pattern in self._owners:
-                _take(self._brought, self._owners.pop(pattern))
+                _subtract(self._brought, self._owners.pop(pattern))
 
     def begun(self, session: str, topic_filter: str) -> None:
         """Count a filter for a session."""
@@ -564,12 +559,12 @@ class Patterns:
         """Stop counting a filter for a session."""
         patterns = self._sessions.get(session)
         if patterns is not None and (pattern := pattern_of(topic_filter)):
-            _take(patterns, pattern)
+            _subtract(patterns, pattern)
             if not patterns:
                 del self._sessions[session]
 
     def forget(self, session: str) -> None:
-        """Stop counting for a session that ended or is passive."""
+        """Stop counting for a session that ended or is frozen."""
         self._sessions.pop(session, None)
 
     def allows(
@@ -606,7 +601,7 @@ class Patterns:
 _Key = TypeVar("_Key", int, str)
 
 
-def _take(counts: Counter[_Key], key: _Key) -> None:
-    counts[key] -= 1
+def _subtract(counts: Counter[_Key], key: _Key, count: int = 1) -> None:
+    counts[key] -= count
     if counts[key] <= 0:
         del counts[key]

@@ -40,11 +40,11 @@ class Route:
 
     __slots__ = (
         "denied",
+        "frozen",
+        "frozen_qos0",
         "no_local",
         "observed",
         "own",
-        "passive",
-        "passive_qos0",
         "plain",
         "plain_qos0",
         "targets",
@@ -55,7 +55,7 @@ class Route:
         targets: tuple[Subscriber, ...],
         denied: tuple[Subscriber, ...] = (),
         own: tuple[Subscriber, ...] = (),
-        passive: tuple[str, ...] = (),
+        frozen: tuple[str, ...] = (),
         *,
         no_local: bool = False,
         observed: bool = False,
@@ -68,23 +68,23 @@ class Route:
         """Whether some targets have the option No Local: they do not get their own publications."""
         self.observed = observed
         """Whether a ``TopicObserver`` is notified of the messages."""
-        self.passive = passive
-        """Passive sessions with matching subscriptions: they are activated for messages at QoS 1
+        self.frozen = frozen
+        """Frozen sessions with matching subscriptions: they are activated for messages at QoS 1
         and 2, and the topic is then looked up again."""
-        self.passive_qos0 = tuple(filter(is_shared, passive)) if passive else passive
+        self.frozen_qos0 = tuple(filter(is_shared, frozen)) if frozen else frozen
         """Those that also get messages at QoS 0: a shared subscription may have members."""
-        self.plain_qos0 = not (denied or no_local or observed or refused or self.passive_qos0)
+        self.plain_qos0 = not (denied or no_local or observed or refused or self.frozen_qos0)
         """Whether clients may publish to the topics at QoS 0, all targets get the messages, and no
         observer is notified of them."""
-        self.plain = self.plain_qos0 and not passive
+        self.plain = self.plain_qos0 and not frozen
         """The same for any QoS."""
         self.own = {subscriber.session: subscriber for subscriber in own}
         """Session -> the subscription without No Local through which it gets its own publications
         although its target has the option."""
 
     def to_activate(self, qos: int) -> tuple[str, ...]:
-        """Return the passive sessions that get messages at a QoS."""
-        return self.passive if qos else self.passive_qos0
+        """Return the frozen sessions that get messages at a QoS."""
+        return self.frozen if qos else self.frozen_qos0
 
 
 NOWHERE = Route(())
@@ -108,8 +108,8 @@ class Routes(dict[bytes, Route]):
         "_router",
         "_size",
         "_until",
+        "any_frozen",
         "any_observed",
-        "any_passive",
         "matched_at_once",
     )
 
@@ -129,8 +129,8 @@ class Routes(dict[bytes, Route]):
         """Maximum topics that :meth:`look_up` matches."""
         self.any_observed = False
         """Whether some topics are observed; once True, it stays so."""
-        self.any_passive = False
-        """Whether some routes have passive receivers."""
+        self.any_frozen = False
+        """Whether some routes have frozen receivers."""
 
     def look_up(self, topics: Sequence[bytes]) -> list[Route]:
         """Return the routes of the first topics: of all if there are few, otherwise of some.
@@ -153,7 +153,7 @@ class Routes(dict[bytes, Route]):
             # this turn.
             self.update(zip(topics, routes, strict=False))
             self._size = sum(map(len, self))
-            self.any_passive = self.any_passive or any(route.passive for route in routes)
+            self.any_frozen = self.any_frozen or any(route.frozen for route in routes)
         return routes
 
     @property
@@ -206,8 +206,8 @@ class Routes(dict[bytes, Route]):
                 if observed:
                     self.any_observed = True
         self[raw] = route
-        if route.passive:
-            self.any_passive = True
+        if route.frozen:
+            self.any_frozen = True
         self._size += len(raw)
         if self._left < _UNBOUNDED:
             self._left = 0 if self._router.clock() >= self._until else self._left - 1
@@ -215,25 +215,25 @@ class Routes(dict[bytes, Route]):
 
     def _intern(self, receivers: Receivers, *, observed: bool) -> Route:
         """Return the route with these receivers: a known one, if there is one."""
-        targets, denied, own, no_local, passive = receivers
+        targets, denied, own, no_local, frozen = receivers
         alike: deque[Route] | None = None
-        if len(targets) + len(denied) + len(passive) > _LARGE:
+        if len(targets) + len(denied) + len(frozen) > _LARGE:
             # Hashing many receivers takes longer than comparing them with known ones.
-            counts = len(targets), len(denied), len(passive)
-            key = (*counts, *targets[:1], *targets[-1:], *denied[-1:], *passive[-1:])
+            counts = len(targets), len(denied), len(frozen)
+            key = (*counts, *targets[:1], *targets[-1:], *denied[-1:], *frozen[-1:])
             alike = self._large.setdefault(key, deque(maxlen=_COMPARED))
             for known in alike:
                 if (
                     known.observed == observed
                     and known.targets == targets
-                    and known.passive == passive
+                    and known.frozen == frozen
                     and known.denied == denied
                     and tuple(known.own.values()) == own
                 ):
                     return known
         elif (receivers, observed) in self._interned:
             return self._interned[receivers, observed]
-        route = Route(targets, denied, own, passive, no_local=no_local, observed=observed)
+        route = Route(targets, denied, own, frozen, no_local=no_local, observed=observed)
         if alike is not None:
             alike.append(route)
         else:
@@ -256,6 +256,6 @@ class Routes(dict[bytes, Route]):
         self.clear()
         self._interned.clear()
         self._large.clear()
-        self.any_passive = False
+        self.any_frozen = False
         self._size = 0
         self._forgot = True

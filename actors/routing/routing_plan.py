@@ -27,7 +27,7 @@ _FEW, _AT_LEAST = 8, 16
 class RoutingPlan:
     """The receivers of the messages of a batch."""
 
-    __slots__ = ("deliveries", "observed", "passive", "withheld")
+    __slots__ = ("deliveries", "frozen", "observed", "withheld")
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class RoutingPlan:
         """Subscribers that may not read some messages."""
         self.observed = observed
         """Whether an observer of topics is to be notified."""
-        self.passive: Sequence[str] = ()
-        """Passive sessions that get some of the messages: they are activated first, and the
+        self.frozen: Sequence[str] = ()
+        """Frozen sessions that get some of the messages: they are activated first, and the
         messages are then planned again."""
 
 
@@ -59,8 +59,8 @@ def plan_routing(message_routes: Sequence[Route], qos: int) -> RoutingPlan:
             [(first.denied, None)] if first.denied else [],
             observed=first.observed,
         )
-        if first.passive:
-            plan.passive = first.to_activate(qos)
+        if first.frozen:
+            plan.frozen = first.to_activate(qos)
         return plan
     groups: dict[Route, list[int]] = defaultdict(list)
     for at, route in enumerate(message_routes):
@@ -72,12 +72,12 @@ def plan_routing(message_routes: Sequence[Route], qos: int) -> RoutingPlan:
     ]
     owners: dict[Subscriber, list[Route]] = defaultdict(list)
     observed = False
-    passive: list[str] = []
+    frozen: list[str] = []
     for route in groups:
         if route.observed:
             observed = True
-        if route.passive:
-            passive += route.to_activate(qos)
+        if route.frozen:
+            frozen += route.to_activate(qos)
         for target in route.targets:
             owners[target].append(route)
     if len(owners) == sum(len(route.targets) for route in groups):
@@ -85,7 +85,7 @@ def plan_routing(message_routes: Sequence[Route], qos: int) -> RoutingPlan:
             (route.targets, chosen) for route, chosen in groups.items() if route.targets
         ]
         plan = RoutingPlan(deliveries, withheld, observed=observed)
-        plan.passive = passive
+        plan.frozen = frozen
         return plan
     # A session may get messages by several routes: they must be merged to stay in order.
     shared: dict[tuple[Route, ...], list[Subscriber]] = defaultdict(list)
@@ -101,7 +101,7 @@ def plan_routing(message_routes: Sequence[Route], qos: int) -> RoutingPlan:
         for routes, targets in shared.items()
     ]
     plan = RoutingPlan(merged, withheld, observed=observed)
-    plan.passive = passive
+    plan.frozen = frozen
     return plan
 
 

@@ -16,7 +16,7 @@ Receivers: TypeAlias = tuple[
 ]
 """The arguments of a ``Route``: the receivers of a message, the subscribers that may not read it,
 the subscriptions through which sessions get their own publications, whether some receivers
-have No Local, and the passive sessions with matching subscriptions."""
+have No Local, and the frozen sessions with matching subscriptions."""
 
 
 class TopicMatch:
@@ -34,19 +34,19 @@ class TopicMatch:
         "_changed",
         "_denied",
         "_found",
+        "_frozen",
         "_gone",
         "_held",
         "_no_local",
         "_outdated",
         "_own",
-        "_passive",
         "large",
         "last",
         "topic",
     )
 
     def __init__(self, topic: str, entries: list[Subscriber | str], *, large: bool = False) -> None:
-        """Begin with the entries of the index: subscriptions, and names of passive sessions."""
+        """Begin with the entries of the index: subscriptions, and names of frozen sessions."""
         self.topic = topic
         self.large = large
         """Whether it takes more than one step."""
@@ -67,11 +67,11 @@ class TopicMatch:
         """Sessions whose best subscription has No Local."""
         self._changed: dict[str, None] = {}
         """Sessions to be evaluated again."""
-        self._passive: dict[str, None] = {}
-        """Passive sessions with matching subscriptions, found so far."""
+        self._frozen: dict[str, None] = {}
+        """Frozen sessions with matching subscriptions, found so far."""
         self._outdated: set[str] = set()
         """Sessions that were activated or ended since the match began: if one was found as a
-        passive session, that no longer counts."""
+        frozen session, that no longer counts."""
 
     @property
     def done(self) -> bool:
@@ -84,9 +84,9 @@ class TopicMatch:
         for entry in self._found[begin : begin + most]:
             if isinstance(entry, str):
                 if entry not in self._outdated:
-                    self._passive[entry] = None
+                    self._frozen[entry] = None
             elif not entry.ended and entry not in self._gone:
-                self._take(entry)
+                self._add(entry)
             self._at += 1
         if self._at < len(self._found):
             return
@@ -96,7 +96,7 @@ class TopicMatch:
             del self._changed[session]
             done += 1 + self._evaluate(session)
 
-    def _take(self, subscriber: Subscriber) -> None:
+    def _add(self, subscriber: Subscriber) -> None:
         """Add a subscription; it is evaluated immediately if its session has no other one."""
         session = subscriber.session
         known = self._held.get(session)
@@ -167,11 +167,11 @@ class TopicMatch:
         """Record that a subscription is new, or has another QoS or other options."""
         if matches(subscriber.filter, self.topic):
             self._outdated.add(subscriber.session)
-            self._passive.pop(subscriber.session, None)
+            self._frozen.pop(subscriber.session, None)
             if self._held.get(subscriber.session) is subscriber:
                 self._changed[subscriber.session] = None
             else:
-                self._take(subscriber)
+                self._add(subscriber)
 
     def ended(self, subscriber: Subscriber) -> None:
         """Record that a subscription ended."""
@@ -192,17 +192,17 @@ class TopicMatch:
         self._held.pop(session, None)
         self._forget(session)
         self._changed.pop(session, None)
-        self._passive.pop(session, None)
+        self._frozen.pop(session, None)
         self._outdated.add(session)
 
-    def passivated(
+    def froze(
         self, session: str, subscribers: Iterable[Subscriber], filters: Iterable[str]
     ) -> None:
-        """Record that a session became passive, with its subscriptions and remaining filters."""
+        """Record that a session became frozen, with its subscriptions and remaining filters."""
         self.left(session)
         self._gone.update(subscribers)
         if any(matches(topic_filter, self.topic) for topic_filter in filters):
-            self._passive[session] = None
+            self._frozen[session] = None
 
     def receivers(self) -> Receivers:
         """Return the receivers; call this once all is evaluated."""
@@ -211,5 +211,5 @@ class TopicMatch:
             tuple(self._denied.values()),
             tuple(self._own.values()),
             bool(self._no_local),
-            tuple(self._passive),
+            tuple(self._frozen),
         )

@@ -83,23 +83,6 @@ class SessionCore(LoopActor):
         """True while messages wait that an acknowledgement of the client may give room."""
         raise NotImplementedError
 
-    @property
-    def v5(self) -> bool:
-        """Whether the client is connected with MQTT 5."""
-        raise NotImplementedError
-
-    def expect_acks(self) -> None:
-        """Check for missing acknowledgements after some time."""
-        raise NotImplementedError
-
-    def may_send(self, connection: ClientConnection) -> bool:
-        """Return whether a new message may be sent to the client before anything else."""
-        raise NotImplementedError
-
-    def takes_plain(self, publisher: ClientConnection) -> bool:
-        """Return whether the client gets messages in the form in which they were published."""
-        raise NotImplementedError
-
     def send_queued(self) -> None:
         """Send queued messages for which the client has room."""
         raise NotImplementedError
@@ -196,7 +179,7 @@ class SessionCore(LoopActor):
         return most if connection is None else max(1, int(most * connection.pace))
 
     def on_dead_letters(self, messages: list[Any]) -> None:
-        """Pass messages that arrived after passivation to the session's successor."""
+        """Pass messages that arrived after it was frozen to the session's successor."""
         self._node.directory.redirect(self.name, messages)
 
     def emit(self, event: Event, payloads: Sequence[bytes] = (), size: int = 0) -> Position:

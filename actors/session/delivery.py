@@ -10,19 +10,17 @@ from itertools import groupby, islice, takewhile
 from typing import TYPE_CHECKING, Final
 
 from actors.node.backpressure import BACKLOG, Backlog
-from actors.node.read_pause import ReadPause
 from actors.routing.option_semantics import is_retain_as_published
 from actors.routing.subscriber import is_shared
 from actors.session.decisions import acknowledgements, queueing
-from actors.session.message_buffer import MessageBuffer
 from actors.session.redelivery import Redelivery
 from actors.session.session_messages import Batch, ContinueSending, Outgoing
+from actors.session.session_output import MessageBuffer, SessionOutput
 from eventstore.format.event_parsing import entries
 from eventstore.format.events import Delivered, Expired, MessageDropped, Queued
 from eventstore.format.positions import Position, format_position, to_runs
 from eventstore.log.message_store import Message
 from eventstore.log.pending_record import LARGE_PAYLOAD
-from protocol.mqtt.encoder import PublishEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,47 +30,34 @@ if TYPE_CHECKING:
     from actors.session.delivery_encoder import DeliveryEncoder
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import ClientConnection
-    from projections.state.session import SessionState, SubscriptionState
+    from projections.state.session import SessionState
 
 
 _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""
-_GATED_FACTOR = 4
-"""Bytes at the gate for all clients together, as a multiple of those for one client."""
 
 
-class Delivery:
+class Delivery(SessionOutput):
     """Delivers messages to the client of one session."""
 
     __slots__ = (
-        "_after_load",
         "_backlog",
-        "_buffer",
         "_current",
         "_dropped",
         "_expiry",
-        "_node",
         "_redelivery",
         "_sending_queued",
-        "_session",
-        "encoder",
         "sent_from_queue",
     )
 
     def __init__(self, node: NodeContext, session: SessionCore) -> None:
-        self._node = node
-        self._session = session
-        self._buffer: MessageBuffer | None = None
-        """The messages of the session in memory; None: it needed none since its client came."""
+        super().__init__(node, session)
         self._redelivery: Redelivery | None = None
         """Sends deliveries again; None: there was nothing to acknowledge yet."""
-        self._after_load: Callable[[], None] | None = None
         self._dropped = False
         """Whether queued messages were dropped instead of sent."""
         self._sending_queued = False
         """Whether sending continues in another turn."""
-        self.encoder: DeliveryEncoder | None = None
-        """Encodes deliveries to an MQTT 5 client; None for other clients."""
         self._expiry: QueueExpiry | None = None
         """Finds expired messages; None: no queue was half full yet."""
         self._backlog: Backlog | None = None
@@ -81,11 +66,6 @@ class Delivery:
         self.sent_from_queue = 0
         """Number of messages sent from the queue."""
         self._current: tuple[Outgoing | None, int] = (None, 0)
-
-    @property
-    def loading(self) -> bool:
-        """True while messages are being read from the log."""
-        return self._after_load is not None
 
     @property
     def resuming(self) -> bool:
@@ -106,7 +86,7 @@ class Delivery:
         encoder, connection = self.encoder, self._session.connection
         # A client that is away may come back with another limit.
         if encoder is not None and encoder.limit and connection is not None:
-            batch = self._without_too_large(encoder, message)
+            batch = self._without_too_large(message)
             if not len(batch):
                 return
         if not qos:
@@ -212,6 +192,47 @@ class Delivery:
     def _backlog_of(self) -> tuple[int, int]:
         return self._session.state.queued, self.sent_from_queue
 
+    @property
+    def packet_limit(self) -> int:
+        """Maximum packet size of the client in bytes; 0: unlimited."""
+        return self.encoder.limit if self.encoder is not None else 0
+
+    def too_large(self, outgoing: Outgoing) -> list[int]:
+        """Return the numbers of a batch's messages that exceed the client's maximum packet size."""
+        subscriber, batch, qos = outgoing
+        encoder = self.encoder
+        return encoder.too_large(batch, subscriber, qos) if encoder is not None else []
+
+    def takes_plain(self, publisher: ClientConnection) -> bool:
+        """Return whether the client gets messages in the form in which they were published.
+
+        It uses the protocol level of the publisher, no subscription identifiers, and no limit on
+        the size of packets.
+        """
+        encoder = self.encoder
+        if publisher.properties is None:
+            return encoder is None
+        return encoder is not None and encoder.plain
+
+    @property
+    def blocked_by(self) -> str:
+        """The reason why nothing new can be sent to the client at QoS 1 and 2; empty: none.
+
+        ``offline``, ``resuming`` (older messages are redelivered first), ``reader`` (the client
+        does not read), ``loading`` (messages are read from the log) or ``log`` (the log does not
+        keep up).
+        """
+        connection = self._session.connection
+        if connection is None:
+            return "offline"
+        if self.resuming:
+            return "resuming"
+        if not connection.writable:
+            return "reader"
+        if self.loading:
+            return "loading"
+        return "log" if self.is_log_late(connection) else ""
+
     def subscriptions_changed(self, filters: Iterable[str]) -> None:
         """Update the subscriptions with these filters in the encoder of an MQTT 5 client."""
         if self.encoder is not None:
@@ -243,21 +264,6 @@ class Delivery:
         """Return whether a new message may be sent to the client."""
         return not self.resuming and self.accepts_output(connection)
 
-    def is_log_late(self, connection: ClientConnection) -> bool:
-        """Return whether too many bytes wait at the gate."""
-        limit, gated = self._node.delivery_limits.batch_bytes, connection.gated
-        return gated > limit or (gated > 0 and self._node.journal.gated > _GATED_FACTOR * limit)
-
-    def accepts_output(self, connection: ClientConnection) -> bool:
-        """Return whether more may be sent to the client."""
-        if not connection.writable or self._after_load is not None:
-            return False
-        if self.is_log_late(connection):
-            # The log does not keep up. Queued messages cost no memory until it does.
-            connection.starved = True
-            return False
-        return True
-
     def _hold(self, batch: Batch, start: int, stop: int) -> None:
         """Keep messages queued for a connected client in memory, as they will be sent soon."""
         buffer, limit = self._own_buffer(), self._node.delivery_limits.batch_bytes
@@ -265,10 +271,10 @@ class Delivery:
             messages = map(batch.stored().message, range(start, stop))
             buffer.hold(dict(zip(batch.positions[start:stop], messages, strict=True)))
 
-    def _without_too_large(self, encoder: DeliveryEncoder, message: Outgoing) -> Batch:
+    def _without_too_large(self, message: Outgoing) -> Batch:
         """Return a batch without messages too large for the client; record those as dropped."""
         subscriber, batch, qos = message
-        large = encoder.too_large(batch, subscriber, qos)
+        large = self.too_large(message)
         if not large:
             return batch
         name = self._session.name
@@ -520,28 +526,6 @@ class Delivery:
         if encoder is not None:
             encoder.attach(self._session.state, self._session.connection)
 
-    def encode(
-        self,
-        messages: Sequence[Message],
-        flags: tuple[int, bool],
-        packet_ids: Sequence[int],
-        *,
-        dup: bool = False,
-        of: SubscriptionState | None = None,
-    ) -> bytes:
-        """Encode queued or redelivered messages; ``flags`` are QoS and RETAIN.
-
-        ``of`` is the subscription if there is only one: for shared subscriptions and retained
-        messages.
-        """
-        if self.encoder is not None:
-            now_ms = self._node.clock.steady_ms()
-            return self.encoder.render_messages(messages, flags, packet_ids, now_ms, dup=dup, of=of)
-        topics = [message.topic for message in messages]
-        payloads = [message.payload for message in messages]
-        prepared = PublishEncoder(topics, payloads, flags[0], retain=flags[1])
-        return prepared.render(packet_ids, dup=dup)
-
     def resume(self) -> None:
         """Redeliver incomplete deliveries, then send queued messages [MQTT-4.4.0-1]."""
         if self._buffer is not None:
@@ -554,38 +538,6 @@ class Delivery:
     def check_acks(self) -> None:
         """Redeliver messages that were not acknowledged within ``ack_wait``."""
         self.redelivery.check_acks(self)
-
-    # Messages that are not in memory.
-
-    def _own_buffer(self) -> MessageBuffer:
-        if self._buffer is None:
-            self._buffer = MessageBuffer(self._node.messages)
-        return self._buffer
-
-    def find(self, refs: Sequence[Position]) -> dict[Position, Message] | None:
-        """Return the messages at these positions, or None if some must be loaded."""
-        return self._own_buffer().find(refs)
-
-    def load(self, refs: Sequence[Position], then: Callable[[], None]) -> None:
-        """Read messages from the log, then call ``then``; other messages wait meanwhile."""
-        self._after_load = then
-        if self._session.connection is not None:
-            self._session.connection.pause(ReadPause.LOADING)
-        self._node.directory.load(self._session, self._own_buffer().not_held(refs))
-
-    def release(self, refs: Iterable[Position]) -> None:
-        """Drop sent messages from memory."""
-        if self._buffer is not None:
-            self._buffer.release(refs)
-
-    def loaded(self, messages: dict[Position, Message]) -> None:
-        """Store messages read from the log, and continue."""
-        then, self._after_load = self._after_load, None
-        if self._session.connection is not None:
-            self._session.connection.resume(ReadPause.LOADING)
-        self._own_buffer().hold(messages)
-        if then is not None:
-            then()
 
     def release_publishers(self) -> None:
         """Resume the publishers that wait for this client."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from actors.access.rules import TopicAcl
     from actors.kernel.actor import LoopActor
-    from actors.session.delivery_encoder import DeliveryEncoder
-    from actors.session.session_messages import Batch, ClientConnection, Publication
+    from actors.session.session_messages import Batch, Publication
     from eventstore.format.positions import Position
     from eventstore.log.message_store import Message
-    from projections.state.session import SessionState, SubscriptionState
+    from projections.state.session import SessionState
 
 
 S = TypeVar("S")
@@ -28,10 +27,10 @@ class SessionDirectory(Protocol[S]):
         """The number of connected sessions."""
 
     def session(self, name: str) -> S:
-        """Return the actor of a session, activated if it was passive."""
+        """Return the actor of a session, activated if it was frozen."""
 
     def find_session(self, name: str) -> S | None:
-        """Return the actor of a session; None: it is passive, or does not exist."""
+        """Return the actor of a session; None: it is frozen, or does not exist."""
 
     def install(self, session: S) -> None:
         """Make an actor the receiver of its session's messages from now on."""
@@ -46,15 +45,15 @@ class SessionDirectory(Protocol[S]):
         """Record that a session is disconnected now."""
 
     def retire(self, session: S, *, running: bool = True) -> None:
-        """Stop the actor of a session that ended or is passive.
+        """Stop the actor of a session that ended or is frozen.
 
         ``running``: the actor itself calls this while it runs.
         """
 
-    def passivate(self, name: str) -> None:
+    def freeze(self, name: str) -> None:
         """Reduce an offline session to the minimum needed to restore it."""
 
-    def take_passive(self, state: SessionState) -> None:
+    def add_frozen(self, state: SessionState) -> None:
         """Add a session whose state is already frozen."""
 
     def watch_expiry(self, state: SessionState) -> None:
@@ -68,48 +67,6 @@ class SessionDirectory(Protocol[S]):
 
     def load(self, session: S, refs: Sequence[Position]) -> None:
         """Read messages from the log; the session gets ``Loaded``."""
-
-
-class DeliveryOutput(Protocol):
-    """The deliveries of a session, as ``Redelivery`` uses them: ``actors.session.delivery``."""
-
-    encoder: DeliveryEncoder | None
-
-    @property
-    def loading(self) -> bool:
-        """True while messages are being read from the log."""
-
-    def accepts_output(self, connection: ClientConnection) -> bool:
-        """Return whether the client has room for more output."""
-
-    def send_queued(self) -> None:
-        """Send queued messages for which the client has room."""
-
-    def send_queued_later(self) -> None:
-        """Continue sending in another turn."""
-
-    def check_acks(self) -> None:
-        """Check for missing acknowledgements."""
-
-    def encode(
-        self,
-        messages: Sequence[Message],
-        flags: tuple[int, bool],
-        packet_ids: Sequence[int],
-        *,
-        dup: bool = False,
-        of: SubscriptionState | None = None,
-    ) -> bytes:
-        """Return the PUBLISH packets of messages."""
-
-    def find(self, refs: Sequence[Position]) -> dict[Position, Message] | None:
-        """Return messages that are in memory; None: some are not."""
-
-    def load(self, refs: Sequence[Position], then: Callable[[], None]) -> None:
-        """Read messages from the log, then continue."""
-
-    def release(self, refs: Iterable[Position]) -> None:
-        """Drop messages from memory that are no longer needed."""
 
 
 class PublishObserver(Protocol):

@@ -16,8 +16,8 @@ from actors.session.session_messages import (
     ConnectionAttached,
     ConnectionDetached,
     Expire,
+    Freeze,
     Kick,
-    Passivate,
     Remove,
     Retry,
 )
@@ -43,7 +43,6 @@ from protocol.mqtt.sparkplug import is_death, with_timestamp
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from actors.limits.broker_options import BrokerOptions
     from actors.session.core import SessionCore
     from actors.session.delivery import Delivery
     from actors.session.node_context import NodeContext
@@ -229,17 +228,32 @@ class SessionLifecycle:
             return encode_connack(
                 ConnectCode.ACCEPTED, session_present=resumed, version=connect.version
             )
+        options = self._node.options
         expiry, keep_alive = self._expiry(asked.session_expiry), self._keep_alive(connect)
-        return accepting_connack(
-            asked,
-            self._node.options,
-            resumed=resumed,
-            session_expiry=expiry if expiry != asked.session_expiry else None,
-            server_keep_alive=keep_alive if keep_alive != connect.keep_alive else None,
-            max_packet=connection.max_packet,
-            client_id=connection.given_id,
-            is_assigned=connection.id_assigned,
-            authentication_data=connection.authentication_data,
+        usual = (
+            resumed,
+            expiry if expiry != asked.session_expiry else None,
+            keep_alive if keep_alive != connect.keep_alive else None,
+            options.receive_maximum,
+            1 if options.reject_qos2_publish else 2,
+            connection.max_packet,
+            options.max_topic_aliases,
+            asked.maximum_packet_size,
+        )
+        assigned = connection.given_id if connection.id_assigned else None
+        prefix = None
+        if asked.request_response_information:
+            prefix = _response_information(options.response_information, connection.given_id)
+        if assigned is None and prefix is None and asked.authentication_method is None:
+            return _usual_connack(*usual)
+        return _encode_connack(
+            *usual,
+            ConnackProperties(
+                assigned_client_identifier=assigned,
+                response_information=prefix,
+                authentication_method=asked.authentication_method,
+                authentication_data=connection.authentication_data,
+            ),
         )
 
     def _arm_will(self, connect: Connect) -> None:
@@ -261,7 +275,7 @@ class SessionLifecycle:
         will = self._session.state.will
         if will is None or self._will is not None:
             return True
-        # It was armed before the session became passive, or before the broker started: only the log
+        # It was armed before the session became frozen, or before the broker started: only the log
         # contains it.
         messages = self._delivery.find([will.ref])
         if messages is None:
@@ -490,7 +504,7 @@ class SessionLifecycle:
             if group.is_empty and exchange is not None:
                 exchange.give_back(name, returned)
             else:
-                self._node.directory.session(name).take_back(returned)
+                self._node.directory.session(name).delivery.requeue(returned)
 
     def _drop_will(self, topic: str) -> None:
         """Record that a will is not published because it is not permitted."""
@@ -561,7 +575,7 @@ class SessionLifecycle:
         )
         self._node.directory.retire(session)
 
-    def _on_retire(self, _message: Passivate) -> None:
+    def _on_retire(self, _message: Freeze) -> None:
         session = self._session
         few = is_freezable(session.state)
         if session.connection is None and not self._delivery.loading and few:
@@ -577,7 +591,7 @@ _HANDLERS: Final[Mapping[type, Callable[[SessionLifecycle, Any], None]]] = {
     Expire: SessionLifecycle._on_expire,
     Kick: SessionLifecycle._on_kick,
     Remove: SessionLifecycle._on_remove,
-    Passivate: SessionLifecycle._on_retire,
+    Freeze: SessionLifecycle._on_retire,
     Retry: SessionLifecycle._on_retry,
 }
 
@@ -590,52 +604,6 @@ _LONGEST_STRING: Final = 65_535
 """Maximum bytes of a string in a packet."""
 _NO_LEVEL: Final = frozenset("/+#")
 """Characters that no topic level may contain."""
-
-
-def accepting_connack(
-    asked: ConnectProperties,
-    options: BrokerOptions,
-    *,
-    resumed: bool,
-    session_expiry: int | None,
-    server_keep_alive: int | None,
-    max_packet: int,
-    client_id: str,
-    is_assigned: bool,
-    authentication_data: bytes | None,
-) -> bytes:
-    """Return the CONNACK that accepts a client; empty if it exceeds the client's packet limit.
-
-    ``session_expiry`` and ``server_keep_alive`` are in seconds; None: as the client requested.
-    ``max_packet`` is the maximum size in bytes of packets from the client, ``client_id`` its
-    identifier as the client knows it.
-    """
-    usual = (
-        resumed,
-        session_expiry,
-        server_keep_alive,
-        options.receive_maximum,
-        1 if options.reject_qos2_publish else 2,
-        max_packet,
-        options.max_topic_aliases,
-        asked.maximum_packet_size,
-    )
-    assigned = client_id if is_assigned else None
-    prefix = None
-    if asked.request_response_information:
-        prefix = _response_information(options.response_information, client_id)
-    plain = assigned is None and prefix is None and asked.authentication_method is None
-    if plain:
-        return _usual_connack(*usual)
-    return _encode_connack(
-        *usual,
-        ConnackProperties(
-            assigned_client_identifier=assigned,
-            response_information=prefix,
-            authentication_method=asked.authentication_method,
-            authentication_data=authentication_data,
-        ),
-    )
 
 
 def _response_information(prefix: str, client_id: str) -> str | None:
@@ -665,6 +633,7 @@ def _encode_connack(
 ) -> bytes:
     """Encode the CONNACK of MQTT 5 that accepts a client, with more ``properties``.
 
+    ``session_expiry`` and ``server_keep_alive`` are in seconds; None: as the client requested.
     Empty if it is larger than ``limit``, the client's maximum packet size; 0: there is none.
     """
     properties = properties or ConnackProperties()

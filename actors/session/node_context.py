@@ -167,7 +167,7 @@ class NodeContext:
         self.directory: SessionDirectory[Any]
         """The sessions of the node."""
         self.activation = Activation(self._activate, clock.stopwatch)
-        """Activates the passive sessions that get a message."""
+        """Activates the frozen sessions that get a message."""
         self.software = software
         """Version of the running foldmq."""
         self.certificates: list[dict[str, Any]] = []
@@ -527,7 +527,7 @@ class Authorizer:
         """
         if is_reserved_filter(topic_filter):
             return ReasonCode.TOPIC_FILTER_INVALID
-        reason = self._node.limits.topics.refuses_filter(topic_filter, 0, new=False)
+        reason = self._node.limits.refuses_filter(topic_filter)
         if reason == "wildcards" and connection.deep_filter in (None, topic_filter):
             reason = None  # the standard has no such limit, and here it is not needed
             connection.deep_filter = topic_filter
@@ -548,9 +548,14 @@ class Authorizer:
 
         ``fresh`` are patterns granted to the session that are not in the index yet.
         """
-        topics, owner = self._node.limits.topics, owner_of(connection)
+        bounds = self._node.options.bounds
         return self._node.router.patterns.allows(
-            session, owner, topic_filter, fresh, topics.patterns, topics.patterns_in_all
+            session,
+            owner_of(connection),
+            topic_filter,
+            fresh,
+            bounds.max_wildcard_patterns,
+            bounds.max_wildcard_patterns_total,
         )
 
     def to_nats(self, topic: bytes) -> bool:

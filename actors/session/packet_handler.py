@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from actors.session.subscription_handler import SubscriptionHandler
     from eventstore.format.event_parsing import Event
     from eventstore.format.positions import Position
-    from eventstore.log.message_store import Message, StoredMessages
+    from eventstore.log.message_store import Message
     from projections.state.session import SessionState
     from protocol.mqtt.packets import Packet, Publish
 
@@ -92,10 +92,6 @@ class PacketHandler:
                     session.begin_work(iter((NEXT_TURN,)))
                 return
 
-    def record(self, packet: Publishes) -> StoredMessages:
-        """Append a MessagePublished of the client; return the messages that it records."""
-        return self._publisher.record(packet)
-
     def _on_publishes(self, connection: ClientConnection, packet: Publishes) -> Publishes | None:
         """Publish as many messages as fit into one turn; return the others."""
         session = self._session
@@ -105,7 +101,7 @@ class PacketHandler:
         elif not packet.dup:
             at_once = _distinct(packet.packet_ids)
         if not at_once:
-            return packet  # passive sessions are activated first
+            return packet  # frozen sessions are activated first
         if at_once < len(packet):
             rest = packet.select(range(at_once, len(packet)))
             packet = packet.select(range(at_once))

@@ -114,7 +114,7 @@ class Publisher:
         routes = self._node.router.routes
         first, length = topics[0], len(topics)
         route = routes.get(first)
-        if (route is None or route.passive) and not self.is_routed(first, qos):
+        if (route is None or route.frozen) and not self.is_routed(first, qos):
             return 0
         if length == 1:
             return 1
@@ -126,7 +126,7 @@ class Publisher:
             self._looked_up = topics, [route]
             return same_route_at_once(route, length, qos, enough)
         message_routes = routes.look_up(topics)
-        if routes.any_passive:
+        if routes.any_frozen:
             message_routes = self._activated(topics, message_routes, qos)
             if not message_routes:
                 return 0
@@ -141,21 +141,21 @@ class Publisher:
         routes, activation = self._node.router.routes, self._node.activation
         if activation.goes_on(topic) or not routes.knows(topic):
             return False
-        passive = routes[topic].to_activate(qos)
-        if not passive:
+        frozen = routes[topic].to_activate(qos)
+        if not frozen:
             return True
-        return bool(activation.activate([(topic, passive)])) and routes.knows(topic)
+        return bool(activation.activate([(topic, frozen)])) and routes.knows(topic)
 
     def _activated(
         self, topics: Sequence[bytes], message_routes: list[Route], qos: int
     ) -> list[Route]:
-        """Activate the passive receivers of messages; return the first routes without any."""
+        """Activate the frozen receivers of messages; return the first routes without any."""
         wanted: dict[bytes, tuple[str, ...]] = {}
         for topic, route in zip(topics, message_routes, strict=False):
-            if route.passive:
-                passive = route.to_activate(qos)
-                if passive:
-                    wanted[topic] = passive
+            if route.frozen:
+                frozen = route.to_activate(qos)
+                if frozen:
+                    wanted[topic] = frozen
         if not wanted:
             return message_routes
         done = self._node.activation.activate(wanted.items())
@@ -524,8 +524,8 @@ class Publisher:
         plan = plan_routing(
             routes.of_messages(topics, message_routes, is_recorded=is_recorded), qos
         )
-        if plan.passive:
-            for name in plan.passive:
+        if plan.frozen:
+            for name in plan.frozen:
                 node.directory.session(name)
             plan = plan_routing(routes.of_messages(topics, is_recorded=is_recorded), qos)
         return plan

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from actors.session.core import SessionCore
-    from actors.session.interfaces import DeliveryOutput
     from actors.session.node_context import NodeContext
+    from actors.session.session_output import SessionOutput
     from projections.state.session import InFlight, SessionState, SubscriptionState
 
 
@@ -73,7 +73,7 @@ class Redelivery:
         if state.releasing:
             self._resend_pubrel(list(state.releasing), "resumed")
 
-    def send_more(self, delivery: DeliveryOutput) -> None:
+    def send_more(self, delivery: SessionOutput) -> None:
         """Continue redelivery after a reconnect, within the Receive Maximum of the client."""
         connection, state = self._session.connection, self._session.state
         steps = 0
@@ -99,7 +99,7 @@ class Redelivery:
                     break
 
     def _end_unsendable(
-        self, delivery: DeliveryOutput, unacked: Sequence[int], again: Callable[[], None]
+        self, delivery: SessionOutput, unacked: Sequence[int], again: Callable[[], None]
     ) -> bool:
         """End deliveries that the client may no longer receive.
 
@@ -161,7 +161,7 @@ class Redelivery:
 
     def _republish(
         self,
-        delivery: DeliveryOutput,
+        delivery: SessionOutput,
         unacked: Sequence[int],
         cause: str,
         again: Callable[[], None],
@@ -238,7 +238,7 @@ class Redelivery:
         if not self._session.stopped:
             self._session.kernel.tell(self._session, AckCheck())
 
-    def check_acks(self, delivery: DeliveryOutput) -> None:
+    def check_acks(self, delivery: SessionOutput) -> None:
         """Redeliver messages that were not acknowledged within ``ack_wait``."""
         connection, state = self._session.connection, self._session.state
         wait = self._node.options.ack_wait

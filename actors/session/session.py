@@ -6,7 +6,7 @@ gate and sent when the events are on disk.
 
 A session whose client is offline has no connection and no subscription actors: messages that match
 its subscriptions are sent directly to it and queued. After some time without messages it is
-passivated.
+froze.
 
 Work of unbounded length (many filters, many messages, many receivers) is done in parts, each in a
 separate turn. Until it is done, all other messages to the session wait, except deliveries.
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from actors.session.node_context import NodeContext
-    from actors.session.session_messages import ClientConnection
-    from eventstore.log.message_store import Message, StoredMessages
-    from protocol.mqtt.packets import Publishes
 
 _log = structlog.get_logger("foldmq")
 
@@ -61,22 +58,25 @@ class Session(SessionCore):
     """The session of a client."""
 
     __slots__ = (
-        "_delivery",
         "_lifecycle",
         "_packets",
         "_recorded",
         "_subscriptions",
+        "delivery",
+        "publisher",
         "to_deliver",
     )
 
-    __deletable__ = ("_delivery", "_lifecycle", "_packets", "_subscriptions")
+    __deletable__ = ("_lifecycle", "_packets", "_subscriptions", "delivery", "publisher")
     delivery_class: ClassVar[type[Delivery]] = Delivery
 
     def __init__(self, node: NodeContext, name: str, state: SessionState | None) -> None:
         super().__init__(node, name, state)
-        self._delivery = delivery = self.delivery_class(node, self)
+        self.delivery = delivery = self.delivery_class(node, self)
+        """Deliveries to the client, and the queue."""
         self._subscriptions = subscriptions = SubscriptionHandler(node, self, delivery)
-        publisher = Publisher(node, name)
+        self.publisher = publisher = Publisher(node, name)
+        """Records and routes what the client publishes."""
         self._packets = PacketHandler(node, self, delivery, publisher, subscriptions)
         self._lifecycle = SessionLifecycle(node, self, delivery, publisher, subscriptions)
         self._recorded: list[tuple[Event, Position, int]] | None = None
@@ -86,7 +86,7 @@ class Session(SessionCore):
     @property
     def loading(self) -> bool:
         """True while messages for the session are being read from the log."""
-        return self._delivery.loading
+        return self.delivery.loading
 
     # Mailbox.
 
@@ -104,7 +104,7 @@ class Session(SessionCore):
             return
         if message is CONTINUE:
             self._continue_work()
-        elif (self._work is not None or self._delivery.loading) and type(message) not in (
+        elif (self._work is not None or self.delivery.loading) and type(message) not in (
             Loaded,
             Outgoing,
             ActorFailed,
@@ -120,7 +120,7 @@ class Session(SessionCore):
         if kind is Packets:
             self._packets.handle(message)
         elif kind is Outgoing:
-            self._delivery.deliver(message)
+            self.delivery.deliver(message)
         elif kind in _HANDLERS:
             _HANDLERS[kind](self, message)
         else:
@@ -139,96 +139,15 @@ class Session(SessionCore):
             and self.observer is None
             and not self.stopped
             and not self._stash
-            and not self._delivery.loading
+            and not self.delivery.loading
         )
-
-    def may_send(self, connection: ClientConnection) -> bool:
-        """Return whether a new message may be sent to the client before anything else."""
-        return self._delivery.may_send(connection)
 
     @property
     def awaits_acks(self) -> bool:
         """True while messages wait that an acknowledgement of the client may give room."""
-        if self.state.queued or self._delivery.resuming:
+        if self.state.queued or self.delivery.resuming:
             return True
         return self._node.router.groups.await_room(self.name)
-
-    @property
-    def blocked_by(self) -> str:
-        """The reason why nothing new can be sent to the client at QoS 1 and 2; empty: none.
-
-        ``offline``, ``resuming`` (older messages are redelivered first), ``reader`` (the client
-        does not read), ``loading`` (messages are read from the log) or ``log`` (the log does not
-        keep up).
-        """
-        connection, delivery = self.connection, self._delivery
-        if connection is None:
-            return "offline"
-        if delivery.resuming:
-            return "resuming"
-        if not connection.writable:
-            return "reader"
-        if delivery.loading:
-            return "loading"
-        return "log" if delivery.is_log_late(connection) else ""
-
-    @property
-    def v5(self) -> bool:
-        """Whether the client is connected with MQTT 5."""
-        return self._delivery.encoder is not None
-
-    def record(self, packet: Publishes) -> StoredMessages:
-        """Append a MessagePublished of the client; return the messages that it records."""
-        return self._packets.record(packet)
-
-    def takes_plain(self, publisher: ClientConnection) -> bool:
-        """Return whether the client gets messages in the form in which they were published.
-
-        It uses the protocol level of the publisher, no subscription identifiers, and no limit on
-        the size of packets.
-        """
-        encoder = self._delivery.encoder
-        if publisher.properties is None:
-            return encoder is None
-        return encoder is not None and encoder.plain
-
-    def oldest_delivery_ms(self, *, released: bool) -> int:
-        """Return when the oldest unfinished delivery was sent, see ``Redelivery.oldest_ms``."""
-        return self._delivery.redelivery.oldest_ms(released=released)
-
-    @property
-    def resumed(self) -> bool:
-        """Whether deliveries were unfinished when the client connected."""
-        return self._delivery.resumed
-
-    def expect_acks(self) -> None:
-        """Check for missing acknowledgements after some time."""
-        self._delivery.expect_acks()
-
-    # Shared subscriptions: the session is a member of some, or is one itself.
-
-    @property
-    def packet_limit(self) -> int:
-        """Maximum packet size of the client in bytes; 0: unlimited."""
-        encoder = self._delivery.encoder
-        return encoder.limit if encoder is not None else 0
-
-    def too_large(self, outgoing: Outgoing) -> list[int]:
-        """Return the numbers of a batch's messages that exceed the client's maximum packet size."""
-        encoder = self._delivery.encoder
-        subscriber, batch, qos = outgoing
-        return encoder.too_large(batch, subscriber, qos) if encoder is not None else []
-
-    def deliver_shared(self, outgoing: Outgoing) -> None:
-        """Send messages that a shared subscription assigned to this member."""
-        self._delivery.deliver(outgoing)
-        actor = outgoing.subscriber.actor
-        if isinstance(actor, Subscription):
-            actor.matched += len(outgoing.batch)
-
-    def take_back(self, returned: dict[Position, Message]) -> None:
-        """Queue messages that a member returns to this shared subscription."""
-        raise TypeError(f"{self.name} is not a shared subscription: {len(returned)} messages")
 
     def _on_failed(self, message: ActorFailed) -> None:
         """Replace a failed subscription; deliver the messages that it did not handle."""
@@ -250,21 +169,21 @@ class Session(SessionCore):
 
     def send_queued(self) -> None:
         """Send queued messages for which the client has room."""
-        self._delivery.send_queued()
+        self.delivery.send_queued()
 
     def _on_writable(self, message: Writable) -> None:
         if message.connection is self.connection:
-            self._delivery.send_queued()
+            self.delivery.send_queued()
 
     def _on_loaded(self, message: Loaded) -> None:
-        self._delivery.loaded(message.messages)
+        self.delivery.loaded(message.messages)
         self._unstash()
 
     def _on_continue_sending(self, _message: ContinueSending) -> None:
-        self._delivery.continue_sending()
+        self.delivery.continue_sending()
 
     def _on_ack_check(self, _message: AckCheck) -> None:
-        self._delivery.check_acks()
+        self.delivery.check_acks()
 
     # Rebuild after a failure.
 
@@ -314,7 +233,7 @@ class Session(SessionCore):
 
     def on_failure(self, *_exc_info: object) -> None:
         """Replace the session immediately: no message may go to a stopped actor."""
-        self._delivery.release_publishers()
+        self.delivery.release_publishers()
         self._subscriptions.withdraw_announced()
         if self._lifecycle.attaching is not None:
             self._lifecycle.attaching.abort("session_failed")
@@ -322,14 +241,10 @@ class Session(SessionCore):
 
     def release(self) -> None:
         """Drop the references to this stopped actor, which would form reference cycles."""
-        self._delivery.forget()
+        self.delivery.forget()
         self._subscriptions.withdraw_announced()
         self._work = None
-        del self._delivery, self._lifecycle, self._packets, self._subscriptions
-
-    def recorded_of(self, outgoing: Outgoing) -> int:
-        """Return how many messages of a batch were recorded before the session failed."""
-        return self._delivery.recorded_of(outgoing)
+        del self.delivery, self.publisher, self._lifecycle, self._packets, self._subscriptions
 
 
 _HANDLERS: Final[dict[type, Callable[[Session, Any], None]]] = {

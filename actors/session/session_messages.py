@@ -527,8 +527,8 @@ class AckCheck(NamedTuple):
     """Time to check for deliveries that were not acknowledged within ``ack_wait``."""
 
 
-class Passivate(NamedTuple):
-    """An offline session that was idle for a while may be passivated."""
+class Freeze(NamedTuple):
+    """An offline session that was idle for a while may be frozen."""
 
 
 class Kick(NamedTuple):

@@ -21,18 +21,21 @@ if TYPE_CHECKING:
     from actors.kernel.references import ActorFailed
     from actors.routing.subscriber import Subscriber
     from actors.session.core import SessionCore
+    from actors.session.delivery import Delivery
     from projections.state.retained import RetainedMessage
 
 
 class Subscription(LoopActor):
     """Delivers messages that match one topic filter to one session."""
 
-    __slots__ = ("_subscriber", "granted", "matched", "replayed", "session")
+    __slots__ = ("_subscriber", "delivery", "granted", "matched", "replayed", "session")
 
-    def __init__(self, session: SessionCore, subscriber: Subscriber) -> None:
+    def __init__(self, session: SessionCore, delivery: Delivery, subscriber: Subscriber) -> None:
         super().__init__()
         self.session = session
         """The session that receives the deliveries."""
+        self.delivery = delivery
+        """The deliveries of that session."""
         self._subscriber = subscriber
         self.granted = subscriber.qos
         """The QoS granted when the next message was sent here. After a renewal with another QoS,

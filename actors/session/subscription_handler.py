@@ -241,7 +241,7 @@ class SubscriptionHandler:
             if new and not router.quota.allows(
                 owner,
                 router.subscriptions + len(counted),
-                node.limits.topics.subscriptions_in_all,
+                node.options.bounds.max_subscriptions_total,
             ):
                 refused["subscriptions_total"] += 1
                 return ReasonCode.QUOTA_EXCEEDED
@@ -418,7 +418,7 @@ class SubscriptionHandler:
         if isinstance(actor, Subscription) and not actor.stopped:
             return actor
         # There was none, or it failed in this turn.
-        started = subscriber.actor = Subscription(session, subscriber)
+        started = subscriber.actor = Subscription(session, self._delivery, subscriber)
         session.kernel.spawn(started, session)
         self._node.router.started(subscriber)
         return started

@@ -227,7 +227,7 @@ def choice_of(node: NodeContext) -> MemberChoice:
 
 def has_packet_limit(member: SharedMember) -> bool:
     """Return whether a member is a client of this log with a maximum packet size."""
-    return member.session is not None and bool(member.session.packet_limit)
+    return member.session is not None and bool(member.session.delivery.packet_limit)
 
 
 def first_ones(assignment: Assignment) -> Assignment:

@@ -18,6 +18,7 @@ from actors.session.delivery import Delivery
 from actors.session.delivery_encoder import remaining_properties
 from actors.session.session import Session
 from actors.session.session_messages import Batch, Outgoing
+from actors.session.subscription_actor import Subscription
 from actors.sharing.assignment_recorder import AssignmentRecorder
 from actors.sharing.member_choice import Assignment, Rows, choice_of, first_ones, has_packet_limit
 from actors.sharing.shared_members import SharedMembers, capped_qos
@@ -136,7 +137,7 @@ class SharedDelivery(Delivery):
         """Divide more queued messages, and some of the remaining QoS 0 messages."""
         super().continue_sending()
         if self._undivided:
-            self._divide_some(self._undivided.take())
+            self._divide_some(self._undivided.pop())
             if self._undivided:
                 self.send_queued_later()
 
@@ -161,9 +162,10 @@ class SharedDelivery(Delivery):
                 subscriber, session = member.subscriber, member.session
                 if session is not None:
                     part_batch = batch if len(part) == len(batch) else batch.select(part)
-                    session.deliver_shared(
-                        Outgoing(subscriber, part_batch, capped_qos(part_batch, subscriber))
-                    )
+                    qos = capped_qos(part_batch, subscriber)
+                    session.delivery.deliver(Outgoing(subscriber, part_batch, qos))
+                    if isinstance(subscriber.actor, Subscription):
+                        subscriber.actor.matched += len(part_batch)
                 elif not batch.qos:
                     self._pass_qos0(subscriber, batch.select(part))
                 if len(part) == longest:
@@ -302,7 +304,7 @@ class SharedDelivery(Delivery):
             self._record_expired(subscription.filter, gone, size)
         return bool(gone)
 
-    def take_back(self, returned: dict[Position, Message]) -> None:
+    def requeue(self, returned: dict[Position, Message]) -> None:
         """Queue unacknowledged messages of a member that left, in their former place."""
         self._put_back(returned, 1)
 
@@ -317,7 +319,7 @@ class SharedDelivery(Delivery):
 
     # Shared subscriptions with members in other logs.
 
-    def take_in(self, message: Outgoing) -> None:
+    def add_assigned(self, message: Outgoing) -> None:
         """Queue or send messages that the home of the shared subscription assigned to this log.
 
         The home itself takes messages that another log returned: they are put before all waiting
@@ -504,7 +506,7 @@ class UndividedMessages:
         self._batches.appendleft(message)
         self._add_size(message.batch, 1)
 
-    def take(self) -> Outgoing:
+    def pop(self) -> Outgoing:
         """Remove and return the first batch."""
         message = self._batches.popleft()
         self._add_size(message.batch, -1)

@@ -86,7 +86,7 @@ class SharedMembers:
         qos = min(batch.qos, subscriber.qos)
         room = self._room(session, session.connection, subscriber, qos, len(batch))
         barred: AbstractSet[int] = _NONE
-        if subscriber.acl is not None or session.packet_limit:
+        if subscriber.acl is not None or session.delivery.packet_limit:
             barred = self._barred(batch, subscriber, session, barred_by)
         return SharedMember(subscriber, session, room, barred)
 
@@ -125,7 +125,7 @@ class SharedMembers:
         """Return whether any member is connected with a maximum packet size."""
         find = self._node.directory.find_session
         return any(
-            session is not None and bool(session.packet_limit)
+            session is not None and bool(session.delivery.packet_limit)
             for session in map(find, self.group.online)
         )
 
@@ -157,7 +157,7 @@ class SharedMembers:
             return 0
         if not qos:
             return count if connection.unsent < node.options.max_outbound_bytes else 0
-        if not session.may_send(connection):
+        if not session.delivery.may_send(connection):
             return 0
         subscription = state.subscriptions.get(subscriber.filter)
         if subscription is None or not subscription.active:
@@ -188,8 +188,10 @@ class SharedMembers:
                     numbers = {at for at, topic in enumerate(topics) if topic in denied}
                 known[acl] = known[denied] = numbers
             barred = numbers
-        if session.packet_limit:
-            large = session.too_large(Outgoing(subscriber, batch, capped_qos(batch, subscriber)))
+        if session.delivery.packet_limit:
+            large = session.delivery.too_large(
+                Outgoing(subscriber, batch, capped_qos(batch, subscriber))
+            )
             barred = barred | set(large) if large else barred
         return barred
 

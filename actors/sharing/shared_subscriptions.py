@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from actors.routing.subscriber import is_shared
+from actors.session.delivery import Delivery
 from actors.session.node_context import NEVER_EXPIRES
+from actors.session.session import Session
 from actors.session.session_messages import ContinueSending
+from actors.sharing.shared_delivery import SharedDelivery
 from eventstore.format.events import (
     LOG_SESSION,
     SessionClosed,
@@ -20,7 +23,9 @@ from protocol.mqtt.shared_filters import split_share
 
 if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
-    from actors.sharing.shared_session import SharedSession
+    from actors.session.session_messages import Outgoing
+    from projections.state.session import SessionState
+
 
 _QOS = 2
 """The granted QoS of each member limits it."""
@@ -99,9 +104,9 @@ class SharedSubscriptions:
     def _end(self, name: str) -> None:
         """End the session and drop its queued messages, if other logs have no members either."""
         node = self._node
-        session = node.directory.session(name)  # for a passive one the router has only filters
+        session = node.directory.session(name)  # for a frozen one the router has only filters
         if node.exchange is not None and node.exchange.home_of(name):
-            cast("SharedSession", session).give_back()
+            cast("SharedSession", session).shared_delivery.give_back()
             node.exchange.part_ended(name)
         node.router.groups.waiting.discard(name)
         node.router.remove_session(name)
@@ -150,3 +155,32 @@ class SharedSubscriptions:
         """End a part that began again only to return messages."""
         if name in self._node.state.sessions and name not in self._node.router.groups:
             self._end(name)
+
+
+class SharedSession(Session):
+    """The session of a shared subscription."""
+
+    __slots__ = ()
+
+    delivery_class: ClassVar[type[Delivery]] = SharedDelivery
+
+    @property
+    def shared_delivery(self) -> SharedDelivery:
+        """Its deliveries, which go to members."""
+        return cast("SharedDelivery", self.delivery)
+
+    def add_assigned(self, outgoing: Outgoing) -> None:
+        """Take messages that another log assigned to this one.
+
+        They are recorded at once: this log is the only one that has them.
+        """
+        self.last_active = self._node.clock.monotonic()
+        if self._recorded is not None:
+            self.record_unseen(outgoing, 0)
+        else:
+            self.shared_delivery.add_assigned(outgoing)
+
+
+def make_session(node: NodeContext, name: str, state: SessionState | None) -> Session:
+    """Return the actor of a client's session, or of a shared subscription."""
+    return (SharedSession if is_shared(name) else Session)(node, name, state)

@@ -16,7 +16,7 @@ Status = dict[str, Any]
 
 _SUMS = {
     "connections": ("open", "paused"),
-    "sessions": ("total", "connected", "passive", "logs"),
+    "sessions": ("total", "connected", "frozen", "logs"),
     "census": ("inflight", "releasing", "queued", "queued_bytes"),
     "process": ("rss", "cpu_s"),
     "actors": ("total",),

@@ -184,7 +184,7 @@ def _states(frame: Frame, width: int) -> Table:
         "sessions": [
             _limited("all", sessions["total"], sessions.get("limit")),
             _pair("connected", count(sessions["connected"])),
-            _pair("passive", count(sessions["passive"])),
+            _pair("frozen", count(sessions["frozen"])),
             _pair("retained", count(status["retained"]["count"])),
         ],
         "waiting": [

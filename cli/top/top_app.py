@@ -47,7 +47,7 @@ Figures
                   they handle, the longest mailbox since the start
   clients         connections, new connections, paused connections,
                   subscribed filters
-  sessions        all, connected, passive (offline, without an actor);
+  sessions        all, connected, frozen (offline, without an actor);
                   retained messages
   waiting         sent and not acknowledged; queued; dropped
   log             bytes not on disk yet, bytes to clients held back until

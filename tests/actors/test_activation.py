@@ -1,4 +1,4 @@
-"""Passive sessions are activated in steps."""
+"""Frozen sessions are activated in steps."""
 
 from __future__ import annotations
 

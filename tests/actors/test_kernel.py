@@ -980,7 +980,7 @@ def take_some(seen: list[tuple[str, bytes]], most: int) -> Callable[[Any], int]:
 
 def test_reads_beyond_a_turn_are_handled_before_those_that_come_later(loop: Loop) -> None:
     kernel, seen = loop.kernel, list[tuple[str, bytes]]()
-    kernel.take_gathered = take_some(seen, 2)
+    kernel.handle_gathered = take_some(seen, 2)
     readers = [Reader(name=name) for name in "abcd"]
     for reader in readers:
         kernel.spawn(reader)
@@ -998,7 +998,7 @@ def test_reads_beyond_a_turn_are_handled_before_those_that_come_later(loop: Loop
 
 def test_a_read_in_the_queue_of_longer_work_follows_one_that_was_left(loop: Loop) -> None:
     kernel, seen = loop.kernel, list[tuple[str, bytes]]()
-    kernel.take_gathered = take_some(seen, 1)
+    kernel.handle_gathered = take_some(seen, 1)
     first, second = Reader(name="a"), Reader(seen, name="b")
     for reader in (first, second):
         kernel.spawn(reader)
@@ -1035,7 +1035,7 @@ def test_a_read_that_is_left_does_not_overtake_the_rest_of_an_earlier_one() -> N
         seen.extend((actor.name, data) for actor, data in reads)
         return len(reads)
 
-    kernel.take_gathered = take
+    kernel.handle_gathered = take
     kernel.gather(client, b"1")
     kernel.gather(client, b"2")
     while asked:
@@ -1046,7 +1046,7 @@ def test_a_read_that_is_left_does_not_overtake_the_rest_of_an_earlier_one() -> N
 
 def test_parts_of_longer_work_come_between_reads_that_are_left(loop: Loop) -> None:
     kernel, seen = loop.kernel, list[Any]()
-    kernel.take_gathered = take_some(seen, 1)
+    kernel.handle_gathered = take_some(seen, 1)
     works, others = Recorder(seen, "works"), [Reader(name=name) for name in "abc"]
     kernel.spawn(works)
     for reader in others:

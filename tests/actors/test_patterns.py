@@ -38,7 +38,7 @@ def granted(
 
 
 def of(patterns: Patterns, session: str) -> int:
-    """Return how many different patterns a session has that is not passive."""
+    """Return how many different patterns a session has that is not frozen."""
     return len(patterns._sessions.get(session, ()))
 
 
@@ -116,7 +116,7 @@ def test_the_index_counts_patterns_of_all_whatever_becomes_of_them() -> None:
     router.subscribe("s", "+/b", 1)
     router.subscribe("t", "a/+", 1)
     assert (len(router.patterns), of(router.patterns, "s")) == (2, 1)
-    router.passivate("s", ["+/a", "+/b"])
+    router.freeze("s", ["+/a", "+/b"])
     assert (len(router.patterns), of(router.patterns, "s")) == (2, 0)
     router.unsubscribe("t", "a/+")
     assert len(router.patterns) == 1

@@ -65,7 +65,7 @@ class FakeNode:
         self.directory = self
         self.activation = Activation(self.session, self.router.clock)
         self.boxes: dict[str, Box] = {}
-        self.passive: dict[str, tuple[str, int]] = {}
+        self.frozen: dict[str, tuple[str, int]] = {}
         self.state = SessionState("p")
         self.events: list[tuple[Event, Position, Sequence[bytes]]] = []
         self._next = position(1, 0)
@@ -75,8 +75,8 @@ class FakeNode:
         self.retained_pace = SimpleNamespace(recorded_now=lambda _publisher, parts: parts)
 
     def session(self, name: str) -> Box:
-        if name in self.passive:
-            self.router.subscribe(name, *self.passive.pop(name))
+        if name in self.frozen:
+            self.router.subscribe(name, *self.frozen.pop(name))
         if name not in self.boxes:
             self.boxes[name] = Box()
             self.kernel.spawn(self.boxes[name])
@@ -99,9 +99,9 @@ class FakeNode:
     def count_dropped(self, reason: str, count: int, **_whose: str | None) -> None:
         self.dropped[reason] += count
 
-    def passivate(self, session: str, topic_filter: str, qos: int) -> None:
-        self.passive[session] = topic_filter, qos
-        self.router.passivate(session, [topic_filter])
+    def freeze(self, session: str, topic_filter: str, qos: int) -> None:
+        self.frozen[session] = topic_filter, qos
+        self.router.freeze(session, [topic_filter])
 
     def subscribe(self, session: str, topic_filter: str, qos: int, *, online: bool = True) -> Box:
         subscriber = self.router.subscribe(session, topic_filter, qos)
@@ -399,40 +399,40 @@ def test_a_birth_for_which_the_log_has_no_room_is_counted(node: FakeNode) -> Non
     assert node.dropped == {"message_too_large": 1}
 
 
-def test_a_message_at_qos_0_leaves_passive_sessions_passive(node: FakeNode) -> None:
-    node.passivate("s", "a/+", 1)
+def test_a_message_at_qos_0_leaves_sessions_frozen(node: FakeNode) -> None:
+    node.freeze("s", "a/+", 1)
     online = node.subscribe("online", "a/#", 0)
     by = publisher(node)
     assert by.at_once([b"a/b", b"a/c"], 0) == 2
     publish(node, packet(0, ("a/b", b"1"), ("a/c", b"2")))
     assert got(online) == [("a/b", b"1"), ("a/c", b"2")]
-    assert (node.boxes, [*node.passive]) == ({}, ["s"])
+    assert (node.boxes, [*node.frozen]) == ({}, ["s"])
 
 
-def test_a_message_at_qos_1_activates_the_passive_sessions_that_get_it(node: FakeNode) -> None:
-    node.passivate("s", "a/+", 1)
-    node.passivate("other", "b/+", 1)
+def test_a_message_at_qos_1_activates_the_frozen_sessions_that_get_it(node: FakeNode) -> None:
+    node.freeze("s", "a/+", 1)
+    node.freeze("other", "b/+", 1)
     publish(node, packet(1, ("a/b", b"1"), ("a/c", b"2")))
     assert [*node.boxes] == ["s"]
-    assert [*node.passive] == ["other"]
+    assert [*node.frozen] == ["other"]
     told = [one for one in node.boxes["s"].told if isinstance(one, Outgoing)]
     assert [(one.subscriber.filter, [*one.batch.payloads]) for one in told] == [
         ("a/+", [b"1", b"2"])
     ]
 
 
-def test_many_passive_receivers_are_activated_in_several_turns(node: FakeNode) -> None:
+def test_many_frozen_receivers_are_activated_in_several_turns(node: FakeNode) -> None:
     ticks = count()
     node.activation = Activation(node.session, lambda: next(ticks) / 10_000)
     for number in range(100):
-        node.passivate(f"s{number}", "#", 1)
+        node.freeze(f"s{number}", "#", 1)
     by = publisher(node)
     turns = 1
     while not by.at_once([b"a", b"a"], 1):
         turns += 1
         assert node.activation.is_pending()
     assert 5 < turns <= 20
-    assert not node.passive
+    assert not node.frozen
     assert not node.activation.is_pending()
     assert len(node.router.routes[b"a"].targets) == 100
 
@@ -441,14 +441,14 @@ def test_topics_whose_receivers_are_active_are_routed_before_the_others(node: Fa
     ticks = count()
     node.activation = Activation(node.session, lambda: float(next(ticks)))
     for number in range(6):
-        node.passivate(f"s{number}", f"t/{number}", 1)
+        node.freeze(f"s{number}", f"t/{number}", 1)
     topics = [b"t/%d" % number for number in range(6)]
     by = publisher(node)
     routed = []
     while topics:
         routed.append(by.at_once(topics, 1))
         assert routed[-1]
-        assert not any(node.router.routes[topic].passive for topic in topics[: routed[-1]])
+        assert not any(node.router.routes[topic].frozen for topic in topics[: routed[-1]])
         topics = topics[routed[-1] :]
     assert sum(routed) == 6
     assert len(routed) > 1

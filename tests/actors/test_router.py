@@ -215,25 +215,25 @@ def test_a_subscriber_has_a_repr() -> None:
     assert repr(Subscriber("s", "a/#", 1)) == "Subscriber('s', 'a/#', QoS 1)"
 
 
-def test_a_look_up_finds_passive_sessions_and_leaves_them_passive() -> None:
+def test_a_look_up_finds_frozen_sessions_and_leaves_them_so() -> None:
     state = SessionState("c", clean=False)
     evolve(state, Subscribed("c", [("a/+", 1), ("b", 2)]), position(1, 0), 0)
     router = Router()
     router.restore(state)
     router.subscribe("d", "a/+", 0)
-    router.passivate("c", ["a/+", "b"])
+    router.freeze("c", ["a/+", "b"])
     assert (router.subscriptions, router.active_sessions()) == (3, ["d"])
     assert router.match("nothing") == ((), (), (), False, ())
     route = router.routes[b"a/x"]
     assert [one.session for one in route.targets] == ["d"]
-    assert (route.passive, route.passive_qos0) == (("c",), ())
+    assert (route.frozen, route.frozen_qos0) == (("c",), ())
     assert (route.plain, route.plain_qos0) == (False, True)
-    assert router.routes.any_passive
+    assert router.routes.any_frozen
     assert router.active_sessions() == ["d"]
     router.restore(state)
     assert router.routes[b"a/x"] is not route
     assert router.routes[b"a/x"].plain
-    assert not router.routes.any_passive
+    assert not router.routes.any_frozen
     assert who(router, "a/x") == {"c": ("a/+", 1), "d": ("a/+", 0)}
     assert who(router, "b") == {"c": ("b", 2)}
     assert router.subscriptions == 3
@@ -241,10 +241,10 @@ def test_a_look_up_finds_passive_sessions_and_leaves_them_passive() -> None:
     assert who(router, "b") == {}
 
 
-def test_a_passive_shared_subscription_also_gets_messages_at_qos_0() -> None:
+def test_a_frozen_shared_subscription_also_gets_messages_at_qos_0() -> None:
     router = Router()
-    router.passivate("$share/g/a", ["a"])
-    router.passivate("c", ["a"])
+    router.freeze("$share/g/a", ["a"])
+    router.freeze("c", ["a"])
     route = router.routes[b"a"]
     assert route.to_activate(1) == ("$share/g/a", "c")
     assert route.to_activate(0) == ("$share/g/a",)

@@ -51,34 +51,34 @@ changes = st.one_of(
     ),
     st.tuples(st.just("unsubscribe"), st.integers(0, 3), st.sampled_from(FILTERS)),
     st.tuples(st.just("remove"), st.integers(0, 3)),
-    st.tuples(st.just("passivate"), st.integers(0, 3)),
+    st.tuples(st.just("freeze"), st.integers(0, 3)),
     st.tuples(st.just("deny"), st.integers(0, 3)),
     st.tuples(st.just("allow"), st.integers(0, 3)),
 )
 
 
 class Sessions:
-    """A router, and what its passive sessions have."""
+    """A router, and what its frozen sessions have."""
 
     def __init__(self) -> None:
         self.router = Router()
-        self.passive: dict[str, list[tuple[str, int, int]]] = {}
+        self.frozen: dict[str, list[tuple[str, int, int]]] = {}
 
     def activate(self, name: str) -> None:
         """As ``SessionRegistry.session``, do nothing if the session is active already."""
-        for topic_filter, qos, options in self.passive.pop(name, ()):
+        for topic_filter, qos, options in self.frozen.pop(name, ()):
             self.router.subscribe(name, topic_filter, qos, options=options)
 
     def change(self, change: tuple[object, ...]) -> None:
         kind, number, *rest = change
         name, router = f"s{number}", self.router
-        if kind == "passivate":
+        if kind == "freeze":
             held = [(one.filter, one.qos, one.options) for one in router.subscribers(name)]
-            if held and name not in self.passive:
-                router.passivate(name, [topic_filter for topic_filter, *_ in held])
-                self.passive[name] = held
+            if held and name not in self.frozen:
+                router.freeze(name, [topic_filter for topic_filter, *_ in held])
+                self.frozen[name] = held
             return
-        if name in self.passive:
+        if name in self.frozen:
             self.activate(name)
         if kind == "subscribe":
             topic_filter, qos, options = rest
@@ -97,8 +97,8 @@ def summary(found: Receivers) -> tuple[object, ...]:
     Of a session's subscriptions of equal QoS the one found first may be the target: what counts is
     how it gets messages of others and its own.
     """
-    targets, denied, own, no_local, passive = found
-    assert len(set(passive)) == len(passive)
+    targets, denied, own, no_local, frozen = found
+    assert len(set(frozen)) == len(frozen)
     assert no_local == any(one.options & NO_LOCAL for one in targets)
 
     def how(one: Subscriber) -> tuple[int, int]:
@@ -116,7 +116,7 @@ def summary(found: Receivers) -> tuple[object, ...]:
             for one in targets
         },
         {(one.session, one.qos) for one in denied},
-        {*passive},
+        {*frozen},
     )
 
 
@@ -143,8 +143,8 @@ def test_steps_with_changes_between_them_equal_one_match(
     assert found is not None
     assert not router._matches
     assert summary(found) == summary(router.match("a/b"))
-    assert {*found[4]} <= {*sessions.passive}
-    assert all(one.session not in sessions.passive for one in found[0])
+    assert {*found[4]} <= {*sessions.frozen}
+    assert all(one.session not in sessions.frozen for one in found[0])
     assert len({one.session for one in found[0]}) == len(found[0])
 
 

@@ -207,7 +207,7 @@ def test_a_message_between_actors_of_one_trace_is_shown_once() -> None:
     simulate(scenario)
 
 
-def test_a_trace_follows_its_client_through_reconnects_and_passivation() -> None:
+def test_a_trace_follows_its_client_through_reconnects_and_freezing() -> None:
     async def scenario() -> None:
         async with World().running() as world:
             first = await world.connect("r", filters=[("hall/#", 1)])
@@ -216,7 +216,7 @@ def test_a_trace_follows_its_client_through_reconnects_and_passivation() -> None
             assert answer["connected"]
             assert len(answer["actors"]) == 3
             first.transport.drop()
-            await world.go(3)  # the session is passivated
+            await world.go(3)  # the session is frozen
             assert [line["actor"] for line in sink.lines(kind="ends")][-1].startswith("session:")
             sender = await world.connect("s")
             sender.send(p.publish("hall/x", b"1", 1, 1))

@@ -267,7 +267,7 @@ def status_of(number: int) -> Answers:
         "sessions": {
             "total": number + 2,
             "connected": 1,
-            "passive": 2,
+            "frozen": 2,
             "logs": 2,
             "limit": 0,
         },
@@ -295,7 +295,7 @@ def test_statuses_are_added_up() -> None:
     assert total["sessions"] == {
         "total": 9,
         "connected": 3,
-        "passive": 6,
+        "frozen": 6,
         "logs": 6,
         "limit": None,
     }

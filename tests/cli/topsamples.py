@@ -35,7 +35,7 @@ def status(
         "ready": not trouble,
         "trouble": trouble or [],
         "connections": {"open": 3, "accepted": 5, "most": 4, "limit": 1000, "paused": 0},
-        "sessions": {"total": 4, "connected": 3, "passive": 1, "expired": 0, "limit": 1000},
+        "sessions": {"total": 4, "connected": 3, "frozen": 1, "expired": 0, "limit": 1000},
         "subscriptions": 6,
         "retained": {"count": 2, "bytes": 64},
         "messages": {"in": received or [0, 0, 0], "out": sent or [0, 0, 0]},

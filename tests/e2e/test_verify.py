@@ -168,7 +168,7 @@ def test_frozen_sessions_stay_frozen(debug: DebugBroker, clients_of: Clients) ->
     other = clients_of.connect("other")
     for number in range(5):
         other.publish(f"a/{number}", b"queued", 2, retain=True)
-    debug.tamper("node.directory.passivate('away')")
+    debug.tamper("node.directory.freeze('away')")
     assert verified(*data_of(debug))["broker"]["sessions"] == 2
     verified(*data_of(debug), "--session", "away")
     debug.tamper("answer.write_text(str(node.state.sessions.frozen('away') is not None))")

@@ -73,7 +73,7 @@ def test_a_reload_changes_bounds_and_forgives_nothing_else() -> None:
     again = door.rate_limiter("plain", "", "alice", 0.0)
     assert again is not None
     assert again.debt(0.0) > 9
-    assert door.topics.refuses_filter("a/b/c", 0, new=True) == "topic_levels"
+    assert door.refuses_filter("a/b/c") == "topic_levels"
     door.change(replace(options, flapping_connects=0, user=Quota()), {})
     assert door.flaps("c", 0.0, "c", "192.0.2.1") == 0
     assert door.rate_limiter("plain", "", "alice", 0.0) is None

@@ -59,7 +59,7 @@ class FailingMethod:
 def handle_packets_one_by_one(world: World) -> None:
     """Let the actors handle all packets: no columns."""
     kernel = world.broker.kernel
-    kernel.take_gathered = kernel._tell_gathered
+    kernel.handle_gathered = kernel._tell_gathered
 
 
 def outgoing_for(name: str) -> Callable[[Any, Any], bool]:
@@ -408,7 +408,7 @@ def test_a_session_that_fails_while_messages_are_loaded_for_it_loses_none(
     simulate(scenario)
 
 
-def test_a_rebuilt_offline_session_expires_and_is_passivated(
+def test_a_rebuilt_offline_session_expires_and_is_frozen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))

@@ -67,9 +67,9 @@ def test_a_kicked_clean_session_is_gone() -> None:
     simulate(scenario)
 
 
-@pytest.mark.parametrize("passive", [True, False])
+@pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("connected", [True, False])
-def test_a_removed_session_starts_empty(*, connected: bool, passive: bool) -> None:
+def test_a_removed_session_starts_empty(*, connected: bool, frozen: bool) -> None:
     async def scenario() -> None:
         async with World().running() as world:
             client = await world.connect("c", filters=[("t", 2)])
@@ -77,7 +77,7 @@ def test_a_removed_session_starts_empty(*, connected: bool, passive: bool) -> No
             if not connected:
                 client.drop()
             sender.send(p.publish("t", b"x", 1, 1))
-            await world.go(5 if passive else 0.1)
+            await world.go(5 if frozen else 0.1)
             answer = await change(world, "remove_sessions", clients=["c", "nobody"])
             assert answer["done"] == ["c"]
             assert answer["refused"] == [["nobody", "no such session"]]
@@ -290,7 +290,7 @@ def test_lists_come_in_pages_that_together_have_everything_once() -> None:
             await world.go(1)
             for client in list(world.clients)[::2]:
                 client.drop()
-            await world.go(5)  # half of them are passive now
+            await world.go(5)  # half of them are frozen now
             page = await ask(world, "sessions")
             assert page["total"] == len(names)
             rows = list(page["rows"])

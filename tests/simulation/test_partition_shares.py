@@ -17,8 +17,8 @@ from actors.exchange.effect_recorder import EffectRecorder
 from actors.exchange.exchange import LogExchange
 from actors.exchange.followed_positions import FollowedPositions
 from actors.inspection.requests import NotReady
-from actors.sharing.shared_session import SharedSession
-from actors.sharing.shared_subscriptions import SharedSubscriptions
+from actors.sharing.shared_delivery import SharedDelivery
+from actors.sharing.shared_subscriptions import SharedSession, SharedSubscriptions
 from cluster.follower import Follower
 from eventstore.format.events import LOG_SESSION, Assigned, MessageDropped
 from eventstore.partitions import partition_of
@@ -518,7 +518,7 @@ TELLING = (2, 9, 90, 92)
 
 
 def _forgets_what_is_returned(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SharedSession, "give_back", lambda _self: None)
+    patch.setattr(SharedDelivery, "give_back", lambda _self: None)
 
 
 def _takes_assigned_messages_in_a_turn_of_their_own(patch: pytest.MonkeyPatch) -> None:

@@ -258,7 +258,7 @@ def test_a_drop_is_recorded_although_the_routes_are_dropped_in_the_same_read() -
     async def scenario(world: World) -> None:
         away = await world.connect("away", filters=[("late/#", 1)])
         away.transport.drop()
-        await world.go(3)  # its session is passive now: a message to it changes the index
+        await world.go(3)  # its session is frozen now: a message to it changes the index
         await world.connect("r", filters=[("a/#", 1)])
         sender = await world.connect("s")
         sender.send(p.publish("a/secret", b"x", 1, 1), p.publish("late/x", b"x", 1, 2))

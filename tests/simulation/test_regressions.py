@@ -270,7 +270,7 @@ def test_a_new_session_gets_nothing_that_was_meant_for_the_one_before(*, clean: 
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-6")
-def test_a_new_session_gets_nothing_of_one_that_was_passivated_meanwhile(
+def test_a_new_session_gets_nothing_of_one_that_was_frozen_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a restart the will of a session is read, published, and matches that session itself.
@@ -419,7 +419,7 @@ async def interrupt(world: World, receiver: SimClient, how: str) -> SimClient:
         return receiver
     if how == "killed":
         await world.restart()
-    elif how == "passive":
+    elif how == "frozen":
         receiver.send(p.disconnect())
         await world.go(20)
         assert "r" in world.broker.node.state.sessions
@@ -433,8 +433,8 @@ async def interrupt(world: World, receiver: SimClient, how: str) -> SimClient:
 
 
 @pytest.mark.mqtt("MQTT-4.6.0-6")
-@pytest.mark.parametrize("then", ["nothing", "killed", "passive", "restarted"])
-@pytest.mark.parametrize("first", ["nothing", "killed", "passive", "restarted"])
+@pytest.mark.parametrize("then", ["nothing", "killed", "frozen", "restarted"])
+@pytest.mark.parametrize("first", ["nothing", "killed", "frozen", "restarted"])
 def test_the_link_between_two_filters_outlives_its_subscription(first: str, then: str) -> None:
     async def scenario() -> None:
         async with World(max_ack_pending=1).running() as world:
@@ -459,7 +459,7 @@ def test_the_link_between_two_filters_outlives_its_subscription(first: str, then
 
 
 @pytest.mark.mqtt("MQTT-4.6.0-6")
-@pytest.mark.parametrize("then", ["nothing", "killed", "passive", "restarted"])
+@pytest.mark.parametrize("then", ["nothing", "killed", "frozen", "restarted"])
 def test_a_subscription_may_link_filters_for_which_messages_wait(then: str) -> None:
     async def scenario() -> None:
         async with World(max_ack_pending=1).running() as world:

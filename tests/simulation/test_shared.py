@@ -107,7 +107,7 @@ def test_messages_wait_while_all_members_are_away_and_the_first_one_back_gets_th
             two.send(p.disconnect())
             sender = await world.connect("d")
             publish(sender, 1, 2, 3)
-            await world.go(5)  # the group is passive, as the members are
+            await world.go(5)  # the group is frozen, as the members are
             prove(world)
             back = await world.connect("m2", present=True)
             assert numbers(back) == [1, 2, 3]
@@ -321,7 +321,7 @@ def test_the_will_of_the_last_member_is_due_after_a_crash() -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_passive_group_that_ends_matches_nothing(restarts: bool) -> None:
+def test_a_frozen_group_that_ends_matches_nothing(restarts: bool) -> None:
     async def scenario() -> None:
         async with World().running() as world:
             keeper = await world.connect("keeper", filters=[("#", 1)])

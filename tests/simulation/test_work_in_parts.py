@@ -14,7 +14,7 @@ from actors.kernel.actor import LoopActor
 from actors.limits.limit_options import LimitOptions, Quota
 from actors.node.read_pause import ReadPause
 from actors.session import lifecycle, publisher, subscription_handler
-from actors.session.session_messages import NEXT_TURN, Packets, Passivate
+from actors.session.session_messages import NEXT_TURN, Freeze, Packets
 from actors.session.subscription_handler import SubscriptionRate
 from eventstore.format.events import SessionClosed, Subscribed
 from protocol.mqtt.packets import Publishes, Subscribe
@@ -559,7 +559,7 @@ def test_packets_that_waited_for_longer_work_are_handled_in_another_turn(
             monkeypatch.setattr(lifecycle.SessionLifecycle, "handle", handled)
             session.begin_work(work())
             for _ in range(2):
-                loop.tell(session, Passivate())
+                loop.tell(session, Freeze())
             await world.go(0.1)
 
     simulate(scenario)

@@ -236,7 +236,7 @@ class World:
             fast_path = self.broker.fast_path
             fast_path.delivered_at_once = fast_path.fan_out.step = 1
             # More than two reads in a turn are left for the next ones.
-            self.broker.kernel.take_gathered = lambda reads: fast_path.take(reads[:2])
+            self.broker.kernel.handle_gathered = lambda reads: fast_path.handle(reads[:2])
             self.broker.node.turn_work.at_once = 1
         self._corpses.append(self.broker)
         await how(self.broker)
