@@ -11,6 +11,8 @@ from __future__ import annotations
 import base64
 import binascii
 import collections
+import hashlib
+import hmac
 import os
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,10 +21,10 @@ import argon2
 import structlog
 from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
 
-from actors.access import mosquitto_hashes
 from actors.access.credentials import AuthResult, Verdict
 from actors.access.fair_queue import SingleFlight
 from actors.access.scram import (
+    MAX_ITERATIONS,
     MIN_ITERATIONS,
     SALT_SIZE,
     DummyKeys,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from actors.access.credentials import Credentials
+
 
 VERIFIER_THREADS: Final = max(1, min(2, (os.cpu_count() or 1) - 1))
 """Number of hashes computed concurrently. Each occupies a core; one is left for the event loop."""
@@ -220,8 +223,8 @@ class PasswordFile:
 
     def _verify(self, stored: str, password: bytes) -> bool:
         stored = hash_part(stored)
-        if mosquitto_hashes.is_mosquitto_hash(stored):
-            return mosquitto_hashes.verify(stored, password)
+        if is_mosquitto_hash(stored):
+            return verify_mosquitto_hash(stored, password)
         try:
             return HASHER.verify(stored, password)
         except VerifyMismatchError:
@@ -233,13 +236,13 @@ class PasswordFile:
     def _make_dummy_hash(self) -> str:
         """Hash a random password with the parameters that most users' hashes have."""
         hashes = [hash_part(stored) for stored in self._users.values()]
-        example = {mosquitto_hashes.parameters(stored): stored for stored in hashes}
-        counted = collections.Counter(map(mosquitto_hashes.parameters, hashes))
+        example = {hash_parameters(stored): stored for stored in hashes}
+        counted = collections.Counter(map(hash_parameters, hashes))
         hasher = HASHER
         for commonest, _ in counted.most_common(1):
             stored = example[commonest]
-            if mosquitto_hashes.is_mosquitto_hash(stored):
-                return mosquitto_hashes.dummy_hash(stored)
+            if is_mosquitto_hash(stored):
+                return dummy_mosquitto_hash(stored)
             hasher = argon2.PasswordHasher.from_parameters(argon2.extract_parameters(stored))
         return hasher.hash(os.urandom(16))
 
@@ -366,14 +369,14 @@ def is_stored(stored: str) -> bool:
 
 def hash_kind(stored: str) -> str:
     """Return the algorithm of a hash, and that of the SCRAM keys if there are any."""
-    kind = mosquitto_hashes.mosquitto_hash_kind(hash_part(stored)) or stored.split("$")[1]
+    kind = mosquitto_hash_kind(hash_part(stored)) or stored.split("$")[1]
     keys = parse_scram_keys(scram_part(stored))
     return kind if keys is None else f"{kind}, scram-sha-256 ({keys.iterations} iterations)"
 
 
 def is_password_hash(text: str) -> bool:
     """Return whether ``text`` is a supported hash."""
-    return is_argon2(text) or mosquitto_hashes.is_mosquitto_hash(text)
+    return is_argon2(text) or is_mosquitto_hash(text)
 
 
 def is_argon2(text: str) -> bool:
@@ -408,3 +411,82 @@ def user_name_problem(user: str) -> str | None:
     if user.startswith("#") or not user.isprintable():
         return "a user name must not contain a control character, or begin with #"
     return None
+
+
+_DIGEST = 64
+_SALTS = range(8, 129)
+_SHA512 = re.compile(r"\$6\$([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+)", re.ASCII)
+_PBKDF2 = re.compile(r"\$7\$([1-9][0-9]{0,8})\$([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+)", re.ASCII)
+
+
+class _MosquittoHash(NamedTuple):
+    """A hash in Mosquitto's password file.
+
+    Mosquitto writes ``$6$SALT$HASH`` (SHA-512 of password and salt, version 1),
+    ``$7$ITERATIONS$SALT$HASH`` (PBKDF2 with HMAC-SHA-512, version 2.0) and argon2 (version 2.1),
+    salt and hash of the first two in Base64.
+    """
+
+    iterations: int
+    """0: one SHA-512."""
+    salt: bytes
+    digest: bytes
+
+
+def is_mosquitto_hash(text: str) -> bool:
+    """Return whether ``text`` is a hash in Mosquitto's format, other than argon2."""
+    return _parsed(text) is not None
+
+
+def mosquitto_hash_kind(text: str) -> str:
+    """Return the algorithm of a hash; empty if it is not in Mosquitto's format."""
+    parsed = _parsed(text)
+    if parsed is None:
+        return ""
+    return f"pbkdf2-sha512, {parsed.iterations} rounds" if parsed.iterations else "sha512"
+
+
+def verify_mosquitto_hash(stored: str, password: bytes) -> bool:
+    """Return whether ``stored`` is the hash of ``password``; see :func:`is_mosquitto_hash`."""
+    parsed = _parsed(stored)
+    if parsed is None:
+        return False
+    digest = _mosquitto_digest(password, parsed.salt, parsed.iterations)
+    same = hmac.compare_digest(digest, parsed.digest)
+    # HMAC pads its key with zeros: "secret" and "secret\0" would be the same password.
+    return same and not (parsed.iterations and password.endswith(b"\0"))
+
+
+def hash_parameters(stored: str) -> str:
+    """Return kind and cost of a hash: hashes with equal ones take the same time."""
+    return stored.rsplit("$", 2)[0]
+
+
+def dummy_mosquitto_hash(stored: str) -> str:
+    """Return a hash of a random password that takes the same time as ``stored``."""
+    parsed = _parsed(stored)
+    iterations, size = (parsed.iterations, len(parsed.salt)) if parsed is not None else (0, 12)
+    salt = os.urandom(size)
+    digest = _mosquitto_digest(os.urandom(16), salt, iterations)
+    parts = (hash_parameters(stored), *(base64.b64encode(part).decode() for part in (salt, digest)))
+    return "$".join(parts)
+
+
+def _mosquitto_digest(password: bytes, salt: bytes, iterations: int) -> bytes:
+    if iterations:
+        return hashlib.pbkdf2_hmac("sha512", password, salt, iterations)
+    return hashlib.sha512(password + salt).digest()
+
+
+def _parsed(text: str) -> _MosquittoHash | None:
+    match = _SHA512.fullmatch(text) or _PBKDF2.fullmatch(text)
+    if match is None:
+        return None
+    *count, salt_text, digest_text = match.groups()
+    iterations = int(count[0]) if count else 0
+    try:
+        salt, digest = (base64.b64decode(part, validate=True) for part in (salt_text, digest_text))
+    except binascii.Error:
+        return None
+    fits = len(salt) in _SALTS and len(digest) == _DIGEST and iterations <= MAX_ITERATIONS
+    return _MosquittoHash(iterations, salt, digest) if fits else None

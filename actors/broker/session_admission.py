@@ -230,9 +230,14 @@ class PreviousConnection(NamedTuple):
 
 
 class TakeoverThrottle:
-    """Decides which connections wait; times are monotonic, in seconds.
+    """Slows down clients that keep taking over one client identifier, but not a flapping network.
 
-    At most ``most`` identifiers are remembered.
+    A CONNECT with the client identifier of a connected client ends the earlier connection
+    [MQTT-3.1.4-2]. If two clients share an identifier and reconnect immediately, neither can work,
+    and each takeover writes events to disk. An address that comes back within two delays after
+    another one threw it out waits, if the connection that it would end is in use. One from
+    elsewhere, or one that comes back to a silent connection, is let in at once, up to twelve times
+    in a row. Times are monotonic, in seconds; at most ``most`` identifiers are remembered.
     """
 
     __slots__ = ("_known", "_most")

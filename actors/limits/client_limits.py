@@ -397,7 +397,12 @@ _LONGEST_STEP = 1.0
 
 
 class Overload:
-    """Detects that the event loop or the log is too slow; fed with several samples a second."""
+    """Detects that the event loop or the log is too slow; fed with several samples a second.
+
+    Machines stall occasionally, so a single late sample does not mean overload. Time above the
+    limit fills a bucket, time below half of the limit empties it. Overload begins when the bucket
+    is full and ends when it is empty.
+    """
 
     __slots__ = ("_after", "_commit", "_filled", "_lag", "_last", "_since", "reason")
 

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from actors.routing.subscriber import Subscriber
 from actors.session.session import Session
@@ -66,10 +66,8 @@ class MemberChoice:
 
     __slots__ = ()
 
-    @property
-    def examines_all(self) -> bool:
-        """Whether the choice depends on all connected members, not on enough of them with room."""
-        raise NotImplementedError
+    examines_all: ClassVar[bool] = False
+    """Whether the choice depends on all connected members, not on enough of them with room."""
 
     def ordered(self, group: SharedGroup) -> Iterable[Subscriber]:
         """Return the connected members in the order in which they are examined."""
@@ -79,31 +77,26 @@ class MemberChoice:
         """Return the room of a member of another log, one of those connected there."""
         raise NotImplementedError
 
-    def pools(self, members: Sequence[SharedMember]) -> Sequence[int]:
+    def pools(self, members: Sequence[SharedMember]) -> Sequence[int]:  # noqa: ARG002
         """Return for each member the number of the first one that has the same room.
 
         Empty: each member has its own room.
         """
-        raise NotImplementedError
+        return ()
 
     def assign(self, topics: Sequence[bytes], members: Rows) -> Assignment:
         """Assign messages, given by their topics, to members."""
         raise NotImplementedError
 
-    def keeps_topics(self, group: SharedGroup, members: Sequence[SharedMember]) -> bool:
+    def keeps_topics(self, group: SharedGroup, members: Sequence[SharedMember]) -> bool:  # noqa: ARG002
         """Return whether the member for a topic depends only on the set of connected members."""
-        raise NotImplementedError
+        return False
 
 
 class BalancedChoice(MemberChoice):
     """Messages go to the next members in turn that have room."""
 
     __slots__ = ()
-
-    @property
-    def examines_all(self) -> bool:
-        """False: members with room for the messages suffice."""
-        return False
 
     def ordered(self, group: SharedGroup) -> Iterable[Subscriber]:
         """Begin behind the member that was served last."""
@@ -112,10 +105,6 @@ class BalancedChoice(MemberChoice):
     def room_there(self, remote: RemoteMembers, place: int) -> int:
         """Divide the room of a log equally among its members."""
         return remote.room_of(place)
-
-    def pools(self, members: Sequence[SharedMember]) -> Sequence[int]:  # noqa: ARG002
-        """Return nothing: each member has its own room."""
-        return ()
 
     def assign(self, topics: Sequence[bytes], members: Rows) -> Assignment:
         """Divide messages among members by their room; the first members get the remainder.
@@ -141,20 +130,13 @@ class BalancedChoice(MemberChoice):
             waiting += numbers[sum(map(len, parts)) :]
         return Assignment([sorted(share) for share in shares], sorted(waiting), sorted(refused))
 
-    def keeps_topics(self, group: SharedGroup, members: Sequence[SharedMember]) -> bool:  # noqa: ARG002
-        """Return False: a topic has no member of its own."""
-        return False
-
 
 class TopicChoice(MemberChoice):
     """All messages on a topic go to one member, until the set of members changes."""
 
     __slots__ = ()
 
-    @property
-    def examines_all(self) -> bool:
-        """True: the member for a topic depends on the set of members."""
-        return True
+    examines_all: ClassVar[bool] = True
 
     def ordered(self, group: SharedGroup) -> Iterable[Subscriber]:
         """Return members in the order of their names."""

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from actors.access import rules as rules_module
 from actors.access.filter_index import TOO_MANY, FilterError, Filters, NameValues, parse_filter
-from actors.access.rules import NameSet, matches_pattern
-from actors.access.rules import Permissions, Rule
+from actors.access.rules import NameSet, Permissions, Rule, matches_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -11,10 +11,7 @@ sys.path.insert(0, str(ROOT))
 
 import argon2
 
-from actors.access import (
-    mosquitto_hashes,
-    passwords,
-)
+from actors.access import passwords
 from actors.access.scram import parse_scram_keys
 from cli.users import line_files, passwd
 
@@ -48,14 +45,14 @@ def _verify(stored: str) -> None:
     keys = passwords.scram_part(stored)
     assert not keys or parse_scram_keys(keys) is not None, "keys that were read can be used"
     stored = passwords.hash_part(stored)
-    if mosquitto_hashes.is_mosquitto_hash(stored):
+    if passwords.is_mosquitto_hash(stored):
         assert not passwords.is_argon2(stored)
         parts = stored.split("$")
         if parts[1] == "6" or int(parts[2]) <= CHEAP:
-            assert mosquitto_hashes.verify(stored, b"x") in (True, False)
-            assert mosquitto_hashes.parameters(
-                mosquitto_hashes.dummy_hash(stored)
-            ) == mosquitto_hashes.parameters(stored)
+            assert passwords.verify_mosquitto_hash(stored, b"x") in (True, False)
+            assert passwords.hash_parameters(
+                passwords.dummy_mosquitto_hash(stored)
+            ) == passwords.hash_parameters(stored)
         return
     found = argon2.extract_parameters(stored)
     if found.memory_cost * found.time_cost <= CHEAP:
