@@ -24,7 +24,7 @@ from actors.bridge.replies import LONGEST
 from actors.limits.bridge_options import REPLIES, REQUESTS
 from actors.routing.subscriber import is_shared
 from actors.session.decisions.acknowledgements import PACKET_IDS
-from actors.session.publisher import Publisher
+from actors.session.outside_publisher import OutsidePublisher
 from actors.session.session_messages import Batch
 from actors.session.subscription_actor import Subscription
 from eventstore.format.events import NATS_SESSION, SessionClosed, SessionOpened
@@ -112,7 +112,7 @@ class FromNats:
         self._streams = {stream} | {f"FOLDMQ_LOG_{name}" for name in names}
         self._prefix_of = prefix_of
         self._answers = answers
-        self._publisher = Publisher(node, NATS_SESSION)
+        self._publisher = OutsidePublisher(node, NATS_SESSION)
         self._seen: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
         self._pid = 0
         self._own = OwnMessages(node.options.node) if options.several_nodes else None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from actors.exchange.shared_parts import SharedParts
     from actors.exchange.taken_messages import TakenEffect
     from actors.session.node_context import NodeContext
-    from actors.session.publisher import Publisher
+    from actors.session.outside_publisher import OutsidePublisher
     from actors.sharing.shared_subscriptions import SharedSubscriptions
     from eventstore.format.positions import Position
 
@@ -44,7 +44,7 @@ class EffectRecorder:
         self,
         node: NodeContext,
         names: Sequence[str],
-        publishers: Mapping[str, Publisher],
+        publishers: Mapping[str, OutsidePublisher],
         positions: FollowedPositions,
         versions: RetainedVersions,
         shares: SharedSubscriptions,

@@ -19,7 +19,7 @@ from actors.exchange.retained_versions import RetainedVersion, RetainedVersions
 from actors.exchange.shared_parts import SharedParts
 from actors.exchange.taken_messages import TakenClearing, TakenMessages
 from actors.kernel.actor import LoopActor
-from actors.session.publisher import Publisher
+from actors.session.outside_publisher import OutsidePublisher
 from actors.session.session_messages import Batch
 from actors.sharing.shared_subscriptions import SharedSubscriptions
 from eventstore.format.events import LOG_SESSION, SessionClosed
@@ -122,7 +122,9 @@ class LogExchange(LoopActor):
             )
             for name, log in others
         }
-        self._publishers = {name: Publisher(node, LOG_SESSION + name) for name in self._followers}
+        self._publishers = {
+            name: OutsidePublisher(node, LOG_SESSION + name) for name in self._followers
+        }
         self._positions = FollowedPositions(node, tuple(self._followers))
         self._versions = RetainedVersions()
         self._began = False

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from actors.session.node_context import NodeContext
-    from actors.session.publisher import Publisher
+    from actors.session.outside_publisher import OutsidePublisher
     from actors.sharing.shared_subscriptions import SharedSubscriptions
     from eventstore.log.pending_record import GatedOutput
 
@@ -59,7 +59,7 @@ class Qos0Exchange:
         node: NodeContext,
         send: Callable[[bytes], bool],
         largest: int,
-        publishers: Mapping[str, Publisher],
+        publishers: Mapping[str, OutsidePublisher],
         shares: SharedSubscriptions,
         route_later: Callable[[], None],
     ) -> None:

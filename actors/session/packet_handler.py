@@ -7,30 +7,26 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from actors.session.decisions import acknowledgements, publish_admission
+from actors.session.decisions import acknowledgements
 from actors.session.session_messages import NEXT_TURN, Packets
-from eventstore.format.events import InboundReplaced
-from eventstore.format.positions import from_runs, to_runs
+from eventstore.format.positions import from_runs
 from projections.state.waiting_queue import QOS_MASK
-from protocol.mqtt.encoder import PINGRESP, encode_acks
+from protocol.mqtt.encoder import PINGRESP
 from protocol.mqtt.packets import Acks, PacketType, Pingreq, Publishes, Subscribe, Unsubscribe
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode
-from protocol.mqtt.server_packet_encoder_v5 import encode_explained_acks
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
     from actors.session.core import SessionCore
     from actors.session.delivery import Delivery
-    from actors.session.node_context import NodeContext
-    from actors.session.publisher import Publisher
+    from actors.session.publisher import ClientPublisher
     from actors.session.session_messages import ClientConnection
     from actors.session.subscription_handler import SubscriptionHandler
     from eventstore.format.event_parsing import Event
     from eventstore.format.positions import Position
-    from eventstore.log.message_store import Message
     from projections.state.session import SessionState
-    from protocol.mqtt.packets import Packet, Publish
+    from protocol.mqtt.packets import Packet
 
 _log = structlog.get_logger("foldmq")
 
@@ -42,17 +38,15 @@ _RELEASED_AT_ONCE: Final = 256
 class PacketHandler:
     """Handles the packets of one session's client."""
 
-    __slots__ = ("_delivery", "_node", "_publisher", "_session", "_subscriptions")
+    __slots__ = ("_delivery", "_publisher", "_session", "_subscriptions")
 
     def __init__(
         self,
-        node: NodeContext,
         session: SessionCore,
         delivery: Delivery,
-        publisher: Publisher,
+        publisher: ClientPublisher,
         subscriptions: SubscriptionHandler,
     ) -> None:
-        self._node = node
         self._session = session
         self._delivery = delivery
         self._publisher = publisher
@@ -72,7 +66,7 @@ class PacketHandler:
                 return
             rest: Packet | None = None
             if type(packet) is Publishes:
-                rest = self._on_publishes(connection, packet)
+                rest = self._publisher.on_publishes(connection, packet)
             elif type(packet) is Acks:
                 rest = self._on_acks(connection, packet)
             elif type(packet) is Subscribe:
@@ -91,119 +85,6 @@ class PacketHandler:
                 if not session.occupied:
                     session.begin_work(iter((NEXT_TURN,)))
                 return
-
-    def _on_publishes(self, connection: ClientConnection, packet: Publishes) -> Publishes | None:
-        """Publish as many messages as fit into one turn; return the others."""
-        session = self._session
-        rest, at_once = None, len(packet)
-        if packet.qos < 2:  # others are routed when they are released
-            at_once = self._publisher.at_once(packet.topics, packet.qos)
-        elif not packet.dup:
-            at_once = _distinct(packet.packet_ids)
-        if not at_once:
-            return packet  # frozen sessions are activated first
-        if at_once < len(packet):
-            rest = packet.select(range(at_once, len(packet)))
-            packet = packet.select(range(at_once))
-        if packet.qos == 2 and not packet.dup and not self._replace(connection, packet):
-            return rest
-        recorded = packet.qos > 0 or packet.retain
-        admitted = publish_admission.admit(
-            packet,
-            self._node.publish_rules,
-            connection.access,
-            session.state.inbound,
-            self._publisher.too_large(packet) if recorded else (),
-            explain=connection.properties is not None,
-            bridge=session.state.bridge,
-        )
-        for reason, topics in admitted.drops:
-            self._drop(connection, reason, topics, recorded=recorded)
-        if admitted.close:
-            self._close(connection, packet, admitted)
-        if admitted.accepted:
-            if packet.qos == 2:
-                self._publisher.store(admitted.accepted)
-            else:
-                self._publisher.publish(admitted.accepted)
-        if packet.qos and admitted.answered:
-            kind = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
-            ids = packet.packet_ids[: admitted.answered]
-            self._acknowledge(connection, kind, ids, admitted.reasons)
-        return rest
-
-    def _replace(self, connection: ClientConnection, packet: Publishes) -> bool:
-        """Give up messages whose packet identifiers the client uses for others.
-
-        It has lost its state: a message sent again would be the same. Returns False while the
-        earlier messages are loaded; ``packet`` is handled then.
-        """
-        session = self._session
-        inbound = session.state.inbound
-        if inbound.keys().isdisjoint(packet.packet_ids):
-            return True
-        again = [message for message in packet if message.packet_id in inbound]
-        refs = [inbound[message.packet_id] for message in again]
-        messages = self._delivery.find(refs)
-        if messages is None:
-            self._delivery.load(refs, lambda: self._publish_loaded(connection, packet))
-            return False
-        gone = {
-            message.packet_id: ref
-            for message, ref in zip(again, refs, strict=True)
-            if not _is_same(message, messages[ref])
-        }
-        self._delivery.release(refs)
-        if gone:
-            pids, old = (
-                acknowledgements.in_parts([*gone]),
-                acknowledgements.in_parts([*gone.values()]),
-            )
-            for part, of in zip(pids, old, strict=True):
-                session.emit(InboundReplaced(session.name, to_runs(part), to_runs(of)))
-            _log.info(
-                "QoS 2 messages given up: packet identifiers used again without PUBREL",
-                client=session.name,
-                address=connection.address,
-                messages=len(gone),
-            )
-        return True
-
-    def _publish_loaded(self, connection: ClientConnection, packet: Publishes) -> None:
-        if connection is self._session.connection:
-            self._on_publishes(connection, packet)
-
-    def _drop(
-        self, connection: ClientConnection, reason: str, topics: list[bytes], *, recorded: bool
-    ) -> None:
-        """Count messages that are not admitted; record that if they would have been recorded."""
-        if reason == publish_admission.NOT_PERMITTED:
-            name = self._session.name
-            self._node.permissions.deny_publish(name, connection, topics, recorded=recorded)
-        else:
-            self._publisher.drop(reason, topics, recorded=recorded)
-
-    def _close(
-        self,
-        connection: ClientConnection,
-        packet: Publishes,
-        admitted: publish_admission.AdmittedPublish,
-    ) -> None:
-        """Close the connection because of a message."""
-        reason, client = admitted.close, self._session.name
-        connection.close_soon(reason)
-        if reason == publish_admission.QOS2_REJECTED:
-            _log.info("QoS 2 publish rejected", client=client, address=connection.address)
-            return
-        if reason == publish_admission.TOO_LARGE:
-            self._node.limits.refused.add(
-                reason,
-                self._node.clock.monotonic(),
-                client=client,
-                address=connection.address,
-                payload=len(packet.payloads[admitted.answered]),
-            )
-        connection.ignore_input()
 
     def _on_acks(self, connection: ClientConnection, packet: Acks) -> Acks | None:
         """Handle acknowledgements; return those that exceed one turn."""
@@ -235,7 +116,7 @@ class PacketHandler:
         """Handle PUBRECs: answer those without an error with PUBREL."""
         state = self._session.state
         if connection.properties is None:
-            self._acknowledge(connection, PacketType.PUBREL, ids)
+            self._publisher.acknowledge(connection, PacketType.PUBREL, ids)
             return [acknowledgements.received(state, ids)]
         ended: dict[int, int] = {}
         if any(reason >= FAILURE for reason in reasons):
@@ -244,7 +125,7 @@ class PacketHandler:
             ids = [pid for pid, reason in pairs if reason < FAILURE]
         if ids:
             codes = _receipt_reasons(state, ids, ended)
-            self._acknowledge(connection, PacketType.PUBREL, ids, codes)
+            self._publisher.acknowledge(connection, PacketType.PUBREL, ids, codes)
         return [
             acknowledgements.refused(state, [*ended], [*ended.values()]),
             acknowledgements.received(state, [pid for pid in ids if pid not in ended]),
@@ -286,7 +167,7 @@ class PacketHandler:
                     self._publisher.release(chosen, messages, took_effect, retain=retain)
             self._delivery.release(refs)
         if connection is session.connection:
-            self._acknowledge(
+            self._publisher.acknowledge(
                 connection, PacketType.PUBCOMP, packet_ids, reasons[: len(packet_ids)]
             )
         return rest
@@ -295,50 +176,6 @@ class PacketHandler:
         rest = self._on_release(connection, packet_ids)
         if rest:
             self._session.stash_first(Packets(connection, [Acks(PacketType.PUBREL, rest)]))
-
-    def _acknowledge(
-        self,
-        connection: ClientConnection,
-        kind: PacketType,
-        packet_ids: Sequence[int],
-        reasons: Sequence[int] = (),
-    ) -> None:
-        if connection.receive_window is not None:
-            connection.receive_window.acknowledge(self._node.journal, kind, packet_ids, reasons)
-        properties = connection.properties
-        if properties is not None and any(reasons):
-            data = encode_explained_acks(
-                kind,
-                packet_ids,
-                reasons,
-                limit=properties.maximum_packet_size,
-                explain=properties.request_problem_information,
-            )
-        else:
-            data = encode_acks(kind, packet_ids)
-        self._session.answer(connection, data, len(packet_ids))
-
-
-def _distinct(packet_ids: Sequence[int]) -> int:
-    """Return how many packet identifiers, counted from the first, differ from those before."""
-    if len(set(packet_ids)) == len(packet_ids):
-        return len(packet_ids)
-    seen: set[int] = set()
-    for pid in packet_ids:
-        if pid in seen:
-            break
-        seen.add(pid)
-    return len(seen)
-
-
-def _is_same(message: Publish, known: Message) -> bool:
-    """Return whether a message that was not released is sent again."""
-    return (message.topic, message.payload, message.retain, message.block) == (
-        known.topic,
-        known.payload,
-        known.retain,
-        known.block,
-    )
 
 
 def _receipt_reasons(

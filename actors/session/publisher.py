@@ -1,7 +1,8 @@
-"""Publications of a session: recorded, then routed to the subscribers.
+"""Publications: admitted, recorded, routed to the subscribers and acknowledged.
 
 One PUBLISH batch becomes one event and one batch for each distinct set of receivers. A receiver
-gets its messages in the order of publication, whatever their topics.
+gets its messages in the order of publication, whatever their topics. The way of a client's messages
+begins in :meth:`ClientPublisher.on_publishes`.
 """
 
 from __future__ import annotations
@@ -10,20 +11,25 @@ from collections import defaultdict
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
+import structlog
+
 from actors.routing.option_semantics import is_no_local
 from actors.routing.routing_plan import plan_routing, routes_at_once, same_route_at_once
 from actors.routing.subscriber import is_shared
-from actors.session.decisions.publish_admission import TOPIC_LEVELS, admit_by_topic
+from actors.session.decisions import acknowledgements, publish_admission
 from actors.session.decisions.queueing import dropped, dropped_unrecorded
 from actors.session.delivery_encoder import remaining_properties
 from actors.session.session_messages import NOT_LOGGED, Batch, DeniedMessages, Outgoing, Publication
 from actors.session.subscription_actor import enqueue
-from eventstore.format.events import MessagePublished, Released
+from eventstore.format.events import InboundReplaced, MessagePublished, Released
 from eventstore.format.positions import Position, format_position, to_runs
 from eventstore.format.record_size import ESCAPED, NAMES
 from eventstore.format.stored_properties import block_columns, expiries
 from eventstore.log.journal import ENTRY_BYTES
 from eventstore.log.message_store import StoredMessages
+from protocol.mqtt.encoder import encode_acks
+from protocol.mqtt.packets import PacketType
+from protocol.mqtt.server_packet_encoder_v5 import encode_explained_acks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,12 +37,16 @@ if TYPE_CHECKING:
     from actors.routing.routes import Route
     from actors.routing.routing_plan import RoutingPlan, SomeMessages
     from actors.routing.subscriber import Subscriber
+    from actors.session.core import SessionCore
+    from actors.session.delivery import Delivery
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import ClientConnection
     from eventstore.format.positions import Run
     from eventstore.log.message_store import Message
-    from protocol.mqtt.packets import Publishes
+    from protocol.mqtt.packets import Publish, Publishes
 
+
+_log = structlog.get_logger("foldmq")
 
 _Own: TypeAlias = "dict[Subscriber, list[int]]"
 """Subscriptions of the publishing session, and indices of the messages that each gets."""
@@ -178,58 +188,6 @@ class Publisher:
             return _ENOUGH
         return _ENOUGH_SHARED if self.connection is None else _ENOUGH_SHARED * self.connection.pace
 
-    def publish_from_nats(
-        self, packet: Publishes, accepts: Callable[[Subscriber], bool] | None = None
-    ) -> list[tuple[Position, int]]:
-        """Publish messages from NATS to the subscribers that ``accepts`` permits.
-
-        Messages of QoS 1 and 2 and retained messages are recorded. Returns their places as
-        (position of the first one, count) for each part. QoS 2 takes effect at once.
-        """
-        if not packet.qos and not packet.retain:
-            content, whole = self._unrecorded(packet)
-            self._route(content, whole, NOT_LOGGED, accepts=accepts)
-            return []
-        return [
-            (self._publish_now(part, accepts=accepts), len(part))
-            for part in self._split(self._admit_by_topic(packet))
-        ]
-
-    def deliver_from_nats(self, packet: Publishes, is_home: Callable[[bytes], bool]) -> None:
-        """Deliver QoS 0 messages from NATS to subscribers of this log.
-
-        The brokers of other logs get the messages from NATS themselves. Observers of topics are
-        notified of those on topics of which this log is the home.
-        """
-        self.route_unrecorded(packet)
-        routes = self._node.router.routes
-        own = [at for at, raw in enumerate(packet.topics) if routes[raw].observed and is_home(raw)]
-        if own:
-            content, whole = self._unrecorded(packet.select(own))
-            self._notify_topic_observers(Publication(self.name, whole, content))
-
-    def publish_taken(self, packet: Publishes, origins: Sequence[Position], *, live: bool) -> None:
-        """Record messages of another log, which take effect at once, and route them if ``live``.
-
-        ``origins`` are their positions there. They fit into a record.
-        """
-        content = self.record(packet, will=False, origins=to_runs(origins))
-        refs = range(content.first, content.first + len(packet))
-        if packet.qos == 2:
-            self._node.emit(Released(self.name, to_runs(packet.packet_ids), refs=to_runs(refs)))
-        if live:
-            whole = self._batch(packet.qos, content, refs, packet.retain, gated=not packet.qos)
-            self._route(content, whole, (refs[0], refs[-1]), taken=True)
-
-    def record_assigned(
-        self, packet: Publishes, origins: Sequence[Position], share: str
-    ) -> StoredMessages:
-        """Record messages that another log assigned to a shared subscription of this one.
-
-        They are not routed, and are recorded at QoS 0: they are for that subscription alone.
-        """
-        return self.record(packet, will=False, origins=to_runs(origins), share=share)
-
     def route_unrecorded(self, packet: Publishes, *, taken: bool = True) -> None:
         """Route QoS 0 messages, which are not recorded; ``taken`` are those of another broker."""
         content, whole = self._unrecorded(packet)
@@ -340,7 +298,7 @@ class Publisher:
     def _admit_by_topic(self, packet: Publishes, *, bridge: bool = False) -> Publishes:
         """Return the messages of a will, or from NATS, that may be published."""
         node = self._node
-        admitted = admit_by_topic(packet, node.publish_rules, bridge=bridge)
+        admitted = publish_admission.admit_by_topic(packet, node.publish_rules, bridge=bridge)
         for reason, topics in admitted.drops:
             self.drop(reason, topics, recorded=True)
         return admitted.accepted
@@ -351,7 +309,7 @@ class Publisher:
         if recorded:
             where = format_position(node.emit(dropped_unrecorded(self.name, reason, topics)))
         node.count_dropped(reason, len(topics), client=self.name, position=where)
-        if reason == TOPIC_LEVELS:
+        if reason == publish_admission.TOPIC_LEVELS:
             node.limits.refused.add(reason, node.clock.monotonic(), len(set(topics)))
 
     def _split(self, packet: Publishes) -> list[Publishes]:
@@ -590,6 +548,175 @@ class Publisher:
         if self.connection is not None:
             self.connection.caused += deliveries
             self._node.router.deliveries += deliveries
+
+
+class ClientPublisher(Publisher):
+    """Publishes the messages of the client of a session, and acknowledges them."""
+
+    __slots__ = ("_delivery", "_session")
+
+    def __init__(self, node: NodeContext, session: SessionCore, delivery: Delivery) -> None:
+        super().__init__(node, session.name)
+        self._session = session
+        self._delivery = delivery
+
+    def on_publishes(self, connection: ClientConnection, packet: Publishes) -> Publishes | None:
+        """Publish as many messages as fit into one turn; return the others."""
+        session = self._session
+        rest, at_once = None, len(packet)
+        if packet.qos < 2:  # others are routed when they are released
+            at_once = self.at_once(packet.topics, packet.qos)
+        elif not packet.dup:
+            at_once = _distinct(packet.packet_ids)
+        if not at_once:
+            return packet  # frozen sessions are activated first
+        if at_once < len(packet):
+            rest = packet.select(range(at_once, len(packet)))
+            packet = packet.select(range(at_once))
+        if packet.qos == 2 and not packet.dup and not self._replace(connection, packet):
+            return rest
+        recorded = packet.qos > 0 or packet.retain
+        admitted = publish_admission.admit(
+            packet,
+            self._node.publish_rules,
+            connection.access,
+            session.state.inbound,
+            self.too_large(packet) if recorded else (),
+            explain=connection.properties is not None,
+            bridge=session.state.bridge,
+        )
+        for reason, topics in admitted.drops:
+            self._refuse(connection, reason, topics, recorded=recorded)
+        if admitted.close:
+            self._close(connection, packet, admitted)
+        if admitted.accepted:
+            if packet.qos == 2:
+                self.store(admitted.accepted)
+            else:
+                self.publish(admitted.accepted)
+        if packet.qos and admitted.answered:
+            kind = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
+            ids = packet.packet_ids[: admitted.answered]
+            self.acknowledge(connection, kind, ids, admitted.reasons)
+        return rest
+
+    def _replace(self, connection: ClientConnection, packet: Publishes) -> bool:
+        """Give up messages whose packet identifiers the client uses for others.
+
+        It has lost its state: a message sent again would be the same. Returns False while the
+        earlier messages are loaded; ``packet`` is handled then.
+        """
+        session = self._session
+        inbound = session.state.inbound
+        if inbound.keys().isdisjoint(packet.packet_ids):
+            return True
+        again = [message for message in packet if message.packet_id in inbound]
+        refs = [inbound[message.packet_id] for message in again]
+        messages = self._delivery.find(refs)
+        if messages is None:
+            self._delivery.load(refs, lambda: self._publish_loaded(connection, packet))
+            return False
+        gone = {
+            message.packet_id: ref
+            for message, ref in zip(again, refs, strict=True)
+            if not _is_same(message, messages[ref])
+        }
+        self._delivery.release(refs)
+        if gone:
+            pids, old = (
+                acknowledgements.in_parts([*gone]),
+                acknowledgements.in_parts([*gone.values()]),
+            )
+            for part, of in zip(pids, old, strict=True):
+                session.emit(InboundReplaced(session.name, to_runs(part), to_runs(of)))
+            _log.info(
+                "QoS 2 messages given up: packet identifiers used again without PUBREL",
+                client=session.name,
+                address=connection.address,
+                messages=len(gone),
+            )
+        return True
+
+    def _publish_loaded(self, connection: ClientConnection, packet: Publishes) -> None:
+        if connection is self._session.connection:
+            self.on_publishes(connection, packet)
+
+    def _refuse(
+        self, connection: ClientConnection, reason: str, topics: list[bytes], *, recorded: bool
+    ) -> None:
+        """Count messages that are not admitted; record that if they would have been recorded."""
+        if reason == publish_admission.NOT_PERMITTED:
+            name = self._session.name
+            self._node.permissions.deny_publish(name, connection, topics, recorded=recorded)
+        else:
+            self.drop(reason, topics, recorded=recorded)
+
+    def _close(
+        self,
+        connection: ClientConnection,
+        packet: Publishes,
+        admitted: publish_admission.AdmittedPublish,
+    ) -> None:
+        """Close the connection because of a message."""
+        reason, client = admitted.close, self._session.name
+        connection.close_soon(reason)
+        if reason == publish_admission.QOS2_REJECTED:
+            _log.info("QoS 2 publish rejected", client=client, address=connection.address)
+            return
+        if reason == publish_admission.TOO_LARGE:
+            self._node.limits.refused.add(
+                reason,
+                self._node.clock.monotonic(),
+                client=client,
+                address=connection.address,
+                payload=len(packet.payloads[admitted.answered]),
+            )
+        connection.ignore_input()
+
+    def acknowledge(
+        self,
+        connection: ClientConnection,
+        kind: PacketType,
+        packet_ids: Sequence[int],
+        reasons: Sequence[int] = (),
+    ) -> None:
+        """Answer messages of the client with packets of one kind, once they are on disk."""
+        if connection.receive_window is not None:
+            connection.receive_window.acknowledge(self._node.journal, kind, packet_ids, reasons)
+        properties = connection.properties
+        if properties is not None and any(reasons):
+            data = encode_explained_acks(
+                kind,
+                packet_ids,
+                reasons,
+                limit=properties.maximum_packet_size,
+                explain=properties.request_problem_information,
+            )
+        else:
+            data = encode_acks(kind, packet_ids)
+        self._session.answer(connection, data, len(packet_ids))
+
+
+def _distinct(packet_ids: Sequence[int]) -> int:
+    """Return how many packet identifiers, counted from the first, differ from those before."""
+    if len(set(packet_ids)) == len(packet_ids):
+        return len(packet_ids)
+    seen: set[int] = set()
+    for pid in packet_ids:
+        if pid in seen:
+            break
+        seen.add(pid)
+    return len(seen)
+
+
+def _is_same(message: Publish, known: Message) -> bool:
+    """Return whether a message that was not released is sent again."""
+    return (message.topic, message.payload, message.retain, message.block) == (
+        known.topic,
+        known.payload,
+        known.retain,
+        known.block,
+    )
 
 
 def split_for_records(packet: Publishes, limit: int) -> list[Publishes]:

@@ -24,7 +24,7 @@ from actors.session.decisions import queueing
 from actors.session.delivery import Delivery
 from actors.session.lifecycle import SessionLifecycle
 from actors.session.packet_handler import PacketHandler
-from actors.session.publisher import Publisher
+from actors.session.publisher import ClientPublisher
 from actors.session.session_messages import (
     AckCheck,
     ConnectionAttached,
@@ -75,9 +75,9 @@ class Session(SessionCore):
         self.delivery = delivery = self.delivery_class(node, self)
         """Deliveries to the client, and the queue."""
         self._subscriptions = subscriptions = SubscriptionHandler(node, self, delivery)
-        self.publisher = publisher = Publisher(node, name)
+        self.publisher = publisher = ClientPublisher(node, self, delivery)
         """Records and routes what the client publishes."""
-        self._packets = PacketHandler(node, self, delivery, publisher, subscriptions)
+        self._packets = PacketHandler(self, delivery, publisher, subscriptions)
         self._lifecycle = SessionLifecycle(node, self, delivery, publisher, subscriptions)
         self._recorded: list[tuple[Event, Position, int]] | None = None
         self.to_deliver: list[Outgoing] | None = None

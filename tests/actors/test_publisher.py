@@ -20,7 +20,7 @@ from actors.routing.router import Router
 from actors.routing.subscriber import Subscriber
 from actors.session.birth_certificates import BirthCertificates
 from actors.session.decisions.publish_admission import PublishRules, admit, refused_topic
-from actors.session.publisher import Publisher
+from actors.session.outside_publisher import OutsidePublisher
 from actors.session.session_messages import Batch, DeniedMessages, Outgoing, Publication
 from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import MessageDropped, MessagePublished
@@ -118,8 +118,8 @@ def node() -> FakeNode:
     return FakeNode()
 
 
-def publisher(node: FakeNode) -> Publisher:
-    return Publisher(cast("Any", node), "p")
+def publisher(node: FakeNode) -> OutsidePublisher:
+    return OutsidePublisher(cast("Any", node), "p")
 
 
 def packet(
