@@ -39,11 +39,11 @@ from actors.maintenance.recovery import adopt, end_connections, recover, softwar
 from actors.maintenance.retention import Retention
 from actors.node.read_pause import ReadPause
 from actors.routing.router import Router
-from actors.session.birth_certificates import BirthCertificates
 from actors.session.decisions.publish_admission import PublishRules
 from actors.session.decisions.queueing import DeliveryLimits
 from actors.session.decisions.subscribing import by_text
 from actors.session.node_context import Authorizer, NodeContext
+from actors.session.outside_publisher import BirthCertificates
 from actors.session.session import Session
 from actors.session.session_messages import ConnectRequest
 from actors.sharing.shared_subscriptions import SharedSubscriptions

@@ -171,7 +171,7 @@ class Connection(InputActor):
             self._handshake.cancel_deadline()
         self.keep_alive = keep_alive
         if keep_alive and self._transport is not None:
-            rate = self._node.options.bounds.packet_rate
+            rate = self._node.options.bounds.min_packet_rate
             self._alive = KeepAlive(self, self._transport, keep_alive, rate)
         if isinstance(self._transport, WebSocketStage):
             # Until now frames were limited to the size of a CONNECT.

@@ -215,11 +215,11 @@ class ClientLimits(Generic[ReaderT]):
 
 
 def _flapping_of(options: LimitOptions) -> tuple[int, float, float]:
-    return options.flapping_connects, options.flapping_window, options.flapping_backoff
+    return options.flapping_connects, options.flapping_backoff, options.flapping_backoff
 
 
 def _faults_of(options: LimitOptions) -> tuple[int, float, float]:
-    return options.address_faults, options.fault_backoff, options.fault_backoff
+    return options.max_faults_per_address, options.fault_backoff, options.fault_backoff
 
 
 def _rates_of(options: LimitOptions) -> tuple[Quota, Quota, Quota, float, float]:

@@ -50,16 +50,15 @@ class LimitOptions:
     max_reauthentications: int = 10
     """Maximum re-authentications of a connection in a minute."""
     flapping_connects: int = 300
-    """Accepted CONNECTs of one client identifier within ``flapping_window`` before it counts as
+    """Accepted CONNECTs of one client identifier within ``flapping_backoff`` before it counts as
     flapping."""
-    flapping_window: float = 60.0
     flapping_backoff: float = 60.0
     """Time for which a flapping client identifier is refused."""
-    address_faults: int = 0
+    max_faults_per_address: int = 0
     """Connections of an address that may end with a protocol error within ``fault_backoff``; after
     one more, new connections are refused for that time."""
     fault_backoff: float = 60.0
-    packet_rate: float = 256.0
+    min_packet_rate: float = 256.0
     """Minimum rate of an incomplete packet, in bytes per second; below it the client counts as
     silent."""
     slow_reader_time: float = 60.0

@@ -35,11 +35,11 @@ class SharedGroup:
         "last_served",
         "logs",
         "members",
+        "notified",
         "online",
         "refused",
         "remote",
         "returned",
-        "told",
     )
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class SharedGroup:
         broker assigns."""
         self.last_served = ""
         """The member that got the last message."""
-        self.told = False
+        self.notified = False
         """Whether the group's session has been notified that a member has room."""
         self._names: list[str] = []
         """The names of the connected members, sorted."""
@@ -310,8 +310,8 @@ class SharedGroups:
             self._wake(name, self._groups[name])
 
     def _wake(self, name: str, group: SharedGroup) -> None:
-        if name in self.waiting and not group.told:
-            group.told = True
+        if name in self.waiting and not group.notified:
+            group.notified = True
             self.wake(name)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, Final
 
 import structlog
@@ -31,26 +31,27 @@ def make_options(
     ``default_bound`` the bound of the log if ``keep_bytes`` is not set.
     The settings are those returned by :func:`cli.serve.log_store.fit_packet_size`.
     """
-    values: dict[str, Any] = {
-        field.name: getattr(settings, field.name)
-        for field in fields(BrokerOptions)
-        if field.name in Settings.model_fields
-    }
+    values = _same_named(BrokerOptions, settings)
     if settings.keep_bytes is None:
         values["keep_bytes"] = default_bound
-    options = BrokerOptions(node=node, **values)
-    max_connections = affordable_connections(settings)
-    return replace(
-        options,
-        max_connections=max_connections,
+    values["max_connections"] = max_connections = affordable_connections(settings)
+    values["max_record"] = min(BrokerOptions(node).max_record, largest // 2)
+    return BrokerOptions(
+        node,
+        **values,
         bounds=limit_options(settings, max_connections),
         will_grace=settings.failover_grace if settings.cluster is not None else 0.0,
         close_denied=settings.denied_publish == "close",
         pseudonym_key=key,
         users_digest=users,
         users_elsewhere=bool(settings.jwt_keys or settings.auth_subject),
-        max_record=min(options.max_record, largest // 2),
     )
+
+
+def _same_named(options: type[BrokerOptions | LimitOptions], settings: Settings) -> dict[str, Any]:
+    """Return the options that have the name of a setting, with its value."""
+    names = (field.name for field in fields(options))
+    return {name: getattr(settings, name) for name in names if name in Settings.model_fields}
 
 
 def make_bridge(settings: Settings, most_held: int) -> BridgeOptions:
@@ -76,33 +77,15 @@ SPARE_DESCRIPTORS: Final = 64
 """File descriptors not used by clients: listeners, NATS, files, the interpreter."""
 _FEW = 8
 """Minimum for the limit on unauthenticated connections."""
-_SETTINGS: Final = {
-    "address_faults": "max_faults_per_address",
-    "flapping_window": "flapping_backoff",
-    "packet_rate": "min_packet_rate",
-    "throttle_timeout": "throttle_timeout",
-}
-"""Limits whose settings have different names."""
-_NOT_SET: Final = {"address", "burst", "client", "overload_after", "user"}
-"""Quotas and limits without a setting."""
 
 
 def limit_options(settings: Settings, max_connections: int) -> LimitOptions:
     """Return the limits of a node with at most ``max_connections``."""
-    options = LimitOptions(
-        **{
-            one.name: getattr(settings, _SETTINGS.get(one.name, one.name))
-            for one in fields(LimitOptions)
-            if one.name not in _NOT_SET
-        }
-    )
-    return replace(
-        options,
-        address=_quota(settings, "address"),
-        user=_quota(settings, "user"),
-        client=_quota(settings, "client"),
-        max_unauthenticated=min(options.max_unauthenticated, max(_FEW, max_connections // 2)),
-    )
+    values = _same_named(LimitOptions, settings)
+    most = max(_FEW, max_connections // 2)
+    values["max_unauthenticated"] = min(settings.max_unauthenticated, most)
+    values |= {whose: _quota(settings, whose) for whose in ("address", "user", "client")}
+    return LimitOptions(**values)
 
 
 def check_open_files(settings: Settings) -> None:

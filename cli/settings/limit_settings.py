@@ -156,7 +156,7 @@ class LimitFields(SettingsGroup):
         description="Maximum size of a packet from a client. The log may impose a lower limit.",
     )
     min_packet_rate: Size = Field(
-        default=int(_DEFAULTS.packet_rate),
+        default=int(_DEFAULTS.min_packet_rate),
         ge=0,
         description="Minimum rate, in bytes per second, at which an incomplete packet must "
         "arrive. Below it, only complete packets count for the client's keep alive. 0: "
@@ -234,7 +234,7 @@ class LimitFields(SettingsGroup):
         description="How long failed logins count, and how long further ones are then slowed.",
     )
     max_faults_per_address: int = Field(
-        default=_DEFAULTS.address_faults,
+        default=_DEFAULTS.max_faults_per_address,
         ge=0,
         description="Connections from one address within --fault-backoff that violate MQTT, fail "
         "the TLS handshake, send no CONNECT in time or exceed a limit, before the address is "

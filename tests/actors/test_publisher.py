@@ -18,9 +18,8 @@ from actors.node.activation import Activation
 from actors.routing import routes
 from actors.routing.router import Router
 from actors.routing.subscriber import Subscriber
-from actors.session.birth_certificates import BirthCertificates
 from actors.session.decisions.publish_admission import PublishRules, admit, refused_topic
-from actors.session.outside_publisher import OutsidePublisher
+from actors.session.outside_publisher import BirthCertificates, OutsidePublisher
 from actors.session.session_messages import Batch, DeniedMessages, Outgoing, Publication
 from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import MessageDropped, MessagePublished

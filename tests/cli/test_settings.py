@@ -11,7 +11,6 @@ from actors.access.login_backoff import BackoffOptions
 from actors.limits.broker_options import BrokerOptions
 from actors.limits.limit_options import LimitOptions, Quota
 from cli.common.units import Address, size_shown, time_shown
-from cli.serve import limits_factory
 from cli.serve.auth_factory import backoff_options
 from cli.serve.banner import admitted
 from cli.serve.broker_process import MemberFacts, member_settings
@@ -657,7 +656,7 @@ def test_each_limit_follows_its_setting() -> None:
     for field in dataclasses.fields(LimitOptions):
         if field.name in fixed:
             continue
-        name = limits_factory._SETTINGS.get(field.name, field.name)
+        name = field.name
         value = getattr(before, field.name)
         after = limit_options(load_settings({name: int(value) + 1}, {}), 1 << 21)
         assert getattr(after, field.name) == int(value) + 1, name

@@ -99,7 +99,7 @@ def test_changed_limits_apply_to_unauthenticated_connections() -> None:
 
 def test_an_address_of_many_faults_is_turned_away_for_a_while() -> None:
     door: ClientLimits[Client] = ClientLimits(
-        LimitOptions(address_faults=3, fault_backoff=60.0), {}
+        LimitOptions(max_faults_per_address=3, fault_backoff=60.0), {}
     )
     for second in range(3):
         door.count_fault("192.0.2.1", float(second))

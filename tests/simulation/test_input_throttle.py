@@ -92,7 +92,7 @@ def test_no_packets_are_handled_after_a_flood_is_closed() -> None:
         bounds = LimitOptions(
             client=Quota(publish_rate=10),
             throttle_timeout=2.0,
-            address_faults=1,
+            max_faults_per_address=1,
             fault_backoff=60.0,
         )
         async with World(bounds=bounds).running() as world:

@@ -145,7 +145,7 @@ def call(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> Callable[[str, Worl
 
 
 def world_of(packet_rate: float = MIN, **bounds: Any) -> World:
-    return World(bounds=LimitOptions(packet_rate=packet_rate, **bounds))
+    return World(bounds=LimitOptions(min_packet_rate=packet_rate, **bounds))
 
 
 def large(size: int = 100_000) -> bytes:
