@@ -96,7 +96,7 @@ class Connection(InputActor):
         self._set_peer()
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
         if not self._admission.admit(self):
-            self._ended = self._closed = True
+            self.ended = self._closed = True
             self._transport.abort()
             return
         if self._handshake is not None:
@@ -104,7 +104,7 @@ class Connection(InputActor):
 
     def peer_known(self) -> None:
         """Record the client address that a proxy reported."""
-        if not self._ended:
+        if not self.ended:
             self._set_peer()
             self._admission.locate(self)
 
@@ -128,7 +128,7 @@ class Connection(InputActor):
 
     def _disconnected(self, error: Exception | None) -> None:
         """End what the transport has lost."""
-        if not self._ended:
+        if not self.ended:
             self._count_refused(error)
         self._end("closed" if error is None else "error")
         self.stop()
@@ -212,7 +212,7 @@ class Connection(InputActor):
         The client notices nothing: another process may continue.
         """
         handshake, transport = self._handshake, self._transport
-        if handshake is None or not handshake.untouched or self._ended or transport is None:
+        if handshake is None or not handshake.untouched or self.ended or transport is None:
             return None
         inner: socket.socket | None = transport.get_extra_info("socket")
         if inner is None or self.via:
@@ -241,7 +241,7 @@ class Connection(InputActor):
             self._pass_to_session(packets)
             return
         for is_auth, group in groupby(packets, lambda packet: type(packet) is Auth):
-            if self._ended:
+            if self.ended:
                 return
             if is_auth:
                 for packet in group:
@@ -304,9 +304,9 @@ class Connection(InputActor):
         self, reason: str, *, orderly: bool = False, code: int = 0, expiry: int | None = None
     ) -> None:
         """Tell the session, once, that the connection has ended."""
-        if self._ended:
+        if self.ended:
             return
-        self._ended = True
+        self.ended = True
         if self._throttle is not None:
             self._throttle.clear()
         if self.observer is not None:

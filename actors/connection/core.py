@@ -91,14 +91,12 @@ class ConnectionCore(LoopActor):
     __slots__ = (
         "_closed",
         "_closer",
-        "_ended",
         "_expiry_due",
         "_gone",
         "_jumped_ms",
         "_last_packet",
         "_node",
         "_parting",
-        "_paused",
         "_slow_reader",
         "_transport",
         "address",
@@ -107,6 +105,7 @@ class ConnectionCore(LoopActor):
         "client_id",
         "connected_ms",
         "counted_user",
+        "ended",
         "gated",
         "given_id",
         "host",
@@ -115,6 +114,7 @@ class ConnectionCore(LoopActor):
         "messages_in",
         "messages_out",
         "packets_in",
+        "paused",
         "properties",
         "released",
         "session",
@@ -130,7 +130,8 @@ class ConnectionCore(LoopActor):
         self._transport: asyncio.Transport | None = None
         self._closed = False
         self._closer = closer
-        self._ended = False
+        self.ended = False
+        """True once the connection is closed or being closed."""
         self._expiry_due = 0.0
         """When to check the expiry of the login again, in seconds of the broker's clock."""
         self._jumped_ms = 0
@@ -141,7 +142,8 @@ class ConnectionCore(LoopActor):
         """The DISCONNECT for an MQTT 5 client, sent before the connection is closed."""
         self._parting = False
         """Whether the client is told why the connection ends."""
-        self._paused = 0
+        self.paused = 0
+        """The reasons why reading is paused; 0: it is not."""
         self.address = ""
         self.host = ""
         """Host of the client, without the port; empty if it is not known yet, or there is none."""
@@ -291,19 +293,9 @@ class ConnectionCore(LoopActor):
         return max(self.waited_before, cast("float", seconds))
 
     @property
-    def paused(self) -> int:
-        """The reasons why reading is paused; 0: it is not."""
-        return self._paused
-
-    @property
-    def ended(self) -> bool:
-        """True once the connection is closed or being closed."""
-        return self._ended
-
-    @property
     def gone(self) -> bool:
         """True once the client has closed its socket, also while nothing is read from it."""
-        return self._gone or self._ended or _is_hung_up(self._transport)
+        return self._gone or self.ended or _is_hung_up(self._transport)
 
     @property
     def unread(self) -> int:
@@ -362,17 +354,17 @@ class ConnectionCore(LoopActor):
     def pause(self, reason: int) -> None:
         """Stop reading until every reason for the pause is removed."""
         transport = self._transport
-        if not self._paused and transport is not None and not transport.is_closing():
+        if not self.paused and transport is not None and not transport.is_closing():
             transport.pause_reading()
-        self._paused |= reason
+        self.paused |= reason
 
     def resume(self, reason: int) -> None:
         """Remove a reason for the pause; resume reading if it was the last one."""
-        if not self._paused & reason:
+        if not self.paused & reason:
             return
-        self._paused &= ~reason
+        self.paused &= ~reason
         transport = self._transport
-        if not self._paused and transport is not None and not transport.is_closing():
+        if not self.paused and transport is not None and not transport.is_closing():
             transport.resume_reading()
 
     # Output.
@@ -454,7 +446,7 @@ class ConnectionCore(LoopActor):
         to send, determines the moment (:meth:`close_when_written`).
         """
         session = self.session
-        if self.properties is not None and self.connected_ms and not self._ended:
+        if self.properties is not None and self.connected_ms and not self.ended:
             code = code or ENDINGS.get(reason, 0)
             if code:
                 limit = self.properties.maximum_packet_size
@@ -542,7 +534,7 @@ class ConnectionCore(LoopActor):
 
     def _check_expiry(self) -> None:
         """Close the connection if the credentials of the client have expired."""
-        if self._ended or self.identity is None or not self.identity.expires_ms:
+        if self.ended or self.identity is None or not self.identity.expires_ms:
             return
         if self.now < self._expiry_due:
             return  # this timer was set before a re-authentication

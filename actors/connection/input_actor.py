@@ -157,15 +157,15 @@ class InputActor(ConnectionCore):
 
     def pause(self, reason: int) -> None:
         """Stop reading until every reason for the pause is removed."""
-        if not self._paused and self._alive is not None:
+        if not self.paused and self._alive is not None:
             self._alive.pause()
         super().pause(reason)
 
     def resume(self, reason: int) -> None:
         """Remove a reason for the pause; resume reading if it was the last one."""
-        paused = self._paused
+        paused = self.paused
         super().resume(reason)
-        if paused and not self._paused and self._alive is not None:
+        if paused and not self.paused and self._alive is not None:
             self._alive.resume()
 
     # Calls of the transport.
@@ -207,7 +207,7 @@ class InputActor(ConnectionCore):
                 else:
                     kernel.gather(self, data)
         else:
-            if self._handshake is not None and not self._ended:
+            if self._handshake is not None and not self.ended:
                 self._handshake.saw(len(data))
             if self.load is None and self.session is not None and _PUBLISH <= data[:1] < _PUBACK:
                 self.load = InputLoad(self, self.kernel.clock())
@@ -280,7 +280,7 @@ class InputActor(ConnectionCore):
     def connection_lost(self, exc: Exception | None) -> None:
         """Put the end into the mailbox, after earlier reads."""
         self._gone = True
-        if not self.stopped and not self._ended:
+        if not self.stopped and not self.ended:
             if self._deferred_reads:
                 self.kernel.later(self, _Lost(exc))
             elif self._new_until is None:
@@ -296,7 +296,7 @@ class InputActor(ConnectionCore):
         Before authentication, the bytes count as buffered; afterwards they count for the keep
         alive.
         """
-        if self._ended:
+        if self.ended:
             return False
         if self._handshake is not None:
             self._handshake.saw_below(size)
@@ -317,7 +317,7 @@ class InputActor(ConnectionCore):
             self.on_read_resumed()
             self.on_receive(message.data)
         elif message is _FEED_MORE:
-            if self._decoder.more and not self._ended:
+            if self._decoder.more and not self.ended:
                 self.feed(b"")
             self._resume_turn()
         elif message is CONTINUE:
@@ -335,7 +335,7 @@ class InputActor(ConnectionCore):
     # ``actors.fast_path``.
 
     def _on_bytes(self, data: bytes) -> None:
-        if self._ended:
+        if self.ended:
             return
         node = self._node
         self.last_read = node.clock.monotonic()
@@ -348,10 +348,10 @@ class InputActor(ConnectionCore):
 
     def _lost(self, message: _Lost) -> None:
         """Handle the input received before the end, then the end."""
-        if self._deferred_reads and not self._ended:
+        if self._deferred_reads and not self.ended:
             self.kernel.later(self, message)
             return
-        if self.untaken and not self._ended and not self.authenticating:
+        if self.untaken and not self.ended and not self.authenticating:
             # The same amount per turn as for a connected client.
             if self._throttle is not None:
                 self._throttle.feed_slice()
@@ -373,7 +373,7 @@ class InputActor(ConnectionCore):
     def _feed_what_waits(self) -> None:
         if self._throttle is not None:
             self._throttle.feed_all()
-        while self._decoder.more and not self._ended and not self.authenticating:
+        while self._decoder.more and not self.ended and not self.authenticating:
             self.feed(b"")
 
     def feed(self, data: bytes) -> None:
@@ -391,7 +391,7 @@ class InputActor(ConnectionCore):
             self._alive.took(len(data), packets=bool(packets))
         if handshake is not None:
             handshake.hold()
-            if self._ended:
+            if self.ended:
                 return
         if self.observer is not None:
             self.observer.took(self, packets, self._decoder.error)
@@ -403,7 +403,7 @@ class InputActor(ConnectionCore):
         if handshake is None and self._throttle is not None:
             self._throttle.count(count_messages(packets), len(data))
         self._close_after_violation()
-        if self._decoder.more and not self._ended and not self.authenticating:
+        if self._decoder.more and not self.ended and not self.authenticating:
             self._feed_more_later()
         if node.journal.congested and (self._handshake is None or self.authenticating):
             # The rest of a CONNECT does not wait: a later one of the client may be complete.
@@ -427,7 +427,7 @@ class InputActor(ConnectionCore):
 
     def _resume_turn(self) -> None:
         """Resume reading if no input is left for another turn."""
-        if self._paused & ReadPause.TURN and not self._deferred_reads and not self.untaken:
+        if self.paused & ReadPause.TURN and not self._deferred_reads and not self.untaken:
             self.resume(ReadPause.TURN)
 
     def ignore_input(self) -> None:
@@ -438,7 +438,7 @@ class InputActor(ConnectionCore):
     def _close_after_violation(self) -> None:
         """Close after a protocol error, once all preceding packets have been handled."""
         error = self._decoder.error
-        if error is not None and not self._ended and not self.authenticating:
+        if error is not None and not self.ended and not self.authenticating:
             self._violated(error)
 
     def on_part_done(self, seconds: float) -> None:
@@ -489,7 +489,7 @@ class InputActor(ConnectionCore):
             and self._handshake is None
             and self.observer is None
             and not self.ignores_input
-            and not self._ended
+            and not self.ended
             and not self.stopped
             and self._decoder.empty
         )
@@ -524,7 +524,7 @@ class InputActor(ConnectionCore):
         node.counters.packets_in += packets
         if self._alive is not None:
             self._alive.took(size, packets=True)
-        if self._paused & ReadPause.TURN:
+        if self.paused & ReadPause.TURN:
             self._resume_turn()
 
     # What others see of the input.

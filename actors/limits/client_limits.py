@@ -390,8 +390,6 @@ class _Address(Generic[ConnectionT]):
         self.bytes = 0
 
 
-_log = structlog.get_logger("foldmq")
-
 _LONGEST_STEP = 1.0
 """Maximum seconds that one sample counts for: after a stall there is one late sample."""
 

@@ -136,7 +136,7 @@ class TopicChoice(MemberChoice):
 
     __slots__ = ()
 
-    examines_all: ClassVar[bool] = True
+    examines_all = True
 
     def ordered(self, group: SharedGroup) -> Iterable[Subscriber]:
         """Return members in the order of their names."""
