@@ -73,44 +73,31 @@ class AcknowledgementCount(OutputSink, Protocol):
 
 
 class ClientConnection(OutputSink, Paused, Protocol):
-    """The connection of a client: ``actors.connection.connection.Connection``."""
+    """The connection of a client: ``actors.connection.connection.Connection`` describes it."""
 
     access: TopicAcl | None
-    """Permissions to publish and subscribe; None: unrestricted."""
     address: str
     caused: int
-    """Number of deliveries caused by the client's publications."""
     client_id: str | None
     counted_user: str | None
-    """The user whose connections include this one; None: not counted."""
     ignores_input: bool
-    """Whether the connection is about to be closed, so that unhandled input is ignored."""
     deep_filter: str | None
-    """The one filter that may have more wildcards than usual."""
+    ended: bool
     id_assigned: bool
-    """Whether the broker assigned the client identifier."""
     given_id: str
-    """The client's own client identifier; others see ``client_id``."""
     host: str
-    """Host of the client, without the port; empty if it is not known yet, or there is none."""
     identity: Verdict | None
     last_ack: float
-    """``last_read`` when the client last acknowledged a delivery."""
     last_read: float
-    """Time of the last read after the CONNECT, in seconds of the node's clock."""
     max_packet: int
-    """Maximum size in bytes of packets from the client."""
     messages_in: int
     messages_out: int
     pace: float
-    """Fraction of the usual work that the client may cause in one turn while others wait."""
     packets_in: int
+    paused: int
     properties: ConnectProperties | None
-    """Properties of the CONNECT of an MQTT 5 client; None: the client speaks MQTT 3.1 or 3.1.1."""
     session: Any
-    """The ``Session`` of the client; None: it has none yet."""
     starved: bool
-    """Whether messages were queued because too many bytes waited at the gate."""
     writable: bool
 
     @property
@@ -126,20 +113,12 @@ class ClientConnection(OutputSink, Paused, Protocol):
         """Counts unacknowledged publications of the client; None: they are not limited."""
 
     @property
-    def ended(self) -> bool:
-        """True once the connection is closed or being closed."""
-
-    @property
     def via(self) -> str:
         """Name of the node that the client is connected to; empty: this one."""
 
     @property
     def gone(self) -> bool:
         """True once the client has closed its socket, also while nothing is read from it."""
-
-    @property
-    def paused(self) -> int:
-        """The reasons why reading is paused; 0: it is not."""
 
     @property
     def unhandled(self) -> bool:
