@@ -571,7 +571,7 @@ class BrokerRun:
             severities += " notice" if age > DAY - _NEAR else ""
             if not lost.seen:
                 severities = f"{recent} notice"
-            claims.add(f"the log {lost.reason} {lost.after}", title, severities)
+            claims.add(f"the log {lost.reason} {lost.after} {lost.until}", title, severities)
         return claims
 
     def _claim_store(self, claims: Claims) -> None:
@@ -621,7 +621,8 @@ class BrokerRun:
         if entry.subject == "the log":
             for doubt in status["log"]["not_proven"]:
                 if doubt["text"] == entry.evidence:
-                    return entry._replace(subject=f"the log {doubt['reason']} {doubt['after']}")
+                    place = f"{doubt['after']} {doubt['until']}"
+                    return entry._replace(subject=f"the log {doubt['reason']} {place}")
         if entry.subject == "the clock" and self._jump is not None:
             ms = abs(self._jump[0])
             if not _is_duration(entry.title.partition(" by ")[2], ms):
