@@ -214,7 +214,7 @@ def test_advice_on_the_broker() -> None:
         ("problem", "the disk"),
     ]
     assert all(text.isprintable() for one in found for text in one[:-1])
-    healthy = {**status, "trouble": [], "log": {"disk_free": None}}
+    healthy = {**status, "trouble": [], "overload": None, "log": {"disk_free": None}}
     assert [*advise_on_broker(healthy, []), *advise_on_disk([healthy], [{}])] == []
 
 
