@@ -134,11 +134,31 @@ class Redelivery:
         return True
 
     def _end(self, reason: str, packet_ids: Sequence[int], code: ReasonCode) -> None:
-        """End deliveries, and count them as dropped."""
-        for event in acknowledgements.ended(self._session.state, packet_ids, code):
-            self._session.emit(event)
+        """End deliveries, and count them as dropped.
+
+        A client that has one at QoS 2 takes the next PUBLISH with its packet identifier for a
+        repetition: the identifier is in use until the client answers a PUBREL.
+        """
+        session = self._session
+        state, name = session.state, session.name
+        second = [pid for pid in packet_ids if state.inflight[pid].flags & QOS_MASK == 2]
+        for sent in [state.inflight[pid] for pid in second]:
+            for event in queueing.dropped(name, reason, [sent.ref], sent.subscription.filter):
+                session.emit(event)
+        reasons = [int(code)] * len(packet_ids)
+        ends = (
+            acknowledgements.received(state, second),
+            acknowledgements.acked(state, packet_ids, reasons),
+        )
+        for end in ends:
+            if end is not None:
+                session.emit(end)
+        if second and session.connection is not None:
+            pubrel = encode_acks(PacketType.PUBREL, second)
+            self._node.journal.send_when_durable(session.connection, pubrel)
+            self._node.counters.packets_out += len(second)
         if packet_ids:
-            self._node.count_dropped(reason, len(packet_ids), client=self._session.name)
+            self._node.count_dropped(reason, len(packet_ids), client=name)
 
     def _has_retain(self, flags: int) -> bool:
         """Return whether a delivery is redelivered with RETAIN."""

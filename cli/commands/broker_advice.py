@@ -74,12 +74,13 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "see its log messages",
             SERVER_LOG,
         )
-    if status.get("overload"):
+    overload = status.get("overload")
+    if overload and not (overload == "commit_latency" and status["trouble"]):
         yield Advice(
             "problem",
             "the broker",
             "is overloaded",
-            text.escaped(str(status["overload"]), 300),
+            text.escaped(str(overload), 300),
             "clients cause more work than the processor or the disk can handle",
             "foldmq top",
         )

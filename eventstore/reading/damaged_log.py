@@ -60,7 +60,7 @@ from eventstore.reading.fresh_log import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from eventstore.format.event_parsing import Event
@@ -659,17 +659,31 @@ class Rescue:
     def _all_records(self) -> Iterator[tuple[int, bytes]]:
         """Yield the records of the new log up to the end of the damaged one."""
         holes = list(reversed(self._plan.holes))
+        behind: list[tuple[int, bytes]] = []
+        """Records behind a hole that were written by an earlier salvage: their time is no end."""
         for sequence, data in self._plan.kept():
             record = decode_record(sequence, data)
             if not self._time_ms:
                 self._jumps = record.jumps
+            behind.append((sequence, data))
+            if holes and holes[-1].first < sequence and not record.raw_events:
+                continue
+            yield from self._with_holes(behind, holes, record.time_ms)
+            behind = []
+            self._time_ms, self._jumps = record.time_ms, record.jumps
+        yield from self._with_holes(behind, holes, 0)
+        for hole in reversed(holes):
+            yield from self._fill(hole, 0)
+
+    def _with_holes(
+        self, records: Iterable[tuple[int, bytes]], holes: list[Hole], ends_ms: int
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield records, and before each one what stands in for the holes there."""
+        for sequence, data in records:
             while holes and holes[-1].first < sequence:
-                yield from self._fill(holes.pop(), record.time_ms)
+                yield from self._fill(holes.pop(), ends_ms)
             self._link = link_of(data)
             yield sequence, data
-            self._time_ms, self._jumps = record.time_ms, record.jumps
-        for hole in holes:
-            yield from self._fill(hole, 0)
 
     def _fill(self, hole: Hole, ends_ms: int) -> Iterator[tuple[int, bytes]]:
         """Yield the records that stand in for a hole; ``ends_ms`` is the time of the next one."""

@@ -56,6 +56,7 @@ from projections.state.retained import repeated_messages
 from projections.state.session import SHARED_HOME, SHARED_PART
 from projections.state.single_session import SessionFold, split_area
 from projections.state.snapshot import encode_session
+from projections.state.waiting_queue import QOS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -527,6 +528,11 @@ class SessionAudit:
             self._drops.of_other_prefix(all(from_nats), at)
         elif event.reason == "packet_too_large" and state.packet_maximum:
             self._check_too_large(state, event, messages, at)
+        ended: set[Position] = set()
+        if event.queued < 0 and event.reason in ("not_permitted", "packet_too_large"):
+            # At QoS 2 these are not sent again; a PUBREL for them is.
+            in_flight = state.inflight.values()
+            ended = {sent.ref for sent in in_flight if sent.flags & QOS_MASK == 2}
         for ref in refs:
             if event.queued >= 0:
                 message = self._queue.pop(ref, None)
@@ -536,6 +542,8 @@ class SessionAudit:
             message = self._expected.pop(ref)
             if message is not None:
                 self._check_turn(message, at)
+            elif ref in ended:
+                continue
             elif (ref in self._open or ref in self._queue) and not self._in_turn.granted:
                 # With a newly granted filter this may be a retained message that is sent again.
                 what = f"message {format_position(ref)} was dropped although it was accepted before"

@@ -445,7 +445,11 @@ class StoryBuilder:
         pids: list[int] = []
         for offset, story in self._concerned(from_runs(event.refs)):
             pids = pids or from_runs(event.pids)
-            copy = _waiting(story, event.session, event.filter) if event.queued >= 0 else None
+            copy = (
+                _copy_of(story, event.session, event.filter, "queued")
+                if event.queued >= 0
+                else None
+            )
             if copy is None:
                 copy = self._new_copy(story, event)
             copy.outcome = "in_flight"
@@ -464,7 +468,7 @@ class StoryBuilder:
     ) -> None:
         """Follow a copy that leaves or skips the queue without being sent to the client."""
         for offset, story in self._concerned(from_runs(event.refs)):
-            copy = _waiting(story, event.session, topic_filter)
+            copy = _copy_of(story, event.session, topic_filter, "queued")
             if copy is None:
                 copy = self._copies.begin(story, event.session, topic_filter, 0, retain=False)
             copy.outcome = what
@@ -481,7 +485,8 @@ class StoryBuilder:
 
     def _dropped(self, event: MessageDropped, at: Position, ms: int) -> None:
         for _, story in self._concerned(from_runs(event.refs)):
-            copy = _waiting(story, event.session, event.filter) if event.queued >= 0 else None
+            before: DeliveryOutcome = "queued" if event.queued >= 0 else "in_flight"
+            copy = _copy_of(story, event.session, event.filter, before)
             if copy is None:
                 copy = self._copies.begin(story, event.session, event.filter, 0, retain=False)
             copy.outcome = "dropped"
@@ -527,9 +532,11 @@ def _describe(story: MessageStory, event: MessagesCarried | RetainedSnapshot, of
         story.size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
 
 
-def _waiting(story: MessageStory, session: str, topic_filter: str) -> DeliveryCopy | None:
-    """Return the copy of a message that waits in the queue of a subscription."""
+def _copy_of(
+    story: MessageStory, session: str, topic_filter: str, outcome: DeliveryOutcome
+) -> DeliveryCopy | None:
+    """Return the copy of a message for a subscription that has come to this."""
     for copy in story.copies:
-        if (copy.session, copy.filter, copy.outcome) == (session, topic_filter, "queued"):
+        if (copy.session, copy.filter, copy.outcome) == (session, topic_filter, outcome):
             return copy
     return None

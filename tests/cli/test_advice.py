@@ -198,7 +198,7 @@ def test_several_logs_fill_a_disk_together() -> None:
 
 def test_advice_on_the_broker() -> None:
     status: dict[str, Any] = {
-        "trouble": ["the log cannot be written\x1b"], "overload": None, "time_ms": 200_000,
+        "trouble": ["the log cannot be written\x1b"], "overload": "commit_latency", "time_ms": 200_000,
         "started_ms": 0, "crashed_ms": None,
         "log": {"disk_free": 5 * 10**8, "bytes": 10**6, "stream_bytes": 10**6},
     }  # fmt: skip
@@ -212,7 +212,7 @@ def test_advice_on_the_broker() -> None:
         ("problem", "the disk"),
     ]
     assert all(text.isprintable() for one in found for text in one[:-1])
-    healthy = {**status, "trouble": [], "log": {"disk_free": None}}
+    healthy = {**status, "trouble": [], "overload": None, "log": {"disk_free": None}}
     assert [*advise_on_broker(healthy, []), *advise_on_disk([healthy], [{}])] == []
 
 

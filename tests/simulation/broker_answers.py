@@ -574,7 +574,7 @@ class BrokerRun:
             severities += " notice" if age > DAY - _NEAR else ""
             if not lost.seen:
                 severities = f"{recent} notice"
-            claims.add(f"the log {lost.reason} {lost.after}", title, severities)
+            claims.add(f"the log {lost.reason} {lost.after} {lost.until}", title, severities)
         return claims
 
     def _claim_store(self, claims: Claims) -> None:
@@ -624,7 +624,8 @@ class BrokerRun:
         if entry.subject == "the log":
             for doubt in status["log"]["not_proven"]:
                 if doubt["text"] == entry.evidence:
-                    return entry._replace(subject=f"the log {doubt['reason']} {doubt['after']}")
+                    place = f"{doubt['after']} {doubt['until']}"
+                    return entry._replace(subject=f"the log {doubt['reason']} {place}")
         if entry.subject == "the clock" and self._jump is not None:
             ms = abs(self._jump[0])
             if not _is_duration(entry.title.partition(" by ")[2], ms):
@@ -730,8 +731,9 @@ class BrokerRun:
             raise self._wrong(f"records before or behind those that were read: {spans}")
         for number, data in self._world.disk.stream.messages.items():
             hidden = any(lost.after < number <= lost.until for lost in self._lost)
-            at = decode_record(number, data).time_ms
-            if not hidden and not any(begin <= at <= end for begin, end in spans):
+            record = decode_record(number, data)
+            at, written = record.time_ms, record.raw_events  # a salvage writes some without events
+            if written and not hidden and not any(begin <= at <= end for begin, end in spans):
                 raise self._wrong(f"record {number} of {at} is intact, but proven is {spans}")
 
     def _judge_audit(self, records: dict[int, bytes], doubts: list[Doubt]) -> None:

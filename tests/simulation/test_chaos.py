@@ -23,6 +23,8 @@ from simulation.world import World
 SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "20"))
 AT_EVERY_SAVE = 4
 """``make check`` runs this many of them, too."""
+FAILED_BEFORE = (3064,)
+"""Seeds that found a defect."""
 NODES_SEEDS = max(140, SEEDS // 2)
 """Runs with three nodes."""
 
@@ -48,7 +50,7 @@ def counts(seeds: int, world: type[World]) -> Counter[str]:
 
 @pytest.mark.parametrize(
     "seed",
-    [pytest.param(seed, marks=marks_of(seed)) for seed in range(SEEDS)],
+    [pytest.param(seed, marks=marks_of(seed)) for seed in (*range(SEEDS), *FAILED_BEFORE)],
 )
 def test_a_random_run_keeps_every_guarantee(seed: int) -> None:
     outcome(seed, World)

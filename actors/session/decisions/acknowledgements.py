@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from eventstore.format.positions import Run
-    from protocol.mqtt.reason_codes import ReasonCode
 
 T = TypeVar("T")
 
@@ -70,18 +69,6 @@ def refused(
     if not known:
         return None
     return Refused(state.session, to_runs(known), [*_reasons_of(known, packet_ids, reasons)])
-
-
-def ended(
-    state: SessionState, packet_ids: Sequence[int], code: ReasonCode
-) -> list[Acked | Refused]:
-    """Decide on deliveries that cannot be sent again.
-
-    They end with a reason code that no client may send: too large, or no longer permitted.
-    """
-    reasons = [int(code)] * len(packet_ids)
-    events = acked(state, packet_ids, reasons), refused(state, packet_ids, reasons)
-    return [event for event in events if event is not None]
 
 
 def completed(
