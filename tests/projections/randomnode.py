@@ -255,12 +255,12 @@ class Node:
             size = min(state.queued_bytes, number)
             if number % 6 == 5:
                 refs = to_runs(run.refs)
-                self.emit(MessageDropped(name, "lost", len(run.refs), refs, run.held.filter, size))
+                self.emit(MessageDropped(name, "lost", len(run.refs), refs, run.subscription.filter, size))
             else:
                 self.emit(
                     Delivered(
                         name,
-                        run.held.filter,
+                        run.subscription.filter,
                         run.qos,
                         to_runs(pids),
                         to_runs(run.refs),

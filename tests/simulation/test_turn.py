@@ -232,7 +232,7 @@ async def test_messages_of_qos_0_leave_at_once(world: World) -> None:
 
 
 def one_by_one(kernel: Kernel) -> None:
-    kernel.take_gathered = kernel._tell_gathered
+    kernel.handle_gathered = kernel._tell_gathered
 
 
 def _packets(chance: random.Random, pids: list[int]) -> list[tuple[int, bytes]]:

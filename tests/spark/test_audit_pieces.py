@@ -15,7 +15,7 @@ from eventstore.format.event_parsing import entries
 from eventstore.format.events import Acked, Delivered, MessagePublished
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import GENESIS, decode_record
-from projections.audit import statistics
+from projections.audit import audit_engine
 from projections.audit.audit_outcome import MAX_VIOLATIONS
 from projections.audit.audit_results import (
     RESULT_COLUMNS,
@@ -369,10 +369,10 @@ def test_totals_of_tasks_are_put_together() -> None:
         assert row["kind"] == TOTALS
         totals.merge(orjson.loads(row["data"]))
     assert totals.counts["expected"] == 15
-    (latency,) = statistics.latencies(totals)
+    (latency,) = audit_engine.latencies(totals)
     assert (sum(latency.counts), latency.max_ms, latency.qos) == (90, 229, 1)
     assert len(latency.bounds_ms) == len(latency.counts)
-    slowest = statistics.slowest(totals)
+    slowest = audit_engine.slowest(totals)
     assert [one.max_ms for one in slowest] == list(range(229, 229 - SLOWEST, -1))
 
 

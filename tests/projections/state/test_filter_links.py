@@ -186,7 +186,7 @@ class Client:
         for run in queueing.next_waiting(self.spec.state, LIMITS.window, 100):
             pids = acknowledgements.take_packet_ids(self.spec.state, len(run.refs))
             size = len(run.refs)
-            self._take([delivered(run.held.filter, run.qos, pids, run.refs, queued=size)])
+            self._take([delivered(run.subscription.filter, run.qos, pids, run.refs, queued=size)])
 
     def _take(self, events: Sequence[Event]) -> None:
         self.spec.and_(*events)
