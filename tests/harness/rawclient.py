@@ -142,17 +142,6 @@ class RawClient:
         assert received == wanted, f"expected {wanted}, received {received}"
         return received
 
-    def read_exactly(self, count: int, timeout: float = TIMEOUT) -> bytes:
-        """Return the next bytes, this many, whatever they are."""
-        self.socket.settimeout(timeout)
-        data = b""
-        while len(data) < count:
-            more = self.socket.recv(count - len(data))
-            if not more:
-                raise ConnectionClosedError(f"closed after {data!r}")
-            data += more
-        return data
-
     def expect_nothing(self, duration: float = QUIET) -> None:
         """Nothing may arrive for `duration` seconds, and the connection stays open."""
         try:
