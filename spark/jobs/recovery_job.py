@@ -20,25 +20,19 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import name as shown
-from eventstore.format.positions import format_position, index_of, position, sequence_of
+from eventstore.format.positions import index_of, position, sequence_of
 from projections.audit.audit_outcome import (
-    ALL_CLAIM,
     BROKER,
     MAX_VIOLATIONS,
-    RETAINED_CLAIM,
-    SESSION_CLAIM,
     ClaimsCompared,
 )
 from projections.audit.rule_table import Rule, Violation
 from projections.log_proof import LogProof, proven_spans
-from projections.state.digests import digest
 from spark.jobs.arrow_batches import arrow_batches_of, ddl
 from spark.jobs.folding import parse_event_json, report_contradictions, session_events
-from spark.jobs.retained_messages import retained_digest_column as digest_column
-from spark.jobs.retained_messages import retained_effects
+from spark.jobs.pipeline import audit
 from spark.jobs.session_check import SessionRecovery
 from spark.jobs.session_groups import group_by_session, sorted_by_session
-from spark.jobs.session_states import session_texts_of
 from spark.jobs.state_start import state_starts
 from spark.runtime.marked_errors import BadOption, marked_iterator
 from spark.tables.node_names import check_claimed_nodes
@@ -46,92 +40,12 @@ from spark.tables.node_names import check_claimed_nodes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import DataFrame
-
     from eventstore.format.positions import Position
     from projections.audit.audit_outcome import StateClaim
     from projections.log_proof import Doubt
-    from projections.state.single_session import SessionFold
     from spark.jobs.session_groups import SessionGroup
     from spark.jobs.state_start import StateStarts
     from spark.tables.log import Log, LogBounds
-
-
-_BEYOND = 1 << 62
-"""A position after the end of every log."""
-
-
-def retained_otherwise(log: Log, claimed: DataFrame, complete: DataFrame) -> DataFrame:
-    """Return the differences between retained messages and claims about them.
-
-    ``claimed`` has node, topic, bound (all before this position had happened) and said (a digest,
-    null: nothing is retained), ``complete`` node and bound: all messages retained there are
-    claimed. Columns: node, topic, bound, said, known (digests).
-    """
-    digests = retained_effects(log).select(
-        "node",
-        "topic",
-        "effect",
-        F.when(F.length("payload") > 0, digest_column()).alias("digest"),
-    )
-    here = F.col("effect") < F.col("bound")
-    known = F.max_by("digest", F.when(here, F.col("effect")))
-    wrong = (
-        claimed.join(digests, ["node", "topic"], "left")
-        .groupBy("node", "topic", "bound", "said")
-        .agg(known.alias("known"))
-        .where(~F.col("said").eqNullSafe(F.col("known")))
-    )
-    unclaimed = (
-        digests.join(F.broadcast(complete), "node")
-        .where(here)
-        .groupBy("node", "topic", "bound")
-        .agg(F.max_by("digest", "effect").alias("known"))
-        .where(F.col("known").isNotNull())
-        .join(claimed.select("node", "topic"), ["node", "topic"], "left_anti")
-        .select("node", "topic", "bound", F.lit(None).cast("string").alias("said"), "known")
-    )
-    return wrong.unionByName(unclaimed)
-
-
-class SessionClaims:
-    """Compares the folded state of a session with the claims of its broker."""
-
-    def __init__(self, fold: SessionFold, complete: Sequence[Position]) -> None:
-        self.findings: list[tuple[Position, str]] = []
-        self._fold = fold
-        self._complete = sorted(complete, reverse=True)
-        self._existed: Position | None = None
-        self._compared = False
-
-    def reach(self, at: Position) -> None:
-        """Record whether the session existed where claims are complete, up to ``at``."""
-        while self._complete and self._complete[-1] <= at:
-            bound = self._complete.pop()
-            if self._fold.state is not None and self._existed is None:
-                self._existed = bound
-
-    def compare(self, bound: Position, said: str | None) -> None:
-        """Compare the current state with a digest; None: the session does not exist."""
-        self._compared = True
-        texts = session_texts_of(self._fold)
-        known = None if texts is None else digest(texts, self._fold.pending.values())
-        if known == said:
-            return
-        if said is None:
-            what = "the broker does not have the session that is in the log"
-        elif known is None:
-            what = "the broker has a session that is not in the log"
-        else:
-            what = "the broker has another state of the session than the log has"
-        self.findings.append((bound, f"{what}, as of {format_position(bound)}"))
-
-    def finish(self) -> None:
-        """Do the remaining checks at the end of the log."""
-        self.reach(_BEYOND)
-        if self._existed is not None and not self._compared:
-            what = "the broker does not report the session that is in the log"
-            self.findings.append((self._existed, f"{what}, as of {format_position(self._existed)}"))
 
 
 RECOVERY: Final = "recovery"
@@ -243,7 +157,7 @@ def recovery_check(
     starts, doubts = _starts(pinned)
     starts, wrong = _look_at_turns(pinned, bounds, starts)
     tell("folding the sessions")
-    nodes, found, counts = _sessions(pinned, bounds, begin, starts, claims)
+    nodes, found, counts = _sessions(pinned, bounds, begin, starts)
     times = _times(pinned, bounds)
     nodes = [
         replace(
@@ -254,17 +168,23 @@ def recovery_check(
         )
         for node in nodes
     ]
+    compared: tuple[ClaimsCompared, ...] = ()
+    notes: tuple[str, ...] = ()
     if claims:
-        tell("comparing what is retained")
-        wrong += _retained(pinned, claims)
+        audited = audit(pinned, claims, cluster=False, progress=tell)
+        found += [one for one in audited.violations if one.rule == Rule.STATE]
+        compared = audited.compared
+        notes = tuple(note for note in audited.notes if " claims about " in note)
+        counts.update({one.rule: one.violations for one in audited.rules if one.rule == Rule.STATE})
     counts.update(one.rule for one in wrong)
     violations = sorted(wrong + found, key=lambda one: (one.node, one.at, one.session or ""))
     return RecoveryOutcome(
         tuple(nodes),
         tuple(violations[:MAX_VIOLATIONS]),
         counts,
-        tuple(_compared(claims)),
+        compared,
         time.monotonic() - began,
+        notes,
     )
 
 
@@ -359,8 +279,6 @@ class _Plan:
 
     begin: StateStarts
     starts: Mapping[str, BrokerStart]
-    complete: Mapping[str, Sequence[Position]]
-    """By node, the positions at which claims are complete."""
     torn: Mapping[str, Position]
     """By node, the start of a record whose rest is not checked."""
 
@@ -370,26 +288,11 @@ def _sessions(
     bounds: Mapping[str, LogBounds],
     begin: StateStarts,
     starts: Mapping[str, BrokerStart],
-    claims: Sequence[StateClaim],
 ) -> tuple[list[NodeRecovery], list[Violation], Counter[str]]:
-    complete = defaultdict(list)
-    for claim in claims:
-        if claim.kind == ALL_CLAIM:
-            complete[claim.node].append(claim.bound)
-    happened = session_events(log, begin).withColumns(
-        {"rank": F.lit(1), "said": F.lit(None).cast("string")}
-    )
-    said = _claimed(log, claims, SESSION_CLAIM).select(
-        "node",
-        F.col("name").alias("session"),
-        F.col("bound").alias("position"),
-        F.lit(0).alias("rank"),  # a claim precedes events at the same position
-        "said",
-    )
-    rows = happened.unionByName(said, allowMissingColumns=True)
     torn = {node: position(one.last, 0) for node, one in bounds.items() if not one.whole}
-    plan = _Plan(begin, dict(starts), dict(complete), torn)
-    results = sorted_by_session(rows, "rank").mapInArrow(partial(_check, plan), ddl(_RESULT))
+    plan = _Plan(begin, dict(starts), torn)
+    rows = sorted_by_session(session_events(log, begin))
+    results = rows.mapInArrow(partial(_check, plan), ddl(_RESULT))
     kept = results.persist(StorageLevel.DISK_ONLY)
     try:
         sums = (
@@ -430,19 +333,12 @@ def _checked(plan: _Plan, group: SessionGroup) -> dict[str, Any]:
     start = plan.starts.get(group.node)
     at_start = start.at if start is not None else None
     recovery = SessionRecovery(group.session, at_start, plan.begin.of(group.node))
-    claims = SessionClaims(recovery.fold, plan.complete.get(group.node, ()))
-    for node, _, at, time_ms, _, text, payload, rank, said in group.rows:
-        claims.reach(at)
-        if not rank:
-            claims.compare(at, said)
-            continue
+    for node, _, at, time_ms, _, text, payload in group.rows:
         with report_contradictions(node, at):
             recovery.take(parse_event_json(text, node, at), at, time_ms, payload)
     recovery.finish(plan.torn.get(group.node))
-    claims.finish()
     before = recovery.before
     findings = [(RECOVERY, one.at, one.what) for one in recovery.findings]
-    findings += [(Rule.STATE, at, what) for at, what in claims.findings]
     return {
         "node": group.node,
         "session": group.session,
@@ -454,39 +350,3 @@ def _checked(plan: _Plan, group: SessionGroup) -> dict[str, Any]:
         "resumed": int(recovery.resumed),
         "findings": [dict(zip(("rule", "at", "what"), one, strict=True)) for one in findings],
     }
-
-
-# ------------------------------------------------------------------------------- claims
-
-
-def _claimed(log: Log, claims: Sequence[StateClaim], kind: str) -> DataFrame:
-    """Return the claims of a kind as a table."""
-    rows = [(one.node, one.name, one.bound, one.digest) for one in claims if one.kind == kind]
-    return log.spark.createDataFrame(rows, "node string, name string, bound bigint, said string")
-
-
-def _retained(log: Log, claims: Sequence[StateClaim]) -> list[Violation]:
-    claimed = _claimed(log, claims, RETAINED_CLAIM).withColumnRenamed("name", "topic")
-    complete = _claimed(log, claims, ALL_CLAIM).select("node", "bound")
-    return [_otherwise(row) for row in retained_otherwise(log, claimed, complete).collect()]
-
-
-def _otherwise(row: Any) -> Violation:
-    if row["said"] is None:
-        what = "the broker does not have the retained message that is in the log"
-    elif row["known"] is None:
-        what = "the broker has a retained message that is not in the log"
-    else:
-        what = "the broker has another retained message than the log has"
-    bound = row["bound"]
-    what += f", as of {format_position(bound)}: topic {shown(row['topic'])}"
-    return Violation(Rule.STATE, bound, what, node=row["node"])
-
-
-def _compared(claims: Sequence[StateClaim]) -> Iterator[ClaimsCompared]:
-    """Yield the number of claims of each broker."""
-    for node in sorted({claim.node for claim in claims}):
-        own = [claim for claim in claims if claim.node == node]
-        counts = Counter(claim.kind for claim in own if claim.digest is not None)
-        as_of = max(claim.bound for claim in own)
-        yield ClaimsCompared(BROKER, node, counts[SESSION_CLAIM], counts[RETAINED_CLAIM], as_of)

@@ -194,11 +194,11 @@ def test_errors_have_positions(
 OTHERWISE = [
     ("session", "kept", "0" * 16, "has another state of the session"),
     ("session", "kept", None, "does not have the session"),
-    ("session", "kept", "unsaid", "does not report the session"),
+    ("session", "kept", "unsaid", "does not have the session"),
     ("session", "never there", "1" * 16, "has a session that is not in the log"),
     ("retained", "r", "0" * 16, "has another retained message"),
-    ("retained", "r", None, "does not have the retained message"),
-    ("retained", "r", "unsaid", "does not have the retained message"),
+    ("retained", "r", None, "does not have a retained message"),
+    ("retained", "r", "unsaid", "does not have a retained message"),
     ("retained", "x", "1" * 16, "has a retained message that is not in the log"),
 ]
 """Kind and name of a claim, the broker's claim instead, and the reported difference."""
