@@ -111,14 +111,14 @@ def test_log_verify_names_the_jumps(capsys: pytest.CaptureFixture[str]) -> None:
     log.record(BrokerStopped())
     first, second = log.jump(-DAY_MS), log.jump(2 * DAY_MS)
     log.record(BrokerStopped())
-    verified = asyncio.run(_verify(as_log(log), as_json=False))
+    verified = asyncio.run(_verify(as_log(log), "", as_json=False))
     assert verified.intact
     jumps = [(first, -DAY_MS), (second, 2 * DAY_MS)]
     assert verified.verifier.jumps == jumps
     (note,) = jump_notes(jumps)
     assert note.startswith(f"the clock jumped back by 1 d at record {first}, forward by 2 d at")
     assert note in capsys.readouterr().out.splitlines()
-    asyncio.run(_verify(as_log(log), as_json=True))
+    asyncio.run(_verify(as_log(log), "", as_json=True))
     objects = f'"clock_jumps":[{{"record":{first},"ms":{-DAY_MS}}},{{"record":{second},"ms":'
     assert objects in capsys.readouterr().out.replace(" ", "")
 

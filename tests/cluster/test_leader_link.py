@@ -58,6 +58,10 @@ class Owner:
         self.attempts = 0
         self.made: list[tuple[Upstream, SilentTransport]] = []
 
+    def give(self, _client: EdgeClient) -> bool | None:
+        """Pass on bytes."""
+        return None
+
     async def reach(self, client: EdgeClient, leader: LeaderPlace) -> Upstream:
         del leader
         self.attempts += 1
