@@ -200,8 +200,8 @@ def test_several_logs_fill_a_disk_together() -> None:
 
 def test_advice_on_the_broker() -> None:
     status: dict[str, Any] = {
-        "trouble": ["the log cannot be written\x1b"], "overload": "commit_latency", "time_ms": 200_000,
-        "started_ms": 0, "crashed_ms": None,
+        "trouble": ["the log cannot be written\x1b"], "overload": "commit_latency",
+        "time_ms": 200_000, "started_ms": 0, "crashed_ms": None,
         "log": {"disk_free": 5 * 10**8, "bytes": 10**6, "stream_bytes": 10**6},
     }  # fmt: skip
     found = [
