@@ -2,8 +2,8 @@
 
 import shutil
 import subprocess
-import time
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
