@@ -118,47 +118,57 @@ class Redelivery:
             return False
         now_ms = self._node.clock.steady_ms()
         denied: list[int] = []
+        denied_at_qos_2: list[int] = []
         large: list[int] = []
         for pid in unacked:
             sent = state.inflight[pid]
             flags = sent.flags & QOS_MASK, self._has_retain(sent.flags)
             of = sent.subscription if _is_alone(sent) else None
             if access is not None and not access.read[messages[sent.ref].topic]:
-                denied.append(pid)
+                (denied_at_qos_2 if flags[0] == 2 else denied).append(pid)
             elif encoder is not None and encoder.is_too_large(
                 messages[sent.ref], flags, now_ms, of
             ):
                 large.append(pid)
         self._end("not_permitted", denied, ReasonCode.ADMINISTRATIVE_ACTION)
+        self._complete("not_permitted", denied_at_qos_2)
         self._end("packet_too_large", large, ReasonCode.PACKET_TOO_LARGE)
         return True
 
     def _end(self, reason: str, packet_ids: Sequence[int], code: ReasonCode) -> None:
-        """End deliveries, and count them as dropped.
-
-        A client that has one at QoS 2 takes the next PUBLISH with its packet identifier for a
-        repetition: the identifier is in use until the client answers a PUBREL.
-        """
-        session = self._session
-        state, name = session.state, session.name
-        second = [pid for pid in packet_ids if state.inflight[pid].flags & QOS_MASK == 2]
-        for sent in [state.inflight[pid] for pid in second]:
-            for event in queueing.dropped(name, reason, [sent.ref], sent.subscription.filter):
-                session.emit(event)
-        reasons = [int(code)] * len(packet_ids)
-        ends = (
-            acknowledgements.received(state, second),
+        """End deliveries with a code that no client can send, and count them as dropped."""
+        state, reasons = self._session.state, [int(code)] * len(packet_ids)
+        for event in (
             acknowledgements.acked(state, packet_ids, reasons),
-        )
-        for end in ends:
-            if end is not None:
-                session.emit(end)
-        if second and session.connection is not None:
-            pubrel = encode_acks(PacketType.PUBREL, second)
-            self._node.journal.send_when_durable(session.connection, pubrel)
-            self._node.counters.packets_out += len(second)
+            acknowledgements.refused(state, packet_ids, reasons),
+        ):
+            if event is not None:
+                self._session.emit(event)
         if packet_ids:
-            self._node.count_dropped(reason, len(packet_ids), client=name)
+            self._node.count_dropped(reason, len(packet_ids), client=self._session.name)
+
+    def _complete(self, reason: str, packet_ids: Sequence[int]) -> None:
+        """Drop the messages of deliveries at QoS 2, and send PUBREL for them.
+
+        A client that has one takes the next PUBLISH with its packet identifier for a repetition:
+        the identifier is in use until the client answers the PUBREL.
+        """
+        if not packet_ids:
+            return
+        session = self._session
+        for sent in [session.state.inflight[pid] for pid in packet_ids]:
+            for event in queueing.dropped(
+                session.name, reason, [sent.ref], sent.subscription.filter
+            ):
+                session.emit(event)
+        received = acknowledgements.received(session.state, packet_ids)
+        if received is not None:
+            session.emit(received)
+        if session.connection is not None:
+            pubrel = encode_acks(PacketType.PUBREL, packet_ids)
+            self._node.journal.send_when_durable(session.connection, pubrel)
+            self._node.counters.packets_out += len(packet_ids)
+        self._node.count_dropped(reason, len(packet_ids), client=session.name)
 
     def _has_retain(self, flags: int) -> bool:
         """Return whether a delivery is redelivered with RETAIN."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventstore.format.event_parsing import LogEvent, entries
 from eventstore.format.events import (
+    InboundReplaced,
     MessagePublished,
     Released,
     RetainedExpired,
@@ -276,7 +277,7 @@ class NodeState:
                 self.retained.published(event, at, time_ms, pieces)
         elif type(event) is SessionClosed:
             return self._closed(state, event)
-        elif type(event) is Released or type(event) is SessionOpened:
+        elif type(event) in (Released, InboundReplaced, SessionOpened):
             self.retained.other(event)
         return state
 

@@ -16,6 +16,7 @@ from mypy_extensions import mypyc_attr
 
 from eventstore.format.event_parsing import LogEvent
 from eventstore.format.events import (
+    InboundReplaced,
     MessagePublished,
     Released,
     SessionClosed,
@@ -226,12 +227,12 @@ class RetainedIndex:
         """Apply an event that is not a publication but may complete or discard one."""
         if not self._pending:
             return
-        if isinstance(event, Released):
+        if isinstance(event, (Released, InboundReplaced)):
             pending = self._pending.get(event.session)
             if pending is not None:
                 for ref in from_runs(event.refs):
                     message = pending.pop(ref, None)
-                    if message is not None:
+                    if message is not None and isinstance(event, Released):
                         self._set(message)
                 if not pending:
                     del self._pending[event.session]
