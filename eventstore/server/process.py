@@ -229,6 +229,8 @@ Sync: TypeAlias = Literal["always"] | float
 _PORT_TRIES: Final = 20
 _STOP_SECONDS: Final = 10.0
 _BACKOFF_SECONDS: Final = (0.2, 5.0)
+_CLOSING_SECONDS: Final = 2.0
+"""Time for a server that has ended to release the lock of its store."""
 _STABLE_SECONDS: Final = 1.0
 """A server that ran for this long after it was ready is restarted at once when it ends."""
 _PR_SET_PDEATHSIG: Final = 1
@@ -534,6 +536,12 @@ async def take_store(datadir: DataDir, note: Callable[[str], object]) -> int:
         await end_orphan(pid, arguments, datadir.path)
     try:
         lock = take_lock(datadir.nats_lock)
+        # The kernel closes the files of a process some time after its arguments are gone.
+        for _ in range(round(_CLOSING_SECONDS / 0.02)):
+            if lock is not None:
+                return lock
+            await asyncio.sleep(0.02)
+            lock = take_lock(datadir.nats_lock)
     except OSError as error:
         raise DataDirError(datadir.path, f"cannot be locked: {error.strerror}") from None
     if lock is None:

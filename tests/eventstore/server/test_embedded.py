@@ -285,6 +285,16 @@ async def test_a_store_held_by_an_unknown_process_is_refused(datadir: DataDir) -
     await server.stop()
 
 
+async def test_a_server_that_is_ending_is_waited_for(datadir: DataDir) -> None:
+    """A process has no arguments any more when its files are not closed yet."""
+    held = take_lock(datadir.nats_lock)
+    assert held is not None
+    asyncio.get_running_loop().call_later(0.2, os.close, held)
+    server = EmbeddedServer(datadir)
+    await server.start()
+    await server.stop()
+
+
 async def test_store_is_locked_as_long_as_the_server_lives(server: EmbeddedServer) -> None:
     second = EmbeddedServer(server._datadir)
     second._arguments = lambda: ["not", "to", "be", "found"]  # type: ignore[method-assign]
