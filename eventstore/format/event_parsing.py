@@ -7,7 +7,7 @@ never rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Annotated, Any, Final, TypeAlias, get_args, get_type_hints
 
@@ -194,6 +194,14 @@ def parse_event(raw: dict[str, Any]) -> Event:
             else f"event {kind}, field {where} = {_brief(first['input'])}: not a valid value"
         ) from None
     return event
+
+
+def are_current(events: Iterable[dict[str, Any]]) -> bool:
+    """Return whether JSON objects of events have known types in their current versions."""
+    try:
+        return all(VERSIONS.get(raw.get("e", "")) == raw.get("v", 1) for raw in events)
+    except TypeError:  # a list or an object: not a type
+        return False
 
 
 def _brief(value: object) -> str:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from eventstore.errors import CorruptLog
+from eventstore.format.event_parsing import are_current
 from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.segment import BadIndex
@@ -67,12 +68,14 @@ async def read_listed(
     """Yield the records between two sequences that ``choose`` selects from the index.
 
     All records that are not indexed are yielded, and all after the first record that differs from
-    the indexed one. Raises as :meth:`LogSource.records`.
+    the indexed one. Raises as :meth:`LogSource.records`, and UnknownEvent where a record that is
+    not indexed has events of a later foldmq, whatever they are about.
     """
     index, done = source.index, first - 1
     if first <= index.last and last >= index.first:
         if first < index.first:
             async for record in source.records(first, index.first - 1):
+                _check(record)
                 yield record
                 done = record.sequence
         with contextlib.suppress(BadIndex):
@@ -84,7 +87,13 @@ async def read_listed(
             done = min(last, index.last)
     if done < last:
         async for record in source.records(done + 1, last):
+            _check(record)
             yield record
+
+
+def _check(record: Record) -> None:
+    if not are_current(record.raw_events):
+        list(record.events())  # its errors say which event is unknown
 
 
 async def fetch_listed(source: LogSource, sequences: Sequence[int]) -> list[Record]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format.event_parsing import VERSIONS
+from eventstore.format.event_parsing import are_current
 from eventstore.format.positions import INDEX_BITS, count_runs, from_runs
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 
@@ -51,7 +51,7 @@ class DiskUse:
         self.bytes += size
         self.records += 1
         try:
-            if any(VERSIONS.get(raw["e"]) != raw["v"] for raw in record.raw_events):
+            if not are_current(record.raw_events):
                 list(record.events())  # its errors say which event is unknown
             shares = list(self._shares(record))
         except INCONSISTENCIES as error:
