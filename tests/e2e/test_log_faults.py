@@ -170,7 +170,7 @@ def test_flipped_byte_in_the_store(stopped: Broker, tmp_path: Path, place: float
     assert digests(stopped.data_dir) == before
     (line,) = lines
     assert line.startswith("the log is damaged: record ")
-    assert "foldmq salvage --data-dir DIR --to NEWDIR" in line
+    assert f"salvage --data-dir {stopped.data_dir} --to {stopped.data_dir}.salvaged" in line
     saved_in = tmp_path / "saved"
     result = run("salvage", "--data-dir", str(stopped.data_dir), "--to", str(saved_in))
     assert result.err == ""
