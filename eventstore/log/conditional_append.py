@@ -15,7 +15,7 @@ import nats.errors
 import orjson
 
 from eventstore.errors import LogUnavailable
-from eventstore.format.records import link_of
+from eventstore.format.records import link_of, message_id
 from eventstore.log.record_reader import LogTail, read_tail
 from eventstore.nats.jetstream import WRONG_LAST_SEQUENCE
 
@@ -52,7 +52,7 @@ async def append_behind(
     link = link_of(data)
     headers = {
         "Nats-Expected-Last-Sequence": str(tail.sequence),
-        "Nats-Msg-Id": link.hex(),
+        "Nats-Msg-Id": message_id(link),
     }
     for _ in range(attempts):
         outcome = await _attempt(nc, subject, data, headers, tail.sequence + 1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import pyarrow as pa
 
 from eventstore.format.event_parsing import UnreadableEvent
-from eventstore.format.records import decode_record, encode_record
+from eventstore.format.records import decode_record, json_header
 from spark.tables.arrow_types import GRAINS, schema_of
 from spark.tables.entries import EntryRows
 from spark.tables.events import EventRows
@@ -94,17 +94,10 @@ def upcast_record(record: Record) -> Record:
     """
     record = decode_record(record.sequence, cast("bytes", record.payload.obj))
     events = [event for _, event in record.events()]
-    data = encode_record(
-        previous=record.previous,
-        node=record.node,
-        time_ms=record.time_ms,
-        events=events,
-        payloads=[bytes(record.payload)],
-        part=record.part,
-        last=record.last,
-        jumps=record.jumps,
+    header = json_header(
+        record.node, record.time_ms, events, record.part, last=record.last, jumps=record.jumps
     )
-    return replace(record, payload=memoryview(data)[len(data) - len(record.payload) :])
+    return replace(record, header=header)
 
 
 def sparse_rows(columns: Columns, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:

@@ -13,7 +13,6 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from eventstore.format.records import HEADER_FROM
 from spark.tables.arrays import cut_pieces, of_joined, of_texts
 from spark.tables.integer_columns import Integers, UnusualEvent
 from spark.tables.integer_text import PAD, parse_integers, words_of
@@ -35,11 +34,11 @@ def area_of(record: Record) -> memoryview:
 
     Raises UnusualEvent for a header of another form than foldmq writes.
     """
-    data = cast("bytes", record.payload.obj)
-    end = len(data) - len(record.payload) - 2
+    data = record.header
+    end = len(data) - 2
     # Within a string the quotes would be escaped: the first place is the right one.
-    start = data.find(_EVENTS, HEADER_FROM, end) + len(_EVENTS)
-    if start < HEADER_FROM + len(_EVENTS) or data[end : end + 2] != b"]}":
+    start = data.find(_EVENTS, 0, end) + len(_EVENTS)
+    if start < len(_EVENTS) or data[end : end + 2] != b"]}":
         raise UnusualEvent("a header that is written otherwise")
     return memoryview(data)[start:end]
 

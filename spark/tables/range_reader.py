@@ -145,7 +145,7 @@ class _Bound:
 
 
 def _header_size(one: CheckedRecord) -> int:
-    return 0 if one.record is None or one.data is None else len(one.data) - len(one.record.payload)
+    return 0 if one.record is None else len(one.record.header)
 
 
 def _gathered(found: Iterable[CheckedRecord], bound: _Bound) -> Iterator[list[CheckedRecord]]:
