@@ -11,6 +11,7 @@ import structlog
 from cluster.leadership_check import Confidence, LeadershipCheck
 from cluster.status import STATUS_EVERY, NodeStatus, Role, decode_status
 from eventstore.errors import EventStoreError
+from eventstore.format.records import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +24,9 @@ _log = structlog.get_logger("foldmq")
 
 _STEADY = 5.0
 """Seconds without doubt and with a connection to NATS, after which there is no outage."""
+
+_ALL_HEARD = 60.0
+"""Seconds after which a leader has heard every node, unless it is down."""
 
 
 class Replaced(EventStoreError):  # noqa: N818 - as in eventstore.errors
@@ -51,6 +55,9 @@ class BrokerHooks(Protocol):
         Output to clients that needs no record waits until this record is stored.
         """
 
+    def write_format(self, record_format: int) -> None:
+        """Write new records in this format."""
+
     def refuse_clients(self, reason: str) -> None:
         """Close all clients and admit none while there is a reason; an empty one ends this."""
 
@@ -78,7 +85,7 @@ class Leader:
         self._broker = broker
         self._leadership = LeadershipCheck(clock.monotonic(), broker.stored[0])
         self._confidence = Confidence.CERTAIN
-        self._steady_since = clock.monotonic()
+        self._steady_since = self._since = clock.monotonic()
         """When the leadership was in doubt last, or the connection to NATS away."""
         self.listen: list[str] = []
         """Addresses at which clients connect."""
@@ -166,6 +173,8 @@ class Leader:
         )
         if confidence is not Confidence.CERTAIN or not self._messages.is_connected:
             self._steady_since = now
+        reads = [one.reads for one in self._members.others(now)]
+        self._broker.write_format(min([FORMAT, *reads]) if now - self._since > _ALL_HEARD else 1)
         if leadership.needs_proof:
             leadership.needs(self._broker.prove(self._epoch))
         if confidence is not self._confidence:
