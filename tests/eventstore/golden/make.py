@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[2])]
 
 from samples import (
+    ALL_PAYLOADS,
     EXCHANGE_PAYLOADS,
     MQTT5_PAYLOADS,
     MQTT5_TURN_PAYLOADS,
@@ -85,11 +86,13 @@ def main(name: str, what: str = "") -> None:
         turns = [(exchange_events(), EXCHANGE_PAYLOADS, 0, True)]
     elif what == "formats":
         events = [event for event in every_event() if event.e != "LogSalvaged"]
+        first: list[bytes] = [*PAYLOADS, WILL]
         turns = [
-            (events[:FIRST_PART], [*PAYLOADS, WILL], 0, False),
-            (events[FIRST_PART:], [], 1, True),
+            (events[:1], [], 0, True),
+            (events, ALL_PAYLOADS, 0, True),
+            (events[:FIRST_PART], first, 0, True),
+            (events[:FIRST_PART], first, 0, True),
         ]
-        turns += [(events[:1], [], 0, True), (events[:FIRST_PART], [*PAYLOADS, WILL], 0, True)]
     link = GENESIS
     log, expected = bytearray(), []
     for sequence, (some, payloads, part, last) in enumerate(turns, 1):
