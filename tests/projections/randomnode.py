@@ -255,7 +255,9 @@ class Node:
             size = min(state.queued_bytes, number)
             if number % 6 == 5:
                 refs = to_runs(run.refs)
-                self.emit(MessageDropped(name, "lost", len(run.refs), refs, run.subscription.filter, size))
+                self.emit(
+                    MessageDropped(name, "lost", len(run.refs), refs, run.subscription.filter, size)
+                )
             else:
                 self.emit(
                     Delivered(

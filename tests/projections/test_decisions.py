@@ -281,7 +281,9 @@ def drain(spec: Specification, window: int, most: int = 1000) -> list[int]:
         queue = list(run.subscription.queue or ())[: len(run.refs)]
         assert [entry >> 3 for entry in queue] == run.refs, "not what stands at the head"
         assert {entry & 7 for entry in queue} == {run.retain << 2 | run.qos}
-        spec.and_(delivered(run.subscription.filter, run.qos, pids, run.refs, retain=run.retain, queued=0))
+        spec.and_(
+            delivered(run.subscription.filter, run.qos, pids, run.refs, retain=run.retain, queued=0)
+        )
         order += run.refs
     return order
 

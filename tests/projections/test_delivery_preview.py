@@ -52,7 +52,11 @@ def test_the_preview_equals_the_decision(
         elif step[0] == "drain":
             for run in queueing.next_waiting(state, LIMITS.window, 10):
                 pids = acknowledgements.take_packet_ids(state, len(run.refs))
-                spec.and_(Delivered(CLIENT, run.subscription.filter, 1, pids=pids, refs=run.refs, queued=0))
+                spec.and_(
+                    Delivered(
+                        CLIENT, run.subscription.filter, 1, pids=pids, refs=run.refs, queued=0
+                    )
+                )
 
 
 def decided(spec: Specification, topic_filter: str, ref: int, size: int, *, ready: bool) -> str:
