@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -69,9 +70,10 @@ def tar(source: Path, target: Path) -> None:
 def mark_last(source: Path, target: Path) -> None:
     """Copy the mark after everything else, when the log of the original has gone on."""
     shutil.copytree(source, target)
-    before = (target / "log.mark").read_bytes()
-    while (source / "log.mark").read_bytes() == before:
-        pass
+    for _ in range(2):  # the first change may be about records that were copied
+        before = (source / "log.mark").read_bytes()
+        while (source / "log.mark").read_bytes() == before:
+            time.sleep(0.001)
     shutil.copy(source / "log.mark", target)
 
 
