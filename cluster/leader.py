@@ -11,6 +11,7 @@ import structlog
 
 from cluster.status import STATUS_EVERY, NodeStatus, Role, decode_status
 from eventstore.errors import EventStoreError
+from eventstore.format.records import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,6 +90,9 @@ _log = structlog.get_logger("foldmq")
 _STEADY = 5.0
 """Seconds without doubt and with a connection to NATS, after which there is no outage."""
 
+_ALL_HEARD = 60.0
+"""Seconds after which a leader has heard every node, unless it is down."""
+
 
 class Replaced(EventStoreError):  # noqa: N818 - as in eventstore.errors
     """Another node of the cluster leads now."""
@@ -119,7 +123,7 @@ class Leader:
         self._broker = broker
         self._leadership = LeadershipCheck(clock.monotonic(), broker.stored[0])
         self._confidence = Confidence.CERTAIN
-        self._steady_since = clock.monotonic()
+        self._steady_since = self._since = clock.monotonic()
         """When the leadership was in doubt last, or the connection to NATS away."""
         self.listen: list[str] = []
         """Addresses at which clients connect."""
@@ -207,6 +211,8 @@ class Leader:
         )
         if confidence is not Confidence.CERTAIN or not self._messages.is_connected:
             self._steady_since = now
+        reads = [one.reads for one in self._members.others(now)]
+        self._broker.write_format(min([FORMAT, *reads]) if now - self._since > _ALL_HEARD else 1)
         if leadership.needs_proof:
             leadership.needs(self._broker.prove(self._epoch))
         if confidence is not self._confidence:

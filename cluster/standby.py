@@ -622,6 +622,7 @@ async def take_over(
         events=[started],
         payloads=[],
         jumps=behind.jumps,
+        record_format=1,
     )
     outcome = await log.append_behind(behind, data)
     if outcome is Appended.STORED:

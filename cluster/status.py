@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 
+from eventstore.format.records import FORMAT
+
 STATUS_EVERY = 0.1
 """Seconds between two statuses of a leader."""
 FOLLOWER_STATUS_EVERY = 0.3
@@ -44,6 +46,8 @@ class NodeStatus:
     pid: int = 0
     version: str = ""
     """Version of foldmq."""
+    reads: int = FORMAT
+    """The latest format of records that the node reads."""
     users: str = ""
     """Digest of the node's users; empty: there are none."""
     permissions: str = ""
@@ -85,6 +89,7 @@ _KINDS: dict[str, type] = {
     "host": str,
     "pid": int,
     "version": str,
+    "reads": int,
     "users": str,
     "permissions": str,
     "authorities": str,
@@ -112,6 +117,6 @@ def decode_status(data: bytes) -> NodeStatus | None:
         if not all(isinstance(value, _KINDS[name]) for name, value in known.items()):
             return None
         bytes.fromhex(known["link"])
-        return NodeStatus(role=role, **known)
+        return NodeStatus(role=role, **{"reads": 1, **known})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -49,12 +49,29 @@ In this order, integers big-endian:
 
 | bytes | what |
 |---|---|
-| 4 | the letters `FMQ` and the format version, 1 |
+| 4 | the letters `FMQ` and the format version, 2 |
 | 32 | SHA-256 of everything after it: the checksum, and the record's *link* |
 | 32 | link of the previous record; zeros in the first record |
+| 1 | flags: 128 in every record; 1: the JSON is deflated; 4: there are destinations |
+| 4 | length of the JSON header as stored |
 | 4 | length of the JSON header |
+| 2 + 10 each | with flag 4: the number of *destinations*, and these |
 | n | the JSON header, UTF-8 |
 | rest | the payload area: payloads one after the other, raw; see [Properties](#properties) |
+
+A *destination* is the number of a log (2), and the sequence of the last record before this one that
+is meant for it (8). No broker writes destinations yet.
+
+Format 1 has the length of the JSON (4) in the place of flags, lengths and destinations. It is read
+for ever, and a log may have records of both: an upgraded broker goes on in format 2 and rewrites
+nothing. The leader of a cluster writes format 1 in its first minute, and while it hears a node that
+reads no other.
+
+Deflated JSON is raw deflate (RFC 1951) with the dictionary in `eventstore.format.json_dictionary`,
+whose SHA-256 is checked when it is loaded; another dictionary would have another flag. JSON of 200
+bytes to 16 KiB is deflated, unless it has a `LogSalvaged` or gets no smaller. A reader inflates no
+more than the stated length, which is 64 MiB at most. A record with an unknown flag is refused as
+that of a later version; 8 is reserved for sealed contents, with 16 bytes of salt before the JSON.
 
 The JSON header is an object:
 
@@ -64,6 +81,7 @@ The JSON header is an object:
 | `time` | Unix time in milliseconds at which the first event of the record was appended |
 | `part` | number of earlier records of the same turn |
 | `last` | `false` if the turn continues in the next record |
+| `jumps` | total of the clock's jumps in milliseconds, and the record with the last one, if any |
 | `events` | the events, each an object |
 
 A changed byte breaks the checksum; a missing, repeated or moved record breaks the chain of links.
@@ -147,7 +165,7 @@ EXAMPLE = """\
 
 The client `sensor` published three messages at QoS 1. They match a subscription of `screen`,
 which is connected, and one of `archive`, which is offline. This is record 1 of the log of node
-`n1`, {size} bytes, as stored:
+`n1`, {size} bytes, as stored in format 1 (format 2 deflates its JSON to a quarter):
 
     {head}
 
@@ -284,9 +302,10 @@ def _example() -> str:
         time_ms=EXAMPLE_TIME,
         events=told,
         payloads=(b"up", b"ok", b"no"),
+        record_format=1,
     )
     record = decode_record(1, data)
-    header = data[72 : len(data) - len(record.payload)]
+    header = record.header
     return EXAMPLE.format(
         size=len(data),
         head="\n    ".join(

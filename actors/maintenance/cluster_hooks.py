@@ -58,6 +58,10 @@ class ClusterHooks:
         node.kernel.wake()
         return sequence
 
+    def write_format(self, record_format: int) -> None:
+        """Write new records in this format."""
+        self._node.journal.record_format = record_format
+
     def refuse_clients(self, reason: str) -> None:
         """Disconnect all clients, and accept none until this is called with an empty reason."""
         self._node.unsure = reason

@@ -133,6 +133,7 @@ async def adopt(node: NodeContext, projector: Projector, found: FollowedState) -
             if number % _REPORTED_AT_ONCE == 0:
                 await asyncio.sleep(0)
     jumped = await _open_journal(node, found.tail)
+    node.journal.record_format = 1  # other nodes may read no other, see cluster.leader
     if jumped is not None:
         node.record_jump(jumped)
     _take_clients(node)

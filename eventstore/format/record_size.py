@@ -23,7 +23,7 @@ _ADDED = 64
 
 HEADERS: Final = 256
 """Largest size of a record's NATS headers in bytes."""
-STORED_OVERHEAD: Final = 220
+STORED_OVERHEAD: Final = 160
 """Approximate number of bytes that JetStream stores around a record, its headers included."""
 RECORD_OVERHEAD: Final = 1024
 """Largest number of bytes that a record and its NATS headers add to its events."""

@@ -5,14 +5,25 @@ A record consists of, in this order (integers big-endian):
 =====  ==========================================================================
 bytes  content
 =====  ==========================================================================
-4      magic ``FMQ`` and the format version
+4      magic ``FMQ`` and the format version, 2
 32     SHA-256 of everything that follows: the checksum, and this record's link
 32     the link of the record before it (zeros for the first): the hash chain
+1      flags: 128 always; 1 if the JSON is deflated; 4 if there are destinations
+4      length of the JSON header as stored
 4      length of the JSON header
+2      with flag 4: the number of destinations, and for each of them
+10     the number of a log (2), and the sequence of the last record before that was meant for it (8)
 n      JSON: node, time, part, last, jumps (from the first jump of the clock on), events
 rest   the payloads of the messages, one after the other, as raw bytes; the blocks of properties
        of an event precede its payloads (``stored_properties``)
 =====  ==========================================================================
+
+Format 1, which is read as well, has neither flags nor destinations, and one length. As the flags of
+format 2 always have 128, no record of one format can be taken for one of the other.
+
+Deflated JSON is raw deflate with the dictionary of ``json_dictionary``. The JSON of a LogSalvaged
+is never deflated. A record with any other flag is of a later foldmq; 8 is for sealed contents, with
+16 bytes of salt before the JSON.
 
 A changed byte breaks the checksum; a lost, repeated or reordered record breaks the chain. Where
 ``foldmq salvage`` gave records up, a record with a LogSalvaged joins both ends of the chain.
@@ -27,6 +38,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import zlib
+from binascii import b2a_base64
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -36,34 +49,51 @@ import orjson
 from eventstore.errors import CorruptLog, UnknownLogFormat
 from eventstore.format.event_json import json_object
 from eventstore.format.fast_parse import parse_events
+from eventstore.format.json_dictionary import DICTIONARY
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
 from eventstore.format.stored_properties import block_bounds, spread_blocks
 from eventstore.format.turn_expansion import expanded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from eventstore.format.event_parsing import Event, LogEvent
     from eventstore.format.events import MessagePublished
     from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
     from eventstore.format.stored_properties import WithBlocks
 
-MAGIC: Final = b"FMQ\x01"
+FORMAT: Final[int] = 2
+"""The format that is written; while nodes of a cluster do not read it, the one before."""
 GENESIS = bytes(32)
 """The link of the predecessor in the first record of a log."""
 
-_HEAD = struct.Struct(">4s32s32sI")
-HEADER_FROM = _HEAD.size
-"""Offset of the JSON header in a record."""
+MAGIC: Final = b"FMQ"
+"""The letters before the format."""
+_MAGICS: Final = (b"", b"FMQ\x01", b"FMQ\x02")
+HEAD_SIZE: Final[int] = 68
+"""Bytes of the head up to what depends on the format."""
 _SIGNED_FROM = 36
 """Offset from which the digest covers the record: everything after the digest itself."""
-_LINK, _PREVIOUS, _LENGTH = slice(4, 36), slice(36, 68), slice(68, 72)
+_LINK, _PREVIOUS = slice(4, 36), slice(36, 68)
+_FORMAT_2: Final = 0x80
+_DEFLATED: Final = 0x01
+_DESTINED: Final = 0x04
+_KNOWN_FLAGS: Final = _FORMAT_2 | _DEFLATED | _DESTINED
+_LENGTHS = struct.Struct(">BII")
+_DESTINATION = struct.Struct(">HQ")
 _LARGE = 16 * 1024
 """Mean payload size in bytes from which each payload is hashed separately."""
+_DEFLATED_FROM, _DEFLATED_TO = 200, 16 * 1024
+"""Sizes in bytes of JSON that is worth the time to deflate it."""
+_INFLATED_MAX: Final = 64 * 1024 * 1024
+"""Largest size in bytes of JSON that is inflated."""
+_DEFLATE = zlib.compressobj(3, zlib.DEFLATED, -12, 5, zlib.Z_DEFAULT_STRATEGY, DICTIONARY)
+"""Copied for each record: a new one takes twice as long."""
 _OBJECTS = frozenset({dict})
 _TURN = b'"e":"Turn'
 """Prefix of the type of an event of several sessions."""
 _HOLE = b'"e":"LogSalvaged"'
+_INVALID: Final = "has an invalid header"
 
 
 class ClockJumps(NamedTuple):
@@ -84,25 +114,84 @@ def link_of(data: bytes) -> bytes:
     It is its SHA-256. But a record of a LogSalvaged stands in the place of a lost record that the
     next one continues: its link is that of the lost record.
     """
-    body = HEADER_FROM + int.from_bytes(data[_LENGTH], "big")
-    if data.find(_HOLE, HEADER_FROM, body) >= 0:
+    begin, body = _json_bounds(data)
+    if data.find(_HOLE, begin, body) >= 0:
         try:
-            return _link(data, orjson.loads(data[HEADER_FROM:body])["events"])
+            (event,) = orjson.loads(data[begin:body])["events"]
+            if event["e"] == "LogSalvaged" and event["link"]:
+                return bytes.fromhex(event["link"])
         except (ValueError, KeyError, TypeError):
             pass
-    return data[_LINK]
-
-
-def _link(data: bytes, events: list[dict[str, Any]]) -> bytes:
-    """Return the link of a record with these events."""
-    if len(events) == 1 and events[0].get("e") == "LogSalvaged" and events[0]["link"]:
-        return bytes.fromhex(events[0]["link"])
     return data[_LINK]
 
 
 def previous_of(data: bytes) -> bytes:
     """Return the link of the record that this encoded record continues."""
     return data[_PREVIOUS]
+
+
+def message_id(link: bytes) -> str:
+    """Return the identifier of a record's message in NATS: unique among those that are sent."""
+    return b2a_base64(link[:16], newline=False)[:22].decode()
+
+
+def format_of(data: bytes) -> int:
+    """Return the format of an intact record of a known one, also if its version byte is wrong."""
+    return 2 if data[HEAD_SIZE] & _FORMAT_2 else 1
+
+
+def _json_bounds(data: bytes) -> tuple[int, int]:
+    """Return the offsets in a record at which its JSON begins and ends, as stored."""
+    flags = data[HEAD_SIZE]
+    begin = HEAD_SIZE + 4
+    if not flags & _FORMAT_2:
+        return begin, begin + int.from_bytes(data[HEAD_SIZE:begin], "big")
+    size = int.from_bytes(data[HEAD_SIZE + 1 : HEAD_SIZE + 5], "big")
+    begin = HEAD_SIZE + _LENGTHS.size
+    if flags & _DESTINED:
+        begin += 2 + _DESTINATION.size * int.from_bytes(data[begin : begin + 2], "big")
+    return begin, begin + size
+
+
+def header_of(data: bytes) -> bytes:
+    """Return the JSON of a record; raises ValueError if it cannot be inflated."""
+    begin, body = _json_bounds(data)
+    header, flags = data[begin:body], data[HEAD_SIZE]
+    if not flags & _FORMAT_2:
+        return header
+    size = int.from_bytes(data[HEAD_SIZE + 5 : HEAD_SIZE + 9], "big")
+    if flags & _DEFLATED:
+        inflate = zlib.decompressobj(-15, DICTIONARY)
+        try:
+            header = inflate.decompress(header, min(size, _INFLATED_MAX) + 1)
+        except zlib.error as error:
+            raise ValueError(error) from None
+        if not inflate.eof or inflate.unused_data:
+            raise ValueError("deflated JSON does not end where it should")
+    if len(header) != size:
+        raise ValueError("JSON of another length")
+    return header
+
+
+def mentions(data: bytes, words: Iterable[bytes]) -> bool:
+    """Return whether the JSON of a record has one of some words; true if it cannot be read."""
+    try:
+        header = header_of(data)
+    except (ValueError, IndexError):
+        return True
+    return any(word in header for word in words)
+
+
+def destinations_of(data: bytes) -> list[tuple[int, int]]:
+    """Return the logs that an intact record is meant for, by their numbers.
+
+    For each there is the sequence of the last record before this one that was meant for it.
+    """
+    flags = data[HEAD_SIZE]
+    if not (flags & _FORMAT_2 and flags & _DESTINED):
+        return []
+    begin = HEAD_SIZE + _LENGTHS.size + 2
+    return list(_DESTINATION.iter_unpack(data[begin : _json_bounds(data)[0]]))
 
 
 def encode_record(
@@ -115,10 +204,23 @@ def encode_record(
     part: int = 0,
     last: bool = True,
     jumps: ClockJumps = NO_JUMPS,
+    destinations: Sequence[tuple[int, int]] = (),
+    record_format: int = FORMAT,
 ) -> bytes:
     """Return the bytes of a record; see :func:`record_pieces` for the arguments."""
     return b"".join(
-        record_pieces(previous, node, time_ms, events, payloads, part, last=last, jumps=jumps)
+        record_pieces(
+            previous,
+            node,
+            time_ms,
+            events,
+            payloads,
+            part,
+            last=last,
+            jumps=jumps,
+            destinations=destinations,
+            record_format=record_format,
+        )
     )
 
 
@@ -132,13 +234,41 @@ def record_pieces(
     *,
     last: bool = True,
     jumps: ClockJumps = NO_JUMPS,
+    destinations: Sequence[tuple[int, int]] = (),
+    record_format: int = FORMAT,
 ) -> Sequence[bytes]:
     """Return the bytes of a record in pieces; the first one contains the whole head.
 
     Large payloads are separate pieces: they are not copied. ``previous`` is the link of the record
     before it, ``time_ms`` Unix time in milliseconds, ``payloads`` the payload area in pieces, in
-    the order in which the events refer to it.
+    the order in which the events refer to it; ``destinations`` as :func:`destinations_of` returns
+    them, of which format 1 has none.
     """
+    header = json_header(node, time_ms, events, part, last=last, jumps=jumps)
+    if record_format == 1:
+        head = b"".join((previous, len(header).to_bytes(4, "big"), header))
+    else:
+        head = b"".join((previous, _compact(header, destinations)))
+    magic = _MAGICS[record_format]
+    if sum(map(len, payloads)) < _LARGE * len(payloads):
+        signed = b"".join((head, *payloads))
+        return (b"".join((magic, hashlib.sha256(signed).digest(), signed)),)
+    digest = hashlib.sha256(head)  # without a copy of large payloads
+    for payload in payloads:
+        digest.update(payload)
+    return (b"".join((magic, digest.digest(), head)), *payloads)
+
+
+def json_header(
+    node: str,
+    time_ms: int,
+    events: Sequence[LogEvent],
+    part: int,
+    *,
+    last: bool,
+    jumps: ClockJumps,
+) -> bytes:
+    """Return the JSON of a record."""
     fields: dict[str, Any] = {
         "node": node,
         "time": time_ms,
@@ -148,15 +278,22 @@ def record_pieces(
     if jumps.record:
         fields["jumps"] = list(jumps)
     fields["events"] = list(map(json_object, events))
-    header = orjson.dumps(fields)
-    head = b"".join((previous, len(header).to_bytes(4, "big"), header))
-    if sum(map(len, payloads)) < _LARGE * len(payloads):
-        signed = b"".join((head, *payloads))
-        return (b"".join((MAGIC, hashlib.sha256(signed).digest(), signed)),)
-    digest = hashlib.sha256(head)  # without a copy of large payloads
-    for payload in payloads:
-        digest.update(payload)
-    return (b"".join((MAGIC, digest.digest(), head)), *payloads)
+    return orjson.dumps(fields)
+
+
+def _compact(header: bytes, destinations: Sequence[tuple[int, int]]) -> bytes:
+    """Return what a record of format 2 has between the links and the payload area."""
+    flags, stored, size = _FORMAT_2, header, len(header)
+    if _DEFLATED_FROM <= size <= _DEFLATED_TO and _HOLE not in header:
+        deflate = _DEFLATE.copy()
+        deflated = deflate.compress(header) + deflate.flush()
+        if len(deflated) < size:
+            flags, stored = flags | _DEFLATED, deflated
+    if not destinations:
+        return _LENGTHS.pack(flags, len(stored), size) + stored
+    addresses = b"".join(_DESTINATION.pack(log, before) for log, before in destinations)
+    count = len(destinations).to_bytes(2, "big")
+    return b"".join((_LENGTHS.pack(flags | _DESTINED, len(stored), size), count, addresses, stored))
 
 
 @dataclass(slots=True)
@@ -177,6 +314,8 @@ class Record:
     the equivalent events of single sessions."""
     payload: memoryview
     """The payload area."""
+    header: bytes
+    """The JSON that has the events."""
     jumps: ClockJumps = NO_JUMPS
     """The jumps of the clock up to this record."""
 
@@ -214,23 +353,47 @@ class Record:
         return [*self.distinct_blocks(event), *self.payloads(event)]
 
 
+def is_intact(data: bytes) -> bool:
+    """Return whether bytes are a record with a correct checksum, apart from its first four."""
+    if len(data) < HEAD_SIZE + 4:
+        return False
+    return hashlib.sha256(memoryview(data)[_SIGNED_FROM:]).digest() == data[_LINK]
+
+
 def check_record(sequence: int, data: bytes) -> int:
     """Check the checksum of a record; return the offset of its payload area.
 
     Raises CorruptLog when it is not a record, is truncated, or its checksum is wrong, and
     UnknownLogFormat when a later foldmq wrote it.
     """
-    if len(data) < _HEAD.size or data[:3] != MAGIC[:3]:
+    if len(data) < HEAD_SIZE + 4 or data[:3] != MAGIC:
         raise CorruptLog(sequence, "is not a foldmq record")
-    magic, digest, _, header_size = _HEAD.unpack_from(data)
-    if magic != MAGIC:
+    if not 1 <= data[3] <= FORMAT:
         raise UnknownLogFormat(
-            f"record {sequence} of the log has format {magic[3]}, this foldmq reads format "
-            f"{MAGIC[3]}: use the foldmq that wrote it, or a later one"
+            f"record {sequence} of the log has format {data[3]}, this foldmq reads formats 1 to "
+            f"{FORMAT}: use the foldmq that wrote it, or a later one"
         )
-    if hashlib.sha256(memoryview(data)[_SIGNED_FROM:]).digest() != digest:
+    if not is_intact(data):
         raise CorruptLog(sequence, "has a wrong checksum")
-    return _HEAD.size + int(header_size)
+    flags = data[HEAD_SIZE]
+    if data[3] != format_of(data):
+        raise CorruptLog(sequence, "has the version of another format")
+    if flags & _FORMAT_2 and flags & ~_KNOWN_FLAGS:
+        raise UnknownLogFormat(
+            f"record {sequence} of the log has flags {flags:#x} that this foldmq does not know: "
+            "use the foldmq that wrote it, or a later one"
+        )
+    return _json_bounds(data)[1]
+
+
+def open_record(sequence: int, data: bytes) -> tuple[bytes, memoryview]:
+    """Return the JSON and the payload area of a record; raises as :func:`check_record`."""
+    body = check_record(sequence, data)
+    try:
+        header = header_of(data)
+    except ValueError:
+        raise CorruptLog(sequence, _INVALID) from None
+    return header, memoryview(data)[body:]
 
 
 def decode_record(sequence: int, data: bytes, *, whole_turns: bool = False) -> Record:
@@ -238,29 +401,29 @@ def decode_record(sequence: int, data: bytes, *, whole_turns: bool = False) -> R
 
     With ``whole_turns``, its ``raw_events`` may have events of turns: for the fold alone.
     """
-    body = check_record(sequence, data)
-    view = memoryview(data)
+    header, payload = open_record(sequence, data)
     try:
-        header = orjson.loads(view[HEADER_FROM:body])
-        events = header["events"]
+        fields = orjson.loads(header)
+        events = fields["events"]
         if type(events) is not list or not _OBJECTS.issuperset(map(type, events)):
-            raise CorruptLog(sequence, "has an invalid header")
-        if not whole_turns and _TURN in data[HEADER_FROM:body]:
+            raise CorruptLog(sequence, _INVALID)
+        if not whole_turns and _TURN in header:
             events = [one for raw in events for one in expanded(raw)]
         return Record(
             sequence=sequence,
-            link=_link(data, events),
+            link=link_of(data) if len(events) == 1 else data[_LINK],
             previous=previous_of(data),
-            node=header["node"],
-            time_ms=header["time"],
-            part=header["part"],
-            last=header["last"],
+            node=fields["node"],
+            time_ms=fields["time"],
+            part=fields["part"],
+            last=fields["last"],
             raw_events=events,
-            payload=view[body:],
-            jumps=ClockJumps(*header["jumps"]) if "jumps" in header else NO_JUMPS,
+            payload=payload,
+            header=header,
+            jumps=ClockJumps(*fields["jumps"]) if "jumps" in fields else NO_JUMPS,
         )
     except (ValueError, KeyError, TypeError):
-        raise CorruptLog(sequence, "has an invalid header") from None
+        raise CorruptLog(sequence, _INVALID) from None
 
 
 def payload_bounds(event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[int]:

@@ -11,7 +11,7 @@ import nats.errors
 import orjson
 
 from eventstore.errors import CorruptLog, EventStoreError, LogUnavailable, LostLog
-from eventstore.format.records import link_of
+from eventstore.format.records import link_of, message_id
 from eventstore.log.log_writer import VERDICT_EVERY, VERDICTS, LogWriter
 from eventstore.log.record_reader import LogTail, read_records, read_some, read_tail
 from eventstore.nats.jetstream import (
@@ -63,7 +63,7 @@ async def append_behind(
     link = link_of(data)
     headers = {
         "Nats-Expected-Last-Sequence": str(tail.sequence),
-        "Nats-Msg-Id": link.hex(),
+        "Nats-Msg-Id": message_id(link),
     }
     for _ in range(attempts):
         outcome = await _attempt(nc, subject, data, headers, tail.sequence + 1)

@@ -34,7 +34,7 @@ from eventstore.format.events import Acked, Completed, MessagePublished, WillArm
 from eventstore.format.node_events import ClockJumped, MessagesCarried, RetainedSnapshot
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position
 from eventstore.format.record_size import ESCAPED
-from eventstore.format.records import NO_JUMPS, ClockJumps, record_pieces
+from eventstore.format.records import FORMAT, NO_JUMPS, ClockJumps, record_pieces
 from eventstore.format.turn_events import TurnAcked, TurnPublished
 from eventstore.log.journal_stats import JournalStats
 from eventstore.log.pending_record import LARGE_PAYLOAD, GatedOutput, PendingRecord
@@ -109,6 +109,8 @@ class Journal:
         self.max_record = max_record
         self.max_event = 1 << 62
         """Largest event with its payloads, in bytes, that the store accepts; set by the store."""
+        self.record_format = FORMAT
+        """The format of new records; set by the cluster."""
         self.stats = JournalStats()
         self.observer: JournalObserver | None = None
         """The observer, while there is a trace."""
@@ -579,6 +581,7 @@ class Journal:
             self._part,
             last=last,
             jumps=self._jumps,
+            record_format=self.record_format,
         )
         count = len(self._events)
         record = PendingRecord(

@@ -12,7 +12,7 @@ from eventstore.errors import CorruptLog, UnknownLogFormat
 from eventstore.format.event_parsing import UnreadableEvent
 from eventstore.format.node_events import LogCut
 from eventstore.format.positions import Position, position
-from eventstore.format.records import Record, decode_record
+from eventstore.format.records import Record, decode_record, mentions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -79,7 +79,7 @@ async def find_cut(
         start = max(first, stop - back + 1)
         cut: RecordedCut | None = None
         async for sequence, data in read(start, stop):
-            if _WORD in data:
+            if mentions(data, (_WORD,)):
                 cut = _cut_in(sequence, data) or cut
         if cut is not None:
             return cut

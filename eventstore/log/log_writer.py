@@ -24,7 +24,7 @@ from eventstore.errors import (
     RecordTooLarge,
 )
 from eventstore.format.record_size import HEADERS, MIN_RECORD, RECORD_OVERHEAD, largest_record
-from eventstore.format.records import previous_of
+from eventstore.format.records import message_id, previous_of
 from eventstore.log.record_reader import read_tail
 from eventstore.nats.jetstream import NOT_STORED, OVER_STREAM_LIMIT, REQUEST_SECONDS, read_info
 from eventstore.nats.replication import check_replication
@@ -277,10 +277,11 @@ class LogWriter:
         """
         headers = {
             "Nats-Expected-Last-Sequence": str(record.sequence - 1),
-            "Nats-Msg-Id": record.link.hex(),
+            "Nats-Msg-Id": message_id(record.link),
         }
         if self._journal is not None and record.sequence > self._journal.durable + 1:
-            headers["Nats-Expected-Last-Msg-Id"] = previous_of(record.pieces[0]).hex()
+            before = message_id(previous_of(record.pieces[0]))
+            headers["Nats-Expected-Last-Msg-Id"] = before
         return headers
 
     def _on_reply(self, subject: str, data: bytes) -> None:

@@ -34,14 +34,17 @@ from eventstore.format.node_events import (
 )
 from eventstore.format.positions import INDEX_BITS, Position, from_runs, sequence_of
 from eventstore.format.records import (
+    FORMAT,
     GENESIS,
     MAGIC,
     NO_JUMPS,
     Record,
-    check_record,
     decode_record,
     encode_record,
+    format_of,
+    is_intact,
     link_of,
+    mentions,
     previous_of,
 )
 from eventstore.log.record_reader import read_stored
@@ -142,7 +145,7 @@ def _messages(file: bytes, word: bytes) -> Iterator[StoredBytes]:
         found = file.find(word, at + _FRAME)
         frame = found - _FRAME if found >= 0 else size
         if frame > at:  # a message whose own subject is damaged
-            begin = file.find(MAGIC[:3], at, frame)
+            begin = file.find(MAGIC, at, frame)
             if begin >= 0:
                 yield StoredBytes(0, file[begin : frame - _CHECKSUM])
         if found < 0:
@@ -156,21 +159,15 @@ def _messages(file: bytes, word: bytes) -> Iterator[StoredBytes]:
         if end > size or not is_intact(file[begin : end - _CHECKSUM]):
             # Damaged, perhaps only around the record: it ends before the next message.
             following = file.find(word, found + len(word))
-            end = following - _FRAME if following >= 0 else size
+            if following >= 0:
+                end = following - _FRAME
+            elif not size < end <= size + _CHECKSUM:  # else only the server's checksum is cut off
+                end = size
             begin = found + len(word)
-            magic = file.find(MAGIC[:3], begin, min(end, begin + _HEADERS))
+            magic = file.find(MAGIC, begin, min(end, begin + _HEADERS))
             begin = magic if magic >= 0 else begin
         yield StoredBytes(sequence, file[begin : end - _CHECKSUM])
         at = end
-
-
-def is_intact(data: bytes) -> bool:
-    """Return whether bytes are a record with a correct checksum, apart from its version."""
-    try:
-        check_record(0, MAGIC + data[len(MAGIC) :])
-    except CorruptLog:
-        return False
-    return True
 
 
 _NAMED: Final = 20
@@ -382,8 +379,8 @@ class StoredLog:
                 if isinstance(checked, (UnknownLogFormat, UnknownEvent)):
                     later = checked
                     checked = _Link(sequence, data, "is of a later version")
-                elif data[: len(MAGIC)] != MAGIC and checked.problem is None:
-                    # Whole but for its version: damage if a record of this version follows.
+                elif data[:3] == MAGIC and data[3] > FORMAT and checked.problem is None:
+                    # Whole but for its version: damage if a record of a known one follows.
                     later = UnknownLogFormat(_LATER.format(sequence, data[3]))
                 elif checked.problem is None:
                     later = None  # versions only grow: it is damage
@@ -396,21 +393,24 @@ class StoredLog:
 
 def _checked(sequence: int, data: bytes, link: bytes) -> _Link | UnknownLogFormat | UnknownEvent:
     """Return a stored message; ``link`` is that of the record before it, if it is intact."""
-    if data[: len(MAGIC)] != MAGIC and is_intact(data):
+    later: UnknownLogFormat | None = None
+    if is_intact(data) and data[:4] != (begin := MAGIC + bytes([format_of(data)])):
         # The checksum does not cover the version: only its place shows that it is damaged.
-        if data[:3] == MAGIC[:3] and not (link and previous_of(data) == link):
-            return UnknownLogFormat(_LATER.format(sequence, data[3]))
-        data = MAGIC + data[len(MAGIC) :]
+        if data[:3] == MAGIC and data[3] not in range(1, FORMAT + 1):
+            later = UnknownLogFormat(_LATER.format(sequence, data[3]))
+            if not (link and previous_of(data) == link):
+                return later
+        data = begin + data[4:]
     try:
         for _ in decode_record(sequence, data).events():
             pass
-    except UnknownEvent as error:
+    except (UnknownEvent, UnknownLogFormat) as error:
         return error
     except UnreadableEvent as error:
         said = str(error).removeprefix(f"record {sequence}, ")
         return _Link(sequence, data, f"cannot be read: {said}")
     except CorruptLog as error:
-        return _Link(sequence, data, error.what)
+        return later or _Link(sequence, data, error.what)
     return _Link(sequence, data)
 
 
@@ -499,7 +499,7 @@ class Plan:
                 link = b""
                 continue
             if run is None or previous_of(data) != link:
-                begins = b'"CheckpointBegun"' in data
+                begins = mentions(data, (b'"CheckpointBegun"',))
                 run = _Run(number, previous_of(data), link_of(data), begins, why, size)
                 self.runs.append(run)
                 votes, size, count, why = [], 0, 0, ""
@@ -512,7 +512,7 @@ class Plan:
                 return "is not the one that was acknowledged", len(data), 1
             run.count += 1
             number += 1
-            if b'"LogCut"' in data:
+            if mentions(data, (b'"LogCut"',)):
                 for _, event in decode_record(run.last, data).events():
                     self.cut = event if isinstance(event, LogCut) else self.cut
         return why, size, count

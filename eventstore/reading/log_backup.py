@@ -201,7 +201,7 @@ class _Copy:
             )
 
     def _take(self, record: Record, data: bytes) -> None:
-        if b'"Followed"' in data:
+        if b'"Followed"' in record.header:
             for _, event in record.events():
                 if isinstance(event, Followed):
                     self.taken[event.log] = sequence_of(event.through)

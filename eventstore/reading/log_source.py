@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from eventstore.display import clock, name
 from eventstore.errors import CorruptLog, CutMeanwhile, LostLog, NoLog, UnknownLogFormat
 from eventstore.format.positions import sequence_of
-from eventstore.format.records import ChainChecker, Record, decode_record
+from eventstore.format.records import ChainChecker, Record, decode_record, mentions
 from eventstore.log.log_start import RecordedCut, check_beginning, check_first, find_cut
 from eventstore.log.record_reader import read_records, read_some, read_stored
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
@@ -123,7 +123,7 @@ class LogSource:
         """
         last = self.cut_at
         async for sequence, data in self.stored(self.begin, last):
-            if any(word in data for word in words):
+            if mentions(data, words):
                 yield decode_record(sequence, data)
             progressed(sequence)
 

@@ -11,7 +11,7 @@ from eventstore.format.events import MessageDropped
 from eventstore.format.fast_parse import parse_frequent
 from eventstore.format.node_events import RetainedSnapshot
 from eventstore.format.positions import MAX_INDEX, position
-from eventstore.format.records import HEADER_FROM, link_of
+from eventstore.format.records import HEAD_SIZE, link_of
 from projections.audit.chain_check import (
     COUNTS,
     DROPS,
@@ -89,7 +89,7 @@ class FactScan:
         if record is None:
             self._problem(position(found.sequence, 0), Rule.CHAIN, f"record {found.damage}")
             if data is not None:
-                known = link_of(data).hex() if len(data) > HEADER_FROM else ""
+                known = link_of(data).hex() if len(data) > HEAD_SIZE else ""
                 damaged = RecordLink(found.sequence, known, "", -1, last=True, starts=False)
                 self._extend(damaged, 0, 0, len(data))
             return
@@ -109,7 +109,7 @@ class FactScan:
         self._extend(link, record.time_ms, record.steady_ms, size)
         if not found.void:
             self._take_events(record)
-            self._packs.counted(len(raw), size - len(record.payload))
+            self._packs.counted(len(raw), len(record.header))
         elif record.part:
             self._note(position(record.sequence, 0), TORN, {})
         self._keep_link(link)

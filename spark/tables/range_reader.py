@@ -144,7 +144,7 @@ class RangeReader:
                 try:
                     held.append(decoder.parse(one.record))
                     rows += held[-1].rows
-                    size += len(one.data or b"")
+                    size += len(one.record.header) + len(one.record.payload)
                 except UnreadableEvent as error:
                     damage = self._unreadable(error)
             if held and (damage is not None or rows >= _ROWS or size >= _BYTES):

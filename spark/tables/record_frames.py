@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from eventstore.format.records import (
-    HEADER_FROM,
     NO_JUMPS,
     ClockJumps,
     Record,
-    check_record,
     decode_record,
     link_of,
+    mentions,
+    open_record,
     previous_of,
 )
 from eventstore.format.turn_events import SINGLE_EVENT_OF
@@ -31,8 +31,8 @@ _FRAME: Final = re.compile(
 
 def frame_of(sequence: int, data: bytes) -> Record:
     """Return a record without its events; raises as ``decode_record``, except for the events."""
-    body = check_record(sequence, data)
-    found = _FRAME.match(data, HEADER_FROM, body)
+    header, payload = open_record(sequence, data)
+    found = _FRAME.match(header)
     if found is None:
         return decode_record(sequence, data)
     node, time_ms, part, last, total_ms, record = found.groups()
@@ -45,7 +45,8 @@ def frame_of(sequence: int, data: bytes) -> Record:
         part=int(part),
         last=last == b"true",
         raw_events=[],
-        payload=memoryview(data)[body:],
+        payload=payload,
+        header=header,
         jumps=NO_JUMPS if record is None else ClockJumps(int(total_ms), int(record)),
     )
 
@@ -64,7 +65,7 @@ def mentioning(
     ]
     if not needed:
         return None
-    return lambda data: all(any(word in data for word in words) for words in needed)
+    return lambda data: all(mentions(data, words) for words in needed)
 
 
 def record_opener(
@@ -74,12 +75,12 @@ def record_opener(
 
     Records that contain none of their names are decoded without their events.
     """
-    mentions = mentioning(types, sessions)
+    wanted = mentioning(types, sessions)
 
-    def open_record(sequence: int, data: bytes) -> Record:
-        whole = mentions is None or mentions(data)
+    def opened(sequence: int, data: bytes) -> Record:
+        whole = wanted is None or wanted(data)
         if not whole:
             return frame_of(sequence, data)
         return decode_record(sequence, data, whole_turns=whole_turns)
 
-    return open_record
+    return opened

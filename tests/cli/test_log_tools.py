@@ -486,16 +486,16 @@ def test_a_log_that_is_cut_while_it_is_checked() -> None:
 
 def test_a_format_that_is_not_known_is_damage_only_before_a_known_one() -> None:
     log = checkpointed()
-    log.records[1] = b"FMQ\x02" + log.records[1][4:]
+    log.records[1] = b"FMQ\x03" + log.records[1][4:]
     found: list[tuple[int, str]] = []
     verifier = LogVerifier(lambda sequence, what: found.append((sequence, what)), None)
     for sequence in (1, 2):
         verifier.take(sequence, log.records[sequence - 1])
     assert found == []
-    with pytest.raises(UnknownLogFormat, match="record 2 of the log has format 2"):
+    with pytest.raises(UnknownLogFormat, match="record 2 of the log has format 3"):
         verifier.end(2)
     verifier.take(3, log.records[2])
-    assert (found[0][0], "has format 2" in found[0][1]) == (2, True)
+    assert (found[0][0], "has format 3" in found[0][1]) == (2, True)
     verifier.end(3)
 
 

@@ -33,7 +33,7 @@ def stored(server: Nats, log: LogBuilder) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("later", "what"),
     [
-        (b"FMQ\x02" + bytes(200), "record 3 of the log has format 2"),
+        (b"FMQ\x03" + bytes(200), "record 3 of the log has format 3"),
         ({"e": "Teleported", "v": 1}, "record 3, entry 0: event 'Teleported' version 1 is not"),
         pytest.param(
             {"e": "MessagePublished", "v": 2, "session": "c"},

@@ -605,7 +605,10 @@ def test_record_of_a_later_format(external: Nats, on_external: Callable[..., Bro
         lambda client: client.request("foldmq.log.n1", b"FMQ\x07" + bytes(200), timeout=TIMEOUT)
     )
     line = broker.refused(78)
-    assert "of the log has format 7, this foldmq reads format 1: use the foldmq that wrote" in line
+    assert (
+        "of the log has format 7, this foldmq reads formats 1 to 2: use the foldmq that wrote"
+        in line
+    )
 
 
 def test_a_message_that_is_not_a_record(external: Nats, on_external: Callable[..., Broker]) -> None:

@@ -21,6 +21,8 @@ BEGIN_MS = 1_700_000_000_000
 class LogBuilder:
     """The log of a node, written record by record; each continues the one before.
 
+    Its records have both formats in turn, as in a log that was begun by an older foldmq.
+
     Each record is `step_ms` later than the one before unless its time is given.
     """
 
@@ -62,6 +64,7 @@ class LogBuilder:
             part=part,
             last=last,
             jumps=self._jumps,
+            record_format=1 + len(self.records) % 2,
         )
         self._link = link_of(data)
         self.records.append(data)

@@ -16,7 +16,7 @@ from actors.connection.connection import Connection
 from actors.fast_path.fast_path import FastPath, is_bulk
 from actors.kernel.kernel import Kernel
 from actors.session.session_messages import Publication
-from eventstore.format.records import HEADER_FROM
+from eventstore.format.records import header_of
 from projections.state.digests import session_digest
 from simulation.jetstream import SimNats
 from simulation.world import SimClient, World, in_world, simulate
@@ -28,8 +28,7 @@ def written(world: World) -> list[str]:
     """The types of the events of the log, as they are written."""
     found = []
     for data in world.disk.records:
-        size = int.from_bytes(data[HEADER_FROM - 4 : HEADER_FROM], "big")
-        header = orjson.loads(data[HEADER_FROM : HEADER_FROM + size])
+        header = orjson.loads(header_of(data))
         found += [event["e"] for event in header["events"]]
     return found
 

@@ -421,8 +421,8 @@ def test_a_log_of_a_later_foldmq_is_refused_in_every_mode(
         read(nats, log, mode=mode)
     assert told.value.exit_code == 78
     log = new_log()
-    log.raw(b"FMQ\x02" + bytes(80))
-    with pytest.raises(SparkFailure, match="format 2, this foldmq reads format 1") as told:
+    log.raw(b"FMQ\x03" + bytes(80))
+    with pytest.raises(SparkFailure, match="format 3, this foldmq reads formats 1 to 2") as told:
         read(nats, log, mode=mode)
     assert told.value.exit_code == 78
 

@@ -8,7 +8,8 @@ ones. With ``mqtt5``: the additions of MQTT 5 to both. With ``limits``: limits, 
 subscriptions. With ``cluster``: the additions of clusters. With ``packets``: bridges of other
 brokers, and packet identifiers that are used again. With ``exchange``: messages from another log.
 With ``salvage``: records that were given up. With ``unproven``: starts that could not show that the
-log was whole. With ``clock``: a jump of the clock, in a record that says so.
+log was whole. With ``clock``: a jump of the clock, in a record that says so. With ``formats``:
+records of format 2, plain and deflated, with destinations and without, and one of format 1.
 """
 
 import sys
@@ -20,6 +21,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[2])]
 
 from samples import (
+    ALL_PAYLOADS,
     EXCHANGE_PAYLOADS,
     MQTT5_PAYLOADS,
     MQTT5_TURN_PAYLOADS,
@@ -28,6 +30,7 @@ from samples import (
     WILL,
     clock_events,
     cluster_events,
+    every_event,
     exchange_events,
     first_events,
     limit_events,
@@ -81,6 +84,15 @@ def main(name: str, what: str = "") -> None:
         turns = [(clock_events(), [], 0, True)]
     elif what == "exchange":
         turns = [(exchange_events(), EXCHANGE_PAYLOADS, 0, True)]
+    elif what == "formats":
+        events = [event for event in every_event() if event.e != "LogSalvaged"]
+        first: list[bytes] = [*PAYLOADS, WILL]
+        turns = [
+            (events[:1], [], 0, True),
+            (events, ALL_PAYLOADS, 0, True),
+            (events[:FIRST_PART], first, 0, True),
+            (events[:FIRST_PART], first, 0, True),
+        ]
     link = GENESIS
     log, expected = bytearray(), []
     for sequence, (some, payloads, part, last) in enumerate(turns, 1):
@@ -93,6 +105,8 @@ def main(name: str, what: str = "") -> None:
             part=part,
             last=last,
             jumps=ClockJumps(-3_600_000, 1) if what == "clock" else NO_JUMPS,
+            destinations=[(1, sequence - 1), (65_535, 1 << 40)] if sequence == 2 else [],
+            record_format=1 if sequence == 4 or what != "formats" else 2,
         )
         link = link_of(data)
         log += len(data).to_bytes(4, "big") + data
