@@ -36,10 +36,9 @@ from projections.past.story_builder import StoryBuilder
 
 
 def record(sequence: int, *events: Event, part: int = 0, last: bool = True) -> Record:
-    raw = [orjson.loads(orjson.dumps(event)) for event in events]
-    return Record(
-        sequence, bytes(32), GENESIS, "n", 1000 * sequence, part, last, raw, memoryview(bytes(99))
-    )
+    header = orjson.dumps(events)
+    raw, area = orjson.loads(header), memoryview(bytes(99))
+    return Record(sequence, bytes(32), GENESIS, "n", 1000 * sequence, part, last, raw, area, header)
 
 
 def opened(session: str, *, clean: bool = False, resumed: bool = False) -> SessionOpened:
