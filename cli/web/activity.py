@@ -84,7 +84,7 @@ class Activity:
         minute.add("published", sum(one[1] for one in own))
         minute.add("published_bytes", sum(one[2] for one in own))
         if published:
-            self.topics.take(published, len(record.header), record.time_ms)
+            self.topics.take(published, size - len(record.payload), record.time_ms)
 
     def _count(self, raw: Mapping[str, Any], record: Record, minute: MinuteActivity) -> None:
         event = raw["e"]
