@@ -12,7 +12,14 @@ from cli.logs.source import write_notice
 from eventstore.display import clock, duration, escaped, log_prefix
 from eventstore.errors import UsageError, naming_log
 from eventstore.format.positions import index_of, sequence_of
-from eventstore.reading.log_points import LogPoint, all_until, clock_spans, last_between, last_until
+from eventstore.reading.log_points import (
+    LogPoint,
+    all_until,
+    clock_spans,
+    last_between,
+    last_until,
+    time_of,
+)
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import PointSpec
 from eventstore.reading.position_text import parse_point as parse
@@ -147,7 +154,10 @@ async def start_at(source: LogSource, moment: PointSpec | None) -> LogPoint:
         if sequence < source.first or "." not in moment.text:
             return LogPoint(max(source.first, sequence), 0)
         return LogPoint(sequence, index_of(moment.position))
-    return LogPoint(await last_until(source, (moment.time_ms or 0) - 1) + 1, 0)
+    before = (moment.time_ms or 0) - 1
+    if source.begin <= source.last and await time_of(source, source.begin) > before:
+        return LogPoint(source.begin, 0)  # no search, which a damaged record could end
+    return LogPoint(await last_until(source, before) + 1, 0)
 
 
 async def cut_off(source: LogSource, moment: PointSpec | None) -> bool:

@@ -130,10 +130,16 @@ def test_the_log_has_the_origin_of_a_message(
     received(client, 1)
     command = [foldmq(), "why", "--client", member, "--topic", name]
     command += ["--data-dir", str(place.broker.data_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
-    assert done.returncode == 0, done.stderr
-    assert "published by $nats" in done.stdout
-    assert f"for {member}, subscription {name} at QoS 1: acknowledged" in done.stdout
+
+    def acknowledged() -> bool:  # recorded after ack_delay
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment(), check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "published by $nats" in done.stdout
+        return f"for {member}, subscription {name} at QoS 1: acknowledged" in done.stdout
+
+    until(acknowledged, "the acknowledgement")
 
 
 # ------------------------------------------------------------------ kills
