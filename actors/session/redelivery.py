@@ -161,7 +161,8 @@ class Redelivery:
                 session.name, reason, [sent.ref], sent.subscription.filter
             ):
                 session.emit(event)
-        received = acknowledgements.received(session.state, packet_ids)
+        codes = [int(ReasonCode.ADMINISTRATIVE_ACTION)] * len(packet_ids)
+        received = acknowledgements.received(session.state, packet_ids, codes)
         if received is not None:
             session.emit(received)
         if session.connection is not None:

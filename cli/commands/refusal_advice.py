@@ -82,7 +82,8 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
     "overload": _RefusalText(
         "refused",
         "the broker was overloaded (overload_lag, overload_commit)",
-        "clients cause more work than the processor or the disk can handle",
+        "clients cause more work than the processor or the disk can handle, or the log was not "
+        "writable",
         _TOP,
     ),
     "unauthenticated": _RefusalText(

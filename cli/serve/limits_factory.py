@@ -76,13 +76,15 @@ _log = structlog.get_logger("foldmq")
 SPARE_DESCRIPTORS: Final = 64
 """File descriptors not used by clients: listeners, NATS, files, the interpreter."""
 _FEW = 8
-"""Minimum for the limit on unauthenticated connections."""
+"""Connections that a broker must be able to take twice."""
+_UNAUTHENTICATED = 64
+"""Minimum for the limit on unauthenticated connections: clients that all connect at once."""
 
 
 def limit_options(settings: Settings, max_connections: int) -> LimitOptions:
     """Return the limits of a node with at most ``max_connections``."""
     values = _same_named(LimitOptions, settings)
-    most = max(_FEW, max_connections // 2)
+    most = max(_UNAUTHENTICATED, max_connections // 2)
     values["max_unauthenticated"] = min(settings.max_unauthenticated, most)
     values |= {whose: _quota(settings, whose) for whose in ("address", "user", "client")}
     return LimitOptions(**values)

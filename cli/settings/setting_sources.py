@@ -148,7 +148,7 @@ def _from_environment(
             variables = [PREFIX + setting.upper() for setting in known]
             problems.append(
                 f"environment: unknown setting {json.dumps(variable)}"
-                + _nearest(variable, [*variables, *OTHER_VARIABLES])
+                + _nearest(variable, [*variables, *OTHER_VARIABLES], 0.8)
             )
     return values
 
@@ -177,9 +177,10 @@ def _from_file(path: Path, known: Collection[str], problems: list[str]) -> dict[
     return {name: value for name, value in values.items() if name not in unknown}
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def _nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return a suggestion; names with a common prefix are alike from a higher ``cutoff`` on."""
     spelled = {candidate.casefold(): candidate for candidate in known}
     folded = name.casefold().replace("-", "_")
-    for close in difflib.get_close_matches(folded, spelled, n=1, cutoff=0.6):
+    for close in difflib.get_close_matches(folded, spelled, n=1, cutoff=cutoff):
         return f' (did you mean "{spelled[close]}"?)'
     return ""

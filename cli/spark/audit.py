@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from cli.common import text
+from cli.logs.next_commands import NextCommands
 from cli.logs.point_resolution import parse_point
 from cli.spark.claimed_states import (
     ClaimedStates,
@@ -83,12 +84,13 @@ def run_audit(flags: SparkFlags, wanted: AuditOptions, *, spark: bool = True) ->
         when_needed=True,
         too_large=None if spark else _TOO_LARGE,
     )
+    complete = NextCommands(flags.source).in_text
     if wanted.html is not None:
         from spark.report.html_report import audit_page  # it needs Jinja
 
-        save_html(wanted.html, audit_page(outcome))
+        save_html(wanted.html, audit_page(outcome, complete))
     if wanted.as_json:
-        write_result(text.json_line(audit_json(outcome)))
+        write_result(text.json_line(audit_json(outcome, complete)))
     else:
-        sys.stdout.write(audit_text(outcome))
+        sys.stdout.write(audit_text(outcome, complete))
     return outcome.kept

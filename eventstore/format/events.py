@@ -272,7 +272,11 @@ class Acked:
 
 @dataclass(slots=True)
 class Received:
-    """PUBREC was received from the session: it owns the QoS 2 messages; PUBREL is sent."""
+    """PUBREC was received from the session: it owns the QoS 2 messages; PUBREL is sent.
+
+    With the reason code 0x98 none came: the client may not read the topic any more, and the
+    delivery is completed.
+    """
 
     session: str
     pids: list[Run]

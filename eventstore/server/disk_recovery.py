@@ -67,9 +67,8 @@ class DiskRecovery:
         lost = f"records {first:,} to {stored:,}" if damage in GONE else "its records"
         unsure = ""
         if stored > files.whole:
-            unsure = (
-                f", those from {files.whole + 1:,} on were acknowledged after it was last whole"
-            )
+            since = f"those from {files.whole + 1:,} on"
+            unsure = f", {since} were acknowledged after it was last seen whole"
         return (
             f"the store of the log in {self._datadir.jetstream} {damage}: {lost} are lost "
             f"unless it comes back{unsure}; put it back, or stop the broker and restore a backup "

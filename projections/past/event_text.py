@@ -223,6 +223,22 @@ def _codes(reasons: Sequence[Run]) -> str:
     return position_text.several((f"0x{code:02x}" for code in distinct), len(distinct))
 
 
+_BY_THE_BROKER = {
+    0x95: "too large for the client",
+    0x98: "the client may not read the topic any more",
+}
+"""Why the broker ends a delivery by itself, by a reason code that clients cannot send."""
+
+
+def _given_up(event: Acked | Received | Refused) -> str | None:
+    """Return the text of deliveries that the broker ended; None: the client answered."""
+    codes = {*from_runs(event.reasons)}
+    if not codes or not codes <= _BY_THE_BROKER.keys():
+        return None
+    why = " or ".join(_BY_THE_BROKER[code] for code in sorted(codes))
+    return f"not sent again {_ids(event.pids)}: {why}"
+
+
 def _with(reasons: Sequence[Run]) -> str:
     return f" {_codes(reasons)}" if reasons else ""
 
@@ -438,9 +454,15 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     Delivered: _delivered,
     Queued: _queued,
     Redelivered: lambda event, _: f"sent again {_ids(event.pids)}: {resend_text(event.cause)}",
-    Acked: lambda event, _: f"acknowledged {_ids(event.pids)} (PUBACK{_with(event.reasons)})",
-    Received: lambda event, _: f"received {_ids(event.pids)} (PUBREC{_with(event.reasons)})",
-    Refused: lambda event, _: f"refused {_ids(event.pids)} (PUBREC {_codes(event.reasons)})",
+    Acked: lambda event, _: (
+        _given_up(event) or f"acknowledged {_ids(event.pids)} (PUBACK{_with(event.reasons)})"
+    ),
+    Received: lambda event, _: (
+        _given_up(event) or f"received {_ids(event.pids)} (PUBREC{_with(event.reasons)})"
+    ),
+    Refused: lambda event, _: (
+        _given_up(event) or f"refused {_ids(event.pids)} (PUBREC {_codes(event.reasons)})"
+    ),
     Completed: lambda event, _: f"completed {_ids(event.pids)} (PUBCOMP{_with(event.reasons)})",
     Released: lambda event, topics: (
         f"released {_messages(event.refs, topics)}, {_ids(event.pids)} (PUBREL)"

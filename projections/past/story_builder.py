@@ -110,7 +110,7 @@ class OpenCopies:
                 copy.steps.append(StoryStep(at + offset, ms, "redelivered", pid, event.cause))
                 continue
             what, copy.outcome = _ANSWERS[type(event)]
-            if code >= FAILURE:
+            if code >= FAILURE and not isinstance(event, Received):
                 copy.outcome = "refused"
             copy.steps.append(StoryStep(at + offset, ms, what, pid, detail))
             if copy.outcome != "releasing":

@@ -15,6 +15,8 @@ from spark.report import findings
 from spark.report.plots import plots
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from projections.audit.audit_outcome import Outcome
 
 VIOLATIONS: Final = 100
@@ -24,11 +26,15 @@ _NAME: Final = 48
 _TITLE: Final = 2000
 
 
-def audit_page(outcome: Outcome) -> str:
-    """Return the page; the same outcome gives the same page. Raises NoPlots without matplotlib."""
+def audit_page(outcome: Outcome, complete: Callable[[str], str] = str) -> str:
+    """Return the page; the same outcome gives the same page. Raises NoPlots without matplotlib.
+
+    ``complete`` adds the flags that select the log to a command.
+    """
     return render_page(
         "report.html",
         outcome=outcome,
+        complete=complete,
         found=findings.verdict(outcome).partition(": ")[2],
         not_proven=findings.not_proven(outcome),
         entries=findings.entry_count(outcome),

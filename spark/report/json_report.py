@@ -11,14 +11,16 @@ from projections.log_proof import proof_object
 from spark.report import findings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from projections.audit.audit_outcome import Outcome
 
 
-def audit_json(outcome: Outcome) -> dict[str, Any]:
+def audit_json(outcome: Outcome, complete: Callable[[str], str] = str) -> dict[str, Any]:
     """Return the report as JSON values; names are as the clients chose them.
 
     Positions are given as text (``position``) and packed (``at``), times in milliseconds since 1970
-    and in ISO 8601.
+    and in ISO 8601. ``complete`` adds the flags that select the log to a command.
     """
     several = len(outcome.nodes) > 1
     return {
@@ -43,7 +45,7 @@ def audit_json(outcome: Outcome) -> dict[str, Any]:
                 "session": one.session,
                 "what": one.what,
                 "position": format_position(one.at),
-                "next": findings.next_step(one, several=several),
+                "next": complete(findings.next_step(one, several=several)),
             }
             for one in outcome.violations
         ],

@@ -11,7 +11,7 @@ from spark.report import findings
 from spark.report.text_table import table_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from projections.audit.audit_outcome import NodeSummary, Outcome
 
@@ -23,19 +23,22 @@ _NAME: Final = 40
 _WITHIN: Final = (">half within", ">99 %", ">longest")
 
 
-def audit_text(outcome: Outcome) -> str:
-    """Return the report; every line of it is printable."""
-    return "\n".join(audit_lines(outcome)) + "\n"
+def audit_text(outcome: Outcome, complete: Callable[[str], str] = str) -> str:
+    """Return the report; every line of it is printable.
+
+    ``complete`` adds the flags that select the log to a command.
+    """
+    return "\n".join(audit_lines(outcome, complete)) + "\n"
 
 
-def audit_lines(outcome: Outcome) -> Iterator[str]:
-    """Yield the lines of the report."""
+def audit_lines(outcome: Outcome, complete: Callable[[str], str] = str) -> Iterator[str]:
+    """Yield the lines of the report, as :func:`audit_text`."""
     yield findings.verdict(outcome)
     for doubt in findings.not_proven(outcome):
         yield f"not proven: {doubt}"
     for note in outcome.notes:
         yield f"note: {escaped(note, 500)}"
-    yield from _violations(outcome)
+    yield from _violations(outcome, complete)
     if findings.entry_count(outcome):
         yield from _nodes(outcome)
         yield from _rules(outcome)
@@ -45,7 +48,7 @@ def audit_lines(outcome: Outcome) -> Iterator[str]:
     yield f"audited in {outcome.seconds:,.1f} s"
 
 
-def _violations(outcome: Outcome) -> Iterator[str]:
+def _violations(outcome: Outcome, complete: Callable[[str], str]) -> Iterator[str]:
     several = len(outcome.nodes) > 1
     for broken in findings.broken_rules(outcome, VIOLATIONS):
         yield ""
@@ -57,7 +60,7 @@ def _violations(outcome: Outcome) -> Iterator[str]:
             if one.session is not None:
                 where.append(name(one.session))
             yield f"  {' '.join(where)}: {findings.violation_text(one)}"
-            yield f"    {findings.next_step(one, several=several)}"
+            yield f"    {complete(findings.next_step(one, several=several))}"
         if broken.more:
             yield f"  and {broken.more:,} more"
 

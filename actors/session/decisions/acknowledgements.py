@@ -55,10 +55,17 @@ def acked(
     return Acked(state.session, to_runs(known), reasons=_reasons_of(known, packet_ids, reasons))
 
 
-def received(state: SessionState, packet_ids: Sequence[int]) -> Received | None:
-    """Decide on PUBRECs: the QoS 2 deliveries that they refer to await PUBCOMP from now on."""
+def received(
+    state: SessionState, packet_ids: Sequence[int], reasons: Sequence[int] = ()
+) -> Received | None:
+    """Decide on PUBRECs: the QoS 2 deliveries that they refer to await PUBCOMP from now on.
+
+    ``reasons`` are given where no PUBREC came: the broker completes deliveries by itself.
+    """
     known = _known(state.inflight, packet_ids, 2)
-    return Received(state.session, to_runs(known)) if known else None
+    if not known:
+        return None
+    return Received(state.session, to_runs(known), reasons=_reasons_of(known, packet_ids, reasons))
 
 
 def refused(
