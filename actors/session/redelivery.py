@@ -131,7 +131,7 @@ class Redelivery:
             ):
                 large.append(pid)
         self._end("not_permitted", denied, ReasonCode.ADMINISTRATIVE_ACTION)
-        self._complete("not_permitted", denied_at_qos_2)
+        self._complete(denied_at_qos_2)
         self._end("packet_too_large", large, ReasonCode.PACKET_TOO_LARGE)
         return True
 
@@ -147,8 +147,8 @@ class Redelivery:
         if packet_ids:
             self._node.count_dropped(reason, len(packet_ids), client=self._session.name)
 
-    def _complete(self, reason: str, packet_ids: Sequence[int]) -> None:
-        """Drop the messages of deliveries at QoS 2, and send PUBREL for them.
+    def _complete(self, packet_ids: Sequence[int]) -> None:
+        """Drop the messages of deliveries at QoS 2 that lost their permission, and send PUBREL.
 
         A client that has one takes the next PUBLISH with its packet identifier for a repetition:
         the identifier is in use until the client answers the PUBREL.
@@ -158,7 +158,7 @@ class Redelivery:
         session = self._session
         for sent in [session.state.inflight[pid] for pid in packet_ids]:
             for event in queueing.dropped(
-                session.name, reason, [sent.ref], sent.subscription.filter
+                session.name, "not_permitted", [sent.ref], sent.subscription.filter
             ):
                 session.emit(event)
         codes = [int(ReasonCode.ADMINISTRATIVE_ACTION)] * len(packet_ids)
@@ -169,7 +169,7 @@ class Redelivery:
             pubrel = encode_acks(PacketType.PUBREL, packet_ids)
             self._node.journal.send_when_durable(session.connection, pubrel)
             self._node.counters.packets_out += len(packet_ids)
-        self._node.count_dropped(reason, len(packet_ids), client=session.name)
+        self._node.count_dropped("not_permitted", len(packet_ids), client=session.name)
 
     def _has_retain(self, flags: int) -> bool:
         """Return whether a delivery is redelivered with RETAIN."""

@@ -75,7 +75,7 @@ async def read_listed(
     if first <= index.last and last >= index.first:
         if first < index.first:
             async for record in source.records(first, index.first - 1):
-                _check(record)
+                check_known(record)
                 yield record
                 done = record.sequence
         with contextlib.suppress(BadIndex):
@@ -87,11 +87,12 @@ async def read_listed(
             done = min(last, index.last)
     if done < last:
         async for record in source.records(done + 1, last):
-            _check(record)
+            check_known(record)
             yield record
 
 
-def _check(record: Record) -> None:
+def check_known(record: Record) -> None:
+    """Raise UnknownEvent if a record has an event of a later foldmq; others are not parsed."""
     if not are_current(record.raw_events):
         list(record.events())  # its errors say which event is unknown
 

@@ -535,18 +535,15 @@ async def take_store(datadir: DataDir, note: Callable[[str], object]) -> int:
         note(f"ending the NATS server (process {pid}) that an earlier broker left behind")
         await end_orphan(pid, arguments, datadir.path)
     try:
-        lock = take_lock(datadir.nats_lock)
         # The kernel closes the files of a process some time after its arguments are gone.
         for _ in range(round(_CLOSING_SECONDS / 0.02)):
+            lock = take_lock(datadir.nats_lock)
             if lock is not None:
                 return lock
             await asyncio.sleep(0.02)
-            lock = take_lock(datadir.nats_lock)
     except OSError as error:
         raise DataDirError(datadir.path, f"cannot be locked: {error.strerror}") from None
-    if lock is None:
-        raise DataDirBusy(datadir.path, None, "a NATS server that this process cannot see")
-    return lock
+    raise DataDirBusy(datadir.path, None, "a NATS server that this process cannot see")
 
 
 def _arguments_of(datadir: DataDir) -> list[str]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format.event_parsing import are_current
 from eventstore.format.positions import INDEX_BITS, count_runs, from_runs
+from eventstore.reading.indexed_reading import check_known
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ class DiskUse:
         self.bytes += size
         self.records += 1
         try:
-            if not are_current(record.raw_events):
-                list(record.events())  # its errors say which event is unknown
+            check_known(record)
             shares = list(self._shares(record))
         except INCONSISTENCIES as error:
             raise inconsistency(record, error) from error

@@ -46,7 +46,7 @@ REFUSED = {
     "pub -t a -m x --content-type text/plain -V 311": "needs MQTT 5",
     "diff 1200 now --session screen": "beyond the end of the log",
     "why --position 8.0": "is not a message",
-    "confirm-clock": "",
+    "confirm-clock": "no start left any out",
 }
 """Commands that a page shows for what they refuse, or that name places in another log."""
 DATA = "foldmq-data"
