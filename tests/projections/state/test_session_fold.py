@@ -414,7 +414,6 @@ def test_a_replay_is_in_the_snapshot_and_others_are_as_before() -> None:
     assert parts[0]["replays"][1] == [
         2,
         {
-            "topic_filter": "b",
             "start": {"": 50},
             "last": True,
             "reached_ms": START_MS + 4 * STEP_MS,
