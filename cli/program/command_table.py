@@ -164,6 +164,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
         "Read the event log",
         (
             CommandEntry("why", "cli.commands.log_commands", "Explain what happened to a message."),
+            CommandEntry(
+                "history",
+                "cli.commands.log_commands",
+                "List the messages of the past on matching topics.",
+            ),
             CommandEntry("log", "cli.commands.log_commands", "List the events of the log."),
             CommandEntry(
                 "replay",

@@ -15,6 +15,7 @@ from eventstore.errors import CutOff, UsageError, naming_log
 from eventstore.format.events import LOG_SESSION, MessagePublished, Released
 from eventstore.format.positions import (
     INDEX_BITS,
+    MAX_INDEX,
     Position,
     format_position,
     index_of,
@@ -182,10 +183,13 @@ def _position_in(logs: Mapping[str, LogSource], log: str, moment: Moment) -> Pos
     last = logs[log].last
     if sequence_of(at) > last:
         raise UsageError(
-            f"position {format_position(at)} is beyond the end of the log, whose last record is "
-            f"{last}"
+            f"position {_shown(at)} is beyond the end of the log, whose last record is {last}"
         )
     return at
+
+
+def _shown(at: Position) -> str:
+    return str(sequence_of(at)) if index_of(at) == MAX_INDEX else format_position(at)
 
 
 # ----------------------------------------------------------------------------------- the messages

@@ -183,7 +183,7 @@ class HandMade(IndexedSource):
 
 
 def publish(payload: bytes, *, qos: int = 1, topic: str = "a") -> tuple[Any, tuple[bytes, ...]]:
-    pids = [1] if qos else []
+    pids: list[Any] = [1] if qos else []
     event = MessagePublished("ann", qos, False, [topic], [], pids, len(payload), 0, 1)
     return event, (payload,)
 
