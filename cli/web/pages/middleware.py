@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from cli.logs.broker_client import NoLiveBroker, Refused
+from cli.logs.broker_client import NoLiveBroker
 from cli.logs.next_commands import completed
+from cli.web.api.problem_types import problem_of
 from cli.web.own_token import cookie_of
-from eventstore.errors import CutMeanwhile, NoLog, UsageError
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class AccessMiddleware:
         except NoLiveBroker as error:
             return self._site.away(request, completed(str(error)))
         except FoldmqError as error:
-            return self._site.error(request, _status_of(error), completed(str(error)))
+            return self._site.error(request, problem_of(error).status, completed(str(error)))
         except Exception as error:
             log.error("web page: request failed", path=request.path, exc_info=error)  # noqa: TRY400
             what = f"this page cannot be shown: {type(error).__name__}; see the broker's log"
@@ -187,14 +187,6 @@ def _local(address: str) -> str:
     if elsewhere or address.startswith("//") or "\\" in address or not address.isprintable():
         return "/"
     return address
-
-
-def _status_of(error: FoldmqError) -> int:
-    if isinstance(error, UsageError):
-        return 400
-    if isinstance(error, Refused | NoLog):
-        return 404
-    return 503 if isinstance(error, CutMeanwhile) else 500
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
