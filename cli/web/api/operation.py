@@ -11,7 +11,7 @@ from cli.logs.logs import Logs
 from cli.web.tokens import Role
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from pydantic import BaseModel
 
@@ -38,8 +38,6 @@ class Call:
     """Whether the caller may see payloads."""
     start: str | None = None
     """Where a list continues: :attr:`Item.place` of the last item before."""
-    limit: int = 100
-    """The number of items that the caller asks for; more may be given."""
 
 
 class Item(NamedTuple):
@@ -108,6 +106,11 @@ async def open_sources(call: Call, log: str | None = None) -> AsyncIterator[Logs
             for name in names:
                 logs[name] = await stack.enter_async_context(call.link.log(name))
         yield logs
+
+
+def positions_text(lasts: Mapping[str, int]) -> str:
+    """Return the last records of logs as text: ``12``, or ``p0:12,p1:7``."""
+    return ",".join(f"{log}:{last}" if log else str(last) for log, last in lasts.items())
 
 
 def permits(role: Role, needed: Role) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -16,7 +16,6 @@ from cli.commands.replay import (
     state_objects,
 )
 from cli.commands.why import find_messages, log_story_object, position_of_message
-from cli.logs.logs import Logs
 from cli.logs.point_resolution import end_at, is_between, point_at, points_at, start_at
 from cli.logs.topic_flags import check_filter
 from cli.web.api.live_answers import (
@@ -26,14 +25,13 @@ from cli.web.api.live_answers import (
     live_session,
     numbered,
 )
-from cli.web.api.operation import Call, Item, StreamMark, open_sources
+from cli.web.api.operation import Call, Item, StreamMark, open_sources, positions_text
 from cli.web.api.parameters import ListParams, Moment, Name, moment
 from cli.web.api.problem_types import Forbidden
 from eventstore.display import PAYLOAD_FIELDS
 from eventstore.errors import UsageError, naming_log
 from eventstore.format.event_parsing import entries as count_entries
 from eventstore.format.positions import (
-    MAX_INDEX,
     Position,
     format_position,
     index_of,
@@ -257,7 +255,8 @@ async def events(call: Call, params: EventsParams) -> AsyncIterator[Item | Strea
                     yield await shown.item(entry)
         if not params.follow:
             return
-        yield StreamMark("live", {"through": place_text(dict(zip(logs, _ends(logs), strict=True)))})
+        lasts = {name: source.last for name, source in logs.items()}
+        yield StreamMark("live", {"through": positions_text(lasts)})
         async with contextlib.aclosing(_later(reader, shown)) as later:
             async for item in later:
                 yield item
@@ -282,10 +281,6 @@ async def _later(reader: MergedReader, shown: "_Shown") -> AsyncGenerator[Item |
 def _gap(log: str, first: int) -> StreamMark:
     """Return that records before the first one were deleted before they could be read."""
     return StreamMark("gap", {**({"log": log} if log else {}), "first": f"{first}.0"})
-
-
-def _ends(logs: Logs) -> Iterator[Position]:
-    return (position(source.last, MAX_INDEX) for source in logs.values())
 
 
 def place_text(places: Mapping[str, Position]) -> str:

@@ -85,6 +85,14 @@ class KeyReused(RequestRefused):
     """An idempotency key was used before with another body."""
 
 
+class CutBefore(CutOff):
+    """The answer is in a part of the log that was cut off; ``first`` is the first record now."""
+
+    def __init__(self, said: str, first: int) -> None:
+        super().__init__(said)
+        self.fields = {"first": str(first)}
+
+
 class PublishRefused(RequestRefused):
     """The broker does not accept a message."""
 
@@ -194,7 +202,7 @@ def problem_of(error: BaseException) -> ProblemType:
 def problem_details(error: FoldmqError, said: str, base: str) -> dict[str, Any]:
     """Return the problem details of an error, as text ``said``; ``base`` is the API's path."""
     kind = problem_of(error)
-    more: Mapping[str, object] = error.fields if isinstance(error, RequestRefused) else {}
+    more: Mapping[str, object] = getattr(error, "fields", {})
     return {
         "type": f"{base}/problem-types/{kind.name}",
         "title": kind.title,

@@ -14,14 +14,19 @@ from aiohttp import web
 
 from cli.logs.broker_client import NoLiveBroker
 from cli.logs.next_commands import completed
+from cli.web.api.access import ApiAccess
+from cli.web.api.operations import BASE
 from cli.web.api.problem_types import problem_of
 from cli.web.own_token import cookie_of
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from aiohttp.typedefs import Handler
 
     from cli.common.allowed_hosts import Hosts
+    from cli.web.api.endpoints import ApiEndpoints
     from cli.web.audit_trail import AuditTrail
     from cli.web.pages.responses import Site
     from cli.web.tokens import Grant, Tokens
@@ -52,14 +57,24 @@ class AccessMiddleware:
     """Admits requests with a valid token, and renders errors as pages."""
 
     def __init__(
-        self, site: Site, tokens: Tokens, trail: AuditTrail, hosts: Hosts, port: int
+        self,
+        site: Site,
+        tokens: Tokens,
+        trail: AuditTrail,
+        hosts: Hosts,
+        port: int,
+        api_origins: Collection[str] = (),
     ) -> None:
+        """``api_origins`` are the origins of other pages that may use the API."""
         self._site = site
         self._tokens = tokens
         self._trail = trail
         self._hosts = hosts
         # A browser sends the cookies of a host to all ports: each broker has its own cookie.
         self._cookie = f"foldmq_web_{port}"
+        self.api_access = ApiAccess(tokens, trail, self._cookie, api_origins)
+        self.api: ApiEndpoints | None = None
+        """Answers the requests for the API, whose access it checks itself."""
 
     def install(self, app: web.Application) -> None:
         """Add the middleware."""
@@ -73,6 +88,8 @@ class AccessMiddleware:
         if not self._hosts.allows(request.headers.get("Host", "")):
             text = "This page is not served under this host name.\n"
             return web.Response(status=421, text=text)
+        if self.api is not None and request.path.startswith(f"{BASE}/"):
+            return await self.api.respond(request, handler)
         if not request.path.startswith(_OPEN):
             given = request.query.get("token")
             if given is not None and request.method == "GET":
@@ -193,4 +210,4 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
     response.headers.update(_HEADERS)
     cached = request.path.startswith("/static/") and response.status in (200, 304)
     # Browsers revalidate static files each time; unchanged ones are not sent again.
-    response.headers["Cache-Control"] = "no-cache" if cached else "no-store"
+    response.headers.setdefault("Cache-Control", "no-cache" if cached else "no-store")
