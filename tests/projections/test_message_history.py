@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from handmadelogs import HandMade, publish
 from hypothesis import given
 from hypothesis import strategies as st
 from indexedlogs import IndexedSource, as_log, build, use
@@ -15,11 +16,9 @@ from randomnode import NAMES, STEPS
 from recordednode import Effect, Recorded
 
 from eventstore.errors import CutOff, UsageError
-from eventstore.format.events import MessagePublished, Released
+from eventstore.format.events import Released
 from eventstore.format.node_events import LogCut, MessagesCarried
 from eventstore.format.positions import parse_position, position, sequence_of
-from eventstore.format.records import GENESIS, encode_record, link_of
-from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.moments import parse_moment
@@ -158,34 +157,6 @@ def test_each_message_of_several_logs_comes_once(steps: list[tuple[str, int, int
         assert paged == views
 
     asyncio.run(check())
-
-
-class HandMade(IndexedSource):
-    """A log of given events, one record each, that begins with some record."""
-
-    def __init__(
-        self, events: list[tuple[Any, tuple[bytes, ...]]], first: int = 1, cut_at: int = 0
-    ) -> None:
-        link, self._data = GENESIS, {}
-        for sequence, (event, payloads) in enumerate(events, 1):
-            data = encode_record(
-                previous=link, node="n", time_ms=1000 * sequence, events=[event], payloads=payloads
-            )
-            link = link_of(data)
-            if sequence >= first:
-                self._data[sequence] = data
-        self.first = self.begin = first
-        self.last = len(events)
-        self.asked = []
-        self.read = 0
-        self.cut_at = cut_at
-        self.index = LogIndex((), first)
-
-
-def publish(payload: bytes, *, qos: int = 1, topic: str = "a") -> tuple[Any, tuple[bytes, ...]]:
-    pids: list[Any] = [1] if qos else []
-    event = MessagePublished("ann", qos, False, [topic], [], pids, len(payload), 0, 1)
-    return event, (payload,)
 
 
 CARRIED = [
