@@ -30,6 +30,7 @@ from cli.web.api.problem_types import (
     problem_of,
     retry_after,
 )
+from cli.web.api.publishing import ApiPublisher
 from cli.web.api.snapshots import Snapshot, find_snapshot, matches_tag, wait_for
 from cli.web.api.streams import EVENT_STREAM, NDJSON, dumps, send_stream
 from eventstore.errors import CutOff, NotFound, UsageError
@@ -60,11 +61,14 @@ log = structlog.get_logger("foldmq")
 class ApiEndpoints:
     """Answers the requests below :data:`BASE`."""
 
-    def __init__(self, link: WebLogClient, access: ApiAccess) -> None:
+    def __init__(self, link: WebLogClient, access: ApiAccess, *, changes: bool = False) -> None:
+        """Answer requests; ``changes`` permits tokens with the role operate to publish."""
         self._link = link
+        self._changes = changes
         self._access = access
         self._bounds = RequestBounds()
         self._lists = LiveLists(link)
+        self._publisher = ApiPublisher(link)
         self._document = dumps(openapi_document(OPERATIONS))
 
     def install(self, app: web.Application) -> None:
@@ -131,10 +135,14 @@ class ApiEndpoints:
         async def handle(request: web.Request) -> web.StreamResponse:
             grant = await self._access.grant(request)
             self._bounds.take(grant.mark)
-            if not permits(grant.role, operation.role):
+            if not permits(grant.role, operation.role, changes=self._changes):
                 raise Forbidden(
                     f"this needs a token with the role {operation.role}, or a higher one"
                 )
+            if operation.function is None:
+                if request.query:
+                    raise UsageError("this has no parameters: the message is the body")
+                return await self._publisher.publish(request, grant, BASE)
             return await self._answer(request, operation, grant)
 
         return handle
@@ -144,7 +152,8 @@ class ApiEndpoints:
     ) -> web.StreamResponse:
         offered = (JSON, NDJSON, EVENT_STREAM) if operation.is_list else (JSON,)
         form = accepted(request.headers.get("Accept", ""), offered)
-        params = read_params(operation.params, _given(request, operation))
+        kind = cast("type[Params]", operation.params)
+        params = read_params(kind, _given(request, operation))
         call = Call(self._link, self._lists, grant.role.sees_payloads)
         token = getattr(params, "next", None)
         about = _digest(operation, params)

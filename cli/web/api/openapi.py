@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic.json_schema import models_json_schema
 
@@ -12,9 +12,22 @@ from cli.web.api.problem_types import BY_NAME
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pydantic import BaseModel
+
     from cli.web.api.operation import Operation
 
 _BASE: Final = "/api/v1"
+_NDJSON: Final = "application/x-ndjson"
+_OF_BODIES: Final = frozenset({409, 415, 422})
+_OF_READING: Final = frozenset({406, 410})
+_KEY: Final = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "A retry with the same key and body within 10 min is not published again; the "
+    "answer is the first one. Keys are lost when the web page's process restarts.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
+}
 _REF: Final = "#/components/schemas/{model}"
 _ABOUT: Final = (
     "What the log of a foldmq broker knows. Names are those of the commands' --json. Positions are "
@@ -49,7 +62,11 @@ def openapi_document(operations: Iterable[Operation]) -> dict[str, Any]:
     """Return the document of some operations."""
     operations = list(operations)
     views = list(dict.fromkeys(operation.view for operation in operations))
-    _, found = models_json_schema([(view, "serialization") for view in views], ref_template=_REF)
+    bodies = [operation.body for operation in operations if operation.body is not None]
+    models: list[tuple[type[BaseModel], Literal["serialization", "validation"]]] = []
+    models += [(view, "serialization") for view in views]
+    models += [(body, "validation") for body in bodies]
+    _, found = models_json_schema(models, ref_template=_REF)
     schemas = {name: _plain(one) for name, one in found["$defs"].items()} | {
         "Problem": _PROBLEM_SCHEMA
     }
@@ -74,26 +91,40 @@ def _operation(operation: Operation) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": answer}}
     if operation.is_list:
         content["application/json"] = {"schema": _page(answer)}
-        content["application/x-ndjson"] = {"schema": {"type": "string"}}
+        content[_NDJSON] = {"schema": {"type": "string"}}
         content["text/event-stream"] = {"schema": {"type": "string"}}
-    responses: dict[str, Any] = {
-        "200": {"description": "The answer", "headers": _POSITION, "content": content}
-    }
-    if operation.moments:
-        responses["304"] = {"description": "The answer is the one with the tag given"}
-    statuses = {kind.status for kind in BY_NAME.values()} - {409, 415, 422}
-    responses |= {str(status): _PROBLEM for status in sorted(statuses)}
+    done: dict[str, Any] = {"description": "The answer", "headers": _POSITION, "content": content}
     about = [operation.doc, f"The command: {operation.command}."]
     if operation.cost is Cost.DEAR:
         about.append("It may read much of the log: few such requests run at the same time.")
-    return {
+    described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.doc.partition(":")[0].rstrip("."),
         "description": " ".join(about),
         "x-role": str(operation.role),
         "parameters": list(_parameters(operation)),
-        "responses": responses,
     }
+    if operation.body is None:
+        responses = {"200": done}
+        if operation.moments:
+            responses["304"] = {"description": "The answer is the one with the tag given"}
+    else:
+        described["parameters"] = [_KEY]
+        described["requestBody"] = _body(operation.body)
+        receipts = {"description": "Receipts", "content": {_NDJSON: {"schema": {"type": "string"}}}}
+        accepted = {"description": "Passed on, not recorded", "content": content}
+        responses = {"201": done, "200": receipts, "202": accepted}
+    statuses = {kind.status for kind in BY_NAME.values()}
+    statuses -= _OF_BODIES if operation.body is None else _OF_READING
+    problems = {str(status): _PROBLEM for status in sorted(statuses)}
+    return {**described, "responses": responses | problems}
+
+
+def _body(model: type[BaseModel]) -> dict[str, Any]:
+    schema: dict[str, Any] = {"$ref": _REF.format(model=model.__name__)}
+    lines = {"type": "string", "description": "A message for each line, at most 1,000."}
+    content = {"application/json": {"schema": schema}, _NDJSON: {"schema": lines}}
+    return {"required": True, "content": content}
 
 
 def _page(item: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +149,7 @@ def _page(item: dict[str, Any]) -> dict[str, Any]:
 def _parameters(operation: Operation) -> Iterable[dict[str, Any]]:
     schema = operation.params.model_json_schema()
     required = schema.get("required", ())
-    for name, own in schema["properties"].items():
+    for name, own in schema.get("properties", {}).items():
         value = _plain(own)
         description = value.pop("description", "").replace("``", "")
         in_path = name in operation.path_params

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from cli.web.api.live_lists import LiveLists
-    from cli.web.api.parameters import Params
+    from cli.web.api.parameters import NoParams, Params
     from cli.web.web_log_client import WebLogClient
 
 
@@ -69,12 +69,13 @@ class Operation:
     method: str
     path: str
     """Below the base; parameters in braces are among ``params``."""
-    params: type[Params]
+    params: type[Params | NoParams]
     view: type[BaseModel]
     """The answer, or the items of a list."""
     role: Role
     cost: Cost
-    function: ObjectFunction | ListFunction
+    function: ObjectFunction | ListFunction | None
+    """None: it changes something, which needs the request itself."""
     doc: str
     """What it answers: a line, and more below it."""
     command: str
@@ -84,6 +85,8 @@ class Operation:
     """Of a list: whether its pages are of one moment, or of records that do not change."""
     moments: tuple[str, ...] = ()
     """The parameters that fix the moment: the answer never changes if all are given."""
+    body: type[BaseModel] | None = None
+    """The body of the request."""
     may_follow: bool = False
     """Whether the list can go on with what happens later."""
 
@@ -113,6 +116,11 @@ def positions_text(lasts: Mapping[str, int]) -> str:
     return ",".join(f"{log}:{last}" if log else str(last) for log, last in lasts.items())
 
 
-def permits(role: Role, needed: Role) -> bool:
-    """Return whether a role permits an operation that needs another one."""
-    return role.sees_payloads if needed is Role.VIEW_ALL else True
+def permits(role: Role, needed: Role, *, changes: bool) -> bool:
+    """Return whether a role permits an operation that needs another one.
+
+    ``changes``: tokens with the role operate may make changes.
+    """
+    if needed is Role.PUBLISH:
+        return role is Role.PUBLISH or (role.makes_changes and changes)
+    return role.sees_payloads if needed is Role.VIEW_ALL else role.views

@@ -8,7 +8,8 @@ from cli.web.api import live_answers as live
 from cli.web.api import past_answers as past
 from cli.web.api import schemas
 from cli.web.api.operation import Cost, Operation
-from cli.web.api.parameters import Params
+from cli.web.api.parameters import NoParams, Params
+from cli.web.api.publishing import PublishedMessage, ReceiptObject
 from cli.web.tokens import Role
 
 BASE: Final = "/api/v1"
@@ -107,5 +108,11 @@ OPERATIONS: Final = (
         "foldmq log",
         is_list=True,
         may_follow=True,
+    ),
+    Operation(
+        *("publish", "POST", "/messages", NoParams, ReceiptObject, Role.PUBLISH, _CHEAP, None),
+        "Publish a message, or one for each line of NDJSON; each has a receipt when it is on disk.",
+        "foldmq pub",
+        body=PublishedMessage,
     ),
 )

@@ -37,6 +37,12 @@ Moment = Annotated[
 ]
 
 
+class NoParams(BaseModel):
+    """No parameters."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class Params(BaseModel):
     """The parameters of an operation; all may name a log, and a position to wait for."""
 

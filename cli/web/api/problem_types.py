@@ -138,7 +138,11 @@ _TYPES: Final[dict[type[FoldmqError], ProblemType]] = {
         "Accept application/json, or for lists application/x-ndjson or text/event-stream.",
     ),
     PublishRefused: ProblemType(
-        "refused", 409, "The broker refused the message", "The reason is in 'reason'."
+        "refused",
+        409,
+        "The broker refused the message",
+        "See 'reason': not_permitted, payload_format, reserved_topic, topic_levels, "
+        "qos2_rejected or message_too_large.",
     ),
     CutOff: ProblemType("cut", 410, "This part of the log was cut off", "Ask for a later moment."),
     ListExpired: ProblemType(

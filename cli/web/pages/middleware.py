@@ -38,6 +38,7 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 """Safe methods (RFC 9110, 9.2.1)."""
 _OPEN = ("/login", "/static/")
 """Paths served without a token."""
+_PUBLISHES_ONLY = "A token with the role publish is for the HTTP API only."
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -98,6 +99,8 @@ class AccessMiddleware:
             grant = None if cookie is None else self._tokens.of_cookie(cookie)
             if grant is None or not self._tokens.holds(grant):
                 return self._login_required(request, grant, shown=cookie is not None)
+            if not grant.role.views:
+                return self._site.error(request, 403, _PUBLISHES_ONLY)
             if request.method not in _SAFE and not grant.role.makes_changes:
                 self._trail.denied(_address(request), grant)
                 sentence = (
@@ -164,6 +167,8 @@ class AccessMiddleware:
         if not self._tokens.holds(grant):
             self._trail.refused(address, grant, "expired")
             return self._login_page(request, 401, again, "The token has expired.")
+        if not grant.role.views:
+            return self._login_page(request, 403, again, _PUBLISHES_ONLY)
         await self._trail.login(address, grant)
         response = web.Response(status=303, headers={"Location": _local(following)})
         response.set_cookie(

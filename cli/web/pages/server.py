@@ -81,7 +81,7 @@ def make_app(
     access = AccessMiddleware(site, tokens, trail, hosts, port, api_origins or ())
     access.install(app)
     if api_origins is not None:
-        access.api = ApiEndpoints(link, access.api_access)
+        access.api = ApiEndpoints(link, access.api_access, changes=changes)
         access.api.install(app)
     Pages(link, site, samples, activities).install(app)
     Lists(link, site).install(app)
