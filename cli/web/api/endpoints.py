@@ -198,11 +198,15 @@ class ApiEndpoints:
         if getattr(params, "follow", False):
             raise NotAcceptable(f"follow: needs Accept: {NDJSON} or {EVENT_STREAM}")
         items: list[Item] = []
+        gaps: list[dict[str, Any]] = []
         more = False
         try:
             async with self._slot(operation, snapshot), _entries(operation, call, params) as found:
                 async for entry in found:
                     if not isinstance(entry, Item):
+                        if call.start is None and not items:
+                            gaps.append(entry.about)  # the list begins later than it was asked to
+                            continue
                         raise CutOff(f"the records before {entry.about['first']} were deleted")
                     if len(items) == params.limit:
                         more = True
@@ -221,6 +225,8 @@ class ApiEndpoints:
             "next": following,
             "as_of": snapshot.position,
         }
+        if gaps:
+            page["gaps"] = gaps
         if not operation.is_snapshot and not snapshot.tag:
             page["snapshot"] = False
         return dumps(page), following
