@@ -180,6 +180,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "cli.commands.log_commands",
                 "Show the differences between the states at two points in time.",
             ),
+            CommandEntry(
+                "mcp",
+                "cli.mcp.mcp_command",
+                "Let a language model ask a running broker and its log.",
+            ),
             CommandEntry("spark", "cli.spark.spark_commands", "Run Spark jobs on the log."),
         ),
     ),
