@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 
 from cli.mcp.tool_answers import MAX_BYTES, MAX_ROWS, harmless
-from e2e.log_scenarios import play
+from e2e.log_scenarios import events, play
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, refused, run
 
 Ask = Callable[..., Any]
@@ -92,8 +92,9 @@ def test_tools_over_standard_input(running: Broker) -> None:
         async with over_stdio(running, "--payloads") as client:
             tools = (await client.list_tools()).tools
             assert len(tools) == 11
-            assert all(tool.annotations.read_only_hint for tool in tools)
-            assert not any(tool.annotations.open_world_hint for tool in tools)
+            hints = [tool.annotations for tool in tools if tool.annotations is not None]
+            assert len(hints) == len(tools)
+            assert all(each.read_only_hint and not each.open_world_hint for each in hints)
             ask = asked(client)
             await _check_answers(ask)
             (row,) = (await ask("last_value", filter="large"))["rows"]
@@ -136,7 +137,7 @@ async def _check_answers(ask: Ask) -> None:
 
 
 async def _check_pages(ask: Ask) -> None:
-    found, following = list[str](), {}
+    found, following = list[str](), dict[str, str]()
     while True:
         page = await ask("history", filter="count", **following)
         assert len(page["rows"]) <= MAX_ROWS
@@ -169,6 +170,7 @@ def test_hostile_names_stay_in_their_fields(running: Broker) -> None:
 
 def test_tools_over_http(running: Broker) -> None:
     token = token_of(running)
+    where = "--data-dir", str(running.data_dir)
 
     async def check(url: str) -> None:
         http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"})
@@ -191,6 +193,8 @@ def test_tools_over_http(running: Broker) -> None:
                 urllib.request.urlopen(request, timeout=TIMEOUT)
             assert error.value.code == code
             error.value.close()
+    outcomes = [one["outcome"] for one in events(where, "--type", "WebAccessed")]
+    assert {*outcomes} == {"login", "refused"}
 
 
 def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
