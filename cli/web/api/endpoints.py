@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 
 JSON: Final = "application/json"
 _PROBLEM: Final = "application/problem+json"
-_REGEX: Final = {"id": "{id:.+}", "topic": "{topic:.+}", "position": "{position}"}
+_REGEX: Final = {"id": "{id:(?s:.+)}", "topic": "{topic:(?s:.+)}"}
+"""Names in paths may have any characters, also line breaks."""
 _REPEATED: Final = frozenset({"type"})
 """Parameters that may be given several times."""
 _FIRST_SECONDS: Final = 5.0
