@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import orjson
 import structlog
 from aiohttp import web
 
@@ -18,6 +15,7 @@ from cli.web.api.live_lists import LiveLists
 from cli.web.api.openapi import openapi_document
 from cli.web.api.operation import Call, Cost, Item, permits
 from cli.web.api.operations import BASE, OPERATIONS
+from cli.web.api.page_tokens import continued, list_digest, page_token
 from cli.web.api.parameters import ListParams, read_params
 from cli.web.api.problem_types import (
     BY_NAME,
@@ -160,9 +158,9 @@ class ApiEndpoints:
             params = await self._with_log(params, params.log)
         call = Call(self._link, self._lists, grant.role.sees_payloads)
         token = getattr(params, "next", None)
-        about = _digest(operation, params)
+        about = list_digest(operation, params)
         if token is not None:
-            call, params = _continued(call, params, token, about)
+            call, params = continued(call, params, token, about)
         if params.after is not None:
             await wait_for(call, params.after)
         try:
@@ -209,11 +207,15 @@ class ApiEndpoints:
         if getattr(params, "follow", False):
             raise NotAcceptable(f"follow: needs Accept: {NDJSON} or {EVENT_STREAM}")
         items: list[Item] = []
+        gaps: list[dict[str, Any]] = []
         more = False
         try:
             async with self._slot(operation, snapshot), _entries(operation, call, params) as found:
                 async for entry in found:
                     if not isinstance(entry, Item):
+                        if call.start is None and not items:
+                            gaps.append(entry.about)  # the list begins later than it was asked to
+                            continue
                         raise CutOff(f"the records before {entry.about['first']} were deleted")
                     if len(items) == params.limit:
                         more = True
@@ -226,12 +228,14 @@ class ApiEndpoints:
         following = None
         if more:
             pinned = {name: getattr(params, name) for name in operation.moments}
-            following = _token({"place": items[-1].place, "about": about, "moments": pinned})
+            following = page_token({"place": items[-1].place, "about": about, "moments": pinned})
         page: dict[str, Any] = {
             "items": [item.value for item in items],
             "next": following,
             "as_of": snapshot.position,
         }
+        if gaps:
+            page["gaps"] = gaps
         if not operation.is_snapshot and not snapshot.tag:
             page["snapshot"] = False
         return dumps(page), following
@@ -342,33 +346,6 @@ def _given(request: web.Request, operation: Operation) -> dict[str, Any]:
         else:
             given[name] = values[0]
     return given
-
-
-def _digest(operation: Operation, params: Params) -> str:
-    """Return what names a list: its operation and parameters."""
-    shown = params.model_dump(mode="json", exclude={"next", "limit", "after", *operation.moments})
-    about = orjson.dumps([operation.name, shown], option=orjson.OPT_SORT_KEYS)
-    return blake2b(about, digest_size=8).hexdigest()
-
-
-def _token(value: dict[str, Any]) -> str:
-    return base64.urlsafe_b64encode(orjson.dumps(value)).decode().rstrip("=")
-
-
-def _continued(call: Call, params: Params, token: str, about: str) -> tuple[Call, Params]:
-    """Return the call and the parameters of the next page; raises UsageError."""
-    wrong = UsageError("next: is not that of the page before, of the same list")
-    try:
-        value = orjson.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        place, moments = value["place"], value["moments"]
-        if value["about"] != about or not isinstance(place, str):
-            raise wrong
-        if not isinstance(moments, dict) or not moments.keys() <= type(params).model_fields.keys():
-            raise wrong
-        texts = {name: each for name, each in moments.items() if isinstance(each, str)}
-    except (ValueError, KeyError, TypeError):
-        raise wrong from None
-    return Call(call.link, call.lists, call.payloads, place), params.model_copy(update=texts)
 
 
 def _describe(

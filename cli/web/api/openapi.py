@@ -137,6 +137,12 @@ def _page(item: dict[str, Any]) -> dict[str, Any]:
                 "description": "Parameter next of the following page; null: there is none.",
             },
             "as_of": {"type": "string", "description": "The position that the list includes."},
+            "gaps": {
+                "type": "array",
+                "items": {"type": "object"},
+                "description": "Where records were deleted before the first item: ``first`` is the "
+                "position of the first one left, in ``log``.",
+            },
             "snapshot": {
                 "const": False,
                 "description": "Present if the pages of the list are not of one moment.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cli.web.api import live_answers as live
+from cli.web.api import message_answers as messages
 from cli.web.api import past_answers as past
 from cli.web.api import schemas
 from cli.web.api.operation import Cost, Operation
@@ -108,6 +109,22 @@ OPERATIONS: Final = (
         "foldmq log",
         is_list=True,
         may_follow=True,
+    ),
+    Operation(
+        *("history", "GET", "/history", messages.HistoryParams, schemas.PublicationObject),
+        *(Role.VIEW_ALL, _DEAR, messages.history),
+        "The messages of the past on matching topics, each where it took effect.",
+        "foldmq history FILTER",
+        is_list=True,
+        may_follow=True,
+    ),
+    Operation(
+        *("last", "GET", "/last", messages.LastParams, schemas.PublicationObject),
+        *(Role.VIEW_ALL, _DEAR, messages.last),
+        "The last message on each matching topic, retained or not.",
+        "foldmq history FILTER --last",
+        is_list=True,
+        is_snapshot=False,
     ),
     Operation(
         *("publish", "POST", "/messages", NoParams, ReceiptObject, Role.PUBLISH, _CHEAP, None),

@@ -194,3 +194,17 @@ class EventObject(Model):
     time: str
     type: str
     session: str | None = None
+
+
+class PublicationObject(Model):
+    """A message that took effect."""
+
+    position: str = Field(description="Where it took effect; as from, it goes on after it.")
+    at: str = Field(description="When it took effect.")
+    topic: str
+    qos: int
+    retain: bool = Field(description="Whether it was published with RETAIN 1.")
+    publisher: str = Field(description="The session that published it.")
+    size: int = Field(description="Size of the payload in bytes.")
+    payload: str | None = Field(default=None, description="The payload, if it is UTF-8.")
+    payload_base64: str | None = Field(default=None, description="Any other payload.")
