@@ -276,7 +276,7 @@ class ApiEndpoints:
                     self._access.add_headers(request, response)
                     response.headers["X-Accel-Buffering"] = "no"
                     await response.prepare(request)
-                    await send_stream(response, _after(first, found), self._details)
+                    await send_stream(request, response, _after(first, found), self._details)
                 finally:
                     first.cancel()
                     with contextlib.suppress(asyncio.CancelledError, Exception):
