@@ -245,7 +245,8 @@ async def _is_idle(runner: web.AppRunner, idle: float, end: asyncio.Event) -> bo
 
 async def _ends_within(end: asyncio.Event, seconds: float) -> bool:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(end.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await end.wait()
     return end.is_set()
 
 
