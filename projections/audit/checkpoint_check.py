@@ -6,6 +6,7 @@ cut must leave a complete log.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from eventstore import display
@@ -290,6 +291,11 @@ def _facts(state: SessionState) -> dict[str, object]:
         **sent,
         "inbound": state.inbound,
         "last packet identifier": state.last_pid,
+        "replays": [
+            (name, asdict(held.replay))
+            for name, held in state.replays.items()
+            if held.replay is not None
+        ],
     }
 
 
