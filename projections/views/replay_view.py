@@ -52,10 +52,16 @@ class ReplayView:
     """Number of other messages that match, by the reason."""
     reached_ms: int
     """Time at which it came there."""
+    lag: int | None = None
+    """Number of records of this log that it has not read; None: not known."""
 
 
-def replay_view(replay: ReplayState, jumped_ms: int = 0) -> ReplayView:
-    """Return how far a replay has read; ``jumped_ms`` as for ``session_view``."""
+def replay_view(replay: ReplayState, jumped_ms: int = 0, last: int | None = None) -> ReplayView:
+    """Return how far a replay has read; ``jumped_ms`` and ``last`` as for ``session_view``."""
+    through = replay.through.get("")
+    lag = None
+    if last is not None and through is not None:
+        lag = max(0, last - sequence_of(through + 1) + 1)
     return ReplayView(
         replay.topic_filter,
         replay.state or READING,
@@ -63,12 +69,15 @@ def replay_view(replay: ReplayState, jumped_ms: int = 0) -> ReplayView:
         replay.sent,
         dict(replay.left_out),
         replay.reached_ms + jumped_ms,
+        lag,
     )
 
 
 def replay_text(view: ReplayView, now_ms: int) -> str:
     """Return how far a replay has read, as text."""
     read = f"has read through {view.through}" if view.through else "has read nothing"
+    if view.lag:
+        read += f", {display.count_of(view.lag, 'record')} behind"
     since = display.duration(max(0, now_ms - view.reached_ms))
     return (
         f"replay: {state_text(view.state)}, {read} ({since} ago), "
