@@ -27,6 +27,8 @@ from eventstore.format.events import (
     Redelivered,
     Refused,
     Released,
+    ReplayOpened,
+    ReplayReached,
     RetainedExpired,
     Returned,
     SessionClosed,
@@ -112,6 +114,8 @@ Event: TypeAlias = (
     | Subscribed
     | SubscriptionDenied
     | Unsubscribed
+    | ReplayOpened
+    | ReplayReached
     | MessagePublished
     | Delivered
     | Queued
