@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from actors.inspection.broker_status import own_bytes, status
 from actors.inspection.inspector import Inspector
 from actors.inspection.operations import Operations
+from actors.inspection.publishing import ApiPublishing
 from actors.inspection.queries import BusiestTopics, Queries
 from actors.inspection.status_metrics import LogStorage, StatusSources
 
@@ -33,9 +34,11 @@ class BrokerInspection:
         self.storage = LogStorage(node)
         self._sources = StatusSources(node, admission, projector, self.storage, bridge, own_bytes())
         self.operations = Operations(node)
+        self.publishing = ApiPublishing(node)
         self.handlers: dict[str, Handler] = {
             **Queries(self._sources, BusiestTopics(node)).handlers(),
             "change": self.operations.change,
+            "publish": self.publishing.publish,
         }
         """The handlers of the inspector, by endpoint."""
         self.inspector: Inspector

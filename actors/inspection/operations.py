@@ -19,7 +19,7 @@ from actors.session.decisions.subscribing import by_text
 from actors.session.session import Session
 from actors.session.session_messages import Close, Kick, Remove
 from actors.session.subscription_actor import Subscription
-from eventstore.format.events import LOG_SESSION, NATS_SESSION
+from eventstore.format.events import API_SESSION, API_USER, LOG_SESSION, NATS_SESSION
 from eventstore.format.node_events import LogArchived, RetainedCleared, WebAccessed
 from eventstore.format.positions import INDEX_BITS
 from protocol.errors import FoldmqError
@@ -154,6 +154,8 @@ class Operations:
                 command.refuse("belongs to the broker, not to a client")
             elif name.startswith(LOG_SESSION):
                 command.refuse("represents another log, not a client")
+            elif name.startswith(API_SESSION):
+                command.refuse("represents a token of the HTTP API, not a client")
             elif name in node.state.sessions:
                 node.tell_session(node.directory.session(name), Remove(command, before))
             else:
@@ -376,6 +378,8 @@ def publisher_permitted(message: RetainedMessage, node: NodeContext) -> bool | N
         return None
     if client == NATS_SESSION:
         return authorizer.bridge is None or authorizer.bridge.may_publish(topic)
+    if client.startswith(API_SESSION):
+        return authorizer.permissions.access(API_USER, (), client).may_publish(topic)
     session = node.directory.find_session(client)
     connection = session.connection if session is not None else None
     if connection is not None and connection.identity is not None:

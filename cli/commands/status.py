@@ -48,8 +48,7 @@ async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
         found = await ask_statuses(brokers)
     ready = all(one["ready"] for one in found) and not brokers.absent
     if as_json:
-        about = {"ready": ready, "logs": found, "not_answering": list(brokers.absent)}
-        sys.stdout.write(text.json_line(about if brokers.several else found[0]) + "\n")
+        sys.stdout.write(text.json_line(status_object(found, brokers)) + "\n")
     else:
         for line in status_lines(found, brokers):
             sys.stdout.write(line + "\n")
@@ -57,6 +56,14 @@ async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
             _table(found, brokers)
     brokers.check_complete()
     return ready
+
+
+def status_object(found: Sequence[Status], brokers: LogBrokers) -> Status:
+    """Return the statuses of the brokers that answer as a JSON object."""
+    if not brokers.several:
+        return found[0]
+    ready = all(one["ready"] for one in found) and not brokers.absent
+    return {"ready": ready, "logs": found, "not_answering": list(brokers.absent)}
 
 
 async def ask_statuses(brokers: LogBrokers) -> list[Status]:

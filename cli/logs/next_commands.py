@@ -33,8 +33,18 @@ _SHOW: Final = "sessions show "
 _SHOW_FLAGLIKE: Final = f"{_SHOW}-- "
 _WITH_FLAGS: Final = frozenset(
     {
-        *("actors", "backup", "confirm-clock", "diff", "doctor", "log", "reload", "replay"),
-        *("nodes", "retained", "sessions", "status", "subscriptions", "top", "verify", "why"),
+        *("actors", "backup", "confirm-clock", "diff", "doctor", "history", "log", "reload"),
+        *(
+            "nodes",
+            "replay",
+            "retained",
+            "sessions",
+            "status",
+            "subscriptions",
+            "top",
+            "verify",
+            "why",
+        ),
     }
 )
 """Commands with flags that select the broker."""

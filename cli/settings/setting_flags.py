@@ -75,8 +75,8 @@ _TOPICS: Final = {
         "bridge_password_file bridge_creds bridge_nkey"
     ),
     "Monitoring and operation": (
-        "web web_operate web_idle metrics metrics_hosts sys_interval log_level log_format "
-        "event_loop"
+        "web web_idle web_api web_cors web_operate metrics metrics_hosts sys_interval log_level "
+        "log_format event_loop"
     ),
 }
 
@@ -142,6 +142,7 @@ _METAVARS: Final = {
     "metrics": "HOST:PORT|off",
     "metrics_hosts": "NAME",
     "web": "HOST:PORT|off",
+    "web_cors": "ORIGIN",
 }
 _METAVARS_BY_TYPE: Final[dict[object, str]] = {
     str: "TEXT",

@@ -24,6 +24,7 @@ READERS = (
     "audit",
     "log verify",
     "log usage",
+    "history a",
     "replay",
     "diff 1 2",
     "verify",
