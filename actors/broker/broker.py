@@ -43,6 +43,7 @@ from actors.maintenance.recovery import (
 )
 from actors.maintenance.retention import Retention
 from actors.node.read_pause import ReadPause
+from actors.replay.replays import ReplayActor, Replays
 from actors.routing.router import Router
 from actors.session.decisions.publish_admission import PublishRules
 from actors.session.decisions.queueing import DeliveryLimits
@@ -125,6 +126,9 @@ class Broker(LoopActor):
         node.retention = self.retention = Retention(node, self.projector)
         self._systree = SysTopicTree(node)
         node.system_topics = self._systree
+        self.replays = Replays(node)
+        """The replays of connected clients."""
+        node.replays = self.replays
         self._flush_timer: Timer | None = None
         """Writes events that no output waits for."""
         self._background: list[asyncio.Task[None]] = []
@@ -371,6 +375,8 @@ class Broker(LoopActor):
             )
         elif isinstance(actor, Inspector):
             self.inspection.start()
+        elif isinstance(actor, ReplayActor):
+            self.replays.restart()
         elif isinstance(actor, LogExchange):
             self.node.fail(
                 FoldmqError(f"the exchange failed: {failed.error}; this is a bug, please report it")
