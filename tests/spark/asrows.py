@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from eventstore.format.event_json import json_object
 from eventstore.format.destination_events import DestinationOpened
+from eventstore.format.event_json import json_object
 from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import (
     Assigned,
