@@ -17,6 +17,7 @@ from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
     Queued,
+    ReplayReached,
     RetainedExpired,
     SessionClosed,
     Subscribed,
@@ -117,6 +118,8 @@ def _cells(  # noqa: C901 - a branch for each type of event
         cells["topics"] = event.topics
     elif isinstance(event, SessionClosed):
         cells["expiry"] = event.expiry
+    elif isinstance(event, ReplayReached):
+        del cells["through"]  # a position for each log
     elif isinstance(event, WebAccessed):
         cells["count"] = event.count
     if isinstance(event, Queued) and (ends := expiries_of(event.expires, entries(event))):
