@@ -19,6 +19,7 @@ from projections.audit.chain_check import (
     CLOCK,
     COMPLETED,
     CUT,
+    DESTINATION,
     DOUBT,
     FOLLOWED,
     GIVEN_UP,
@@ -35,6 +36,7 @@ from projections.audit.chain_check import (
     LogPiece,
     join_pieces,
 )
+from projections.audit.destination_check import destination_breaks
 from projections.audit.log_outline import Limits, LogOutline, OutlineBuilder
 from projections.audit.rule_table import Rule
 from projections.log_proof import LogProof, doubts_of
@@ -175,6 +177,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
     breaks += _not_acted(notes)
     breaks += _runs(notes, piece.first.sequence, outline)
     breaks += _archived(notes[ARCHIVED])
+    breaks += destination_breaks(sorted([*notes[DESTINATION], *judged], key=_at))
     if holes:  # the lost records may explain what is missing until the state is complete again
         first = position(min(one["first"] for one in lost), 0)
         breaks = [one for one in breaks if not first <= one.at < whole]
