@@ -129,7 +129,7 @@ def test_commands_of_a_page_are_accepted(page: Path) -> None:
     assert wrong == {}
 
 
-PRODUCT = ["actors", "cli", "cluster", "eventstore", "projections", "protocol", "spark"]
+PRODUCT = ["actors", "cli", "cluster", "eventstore", "outbox", "projections", "protocol", "spark"]
 _NAMED = re.compile(r"(?<![\w/])foldmq (?P<span>[a-z][^;,()`'\n]*)")
 _VERBS = re.compile(
     r"(accepts|always|an?[ds]?|are|bridge|broker|cannot|chooses|does|gave|has|is|itself|keeps|left|logs"

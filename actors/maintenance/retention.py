@@ -306,6 +306,8 @@ class Retention:
                 self._node.emit(Bridged(node_state.bridged))
             for name, place in node_state.followed.items():
                 self._node.emit(Followed(name, *place))
+            for event in node_state.destinations.repeated():
+                self._node.emit(event)
             self._node.kernel.wake()
             if journal.last_closed is not None:
                 return number, begun
