@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.errors import FoldmqError
 from protocol.mqtt.client_packet_encoder import encode_publish
-from protocol.mqtt.client_packet_encoder_v5 import encode_publish as encode_publish_v5
+from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import encode_acks
 from protocol.mqtt.packets import PacketType

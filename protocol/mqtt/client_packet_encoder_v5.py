@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
 
 
-def encode_connect(connect: Connect) -> bytes:
+def encode_connect_v5(connect: Connect) -> bytes:
     """Encode a CONNECT (section 3.1)."""
     will = connect.will
     flags = connect.clean << 1
@@ -62,7 +62,7 @@ def _connect_block(properties: ConnectProperties) -> bytes:
     return encode_properties(values, properties.user)
 
 
-def encode_publish(
+def encode_publish_v5(
     topic: bytes,
     payload: bytes,
     qos: int = 0,
@@ -78,7 +78,7 @@ def encode_publish(
     return packet_bytes(first, field_bytes(topic), number, with_length(block), payload)
 
 
-def encode_subscribe(subscribe: Subscribe) -> bytes:
+def encode_subscribe_v5(subscribe: Subscribe) -> bytes:
     """Encode a SUBSCRIBE (section 3.8)."""
     block = encode_properties(
         {table.SUBSCRIPTION_IDENTIFIER: subscribe.identifier or None}, subscribe.user
@@ -90,7 +90,7 @@ def encode_subscribe(subscribe: Subscribe) -> bytes:
     return packet_bytes(0x82, *parts)
 
 
-def encode_unsubscribe(unsubscribe: Unsubscribe) -> bytes:
+def encode_unsubscribe_v5(unsubscribe: Unsubscribe) -> bytes:
     """Encode an UNSUBSCRIBE (section 3.10)."""
     block = with_length(encode_properties({}, unsubscribe.user))
     filters = (field_bytes(topic_filter.encode()) for topic_filter in unsubscribe.filters)

@@ -21,7 +21,7 @@ from outbox.mqtt.outbound import (
     packet_identifier,
 )
 from protocol.mqtt.client_packet_encoder import encode_publish
-from protocol.mqtt.client_packet_encoder_v5 import encode_publish as encode_publish_v5
+from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
 from protocol.mqtt.encoder import encode_acks
 from protocol.mqtt.packets import PacketType
 
