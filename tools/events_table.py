@@ -245,7 +245,7 @@ def _default(item: ast.AnnAssign) -> str:
     if item.value is None:
         return "required"
     if isinstance(item.value, ast.Call):
-        return "`[]`"
+        return "`{}`" if ast.unparse(item.annotation).startswith("dict") else "`[]`"
     return f"`{orjson.dumps(ast.literal_eval(item.value)).decode()}`"
 
 

@@ -34,6 +34,8 @@ from eventstore.format.events import (
     Redelivered,
     Refused,
     Released,
+    ReplayOpened,
+    ReplayReached,
     RetainedExpired,
     Returned,
     SessionClosed,
@@ -124,6 +126,8 @@ Event: TypeAlias = (
     | Subscribed
     | SubscriptionDenied
     | Unsubscribed
+    | ReplayOpened
+    | ReplayReached
     | MessagePublished
     | Delivered
     | Queued

@@ -28,6 +28,8 @@ from eventstore.format.events import (
     Redelivered,
     Refused,
     Released,
+    ReplayOpened,
+    ReplayReached,
     RetainedExpired,
     Returned,
     SessionClosed,
@@ -63,13 +65,10 @@ from eventstore.format.node_events import (
     WebAccessed,
 )
 from eventstore.format.positions import (
-    MAX_INDEX,
     Position,
     Run,
     format_position,
     from_runs,
-    index_of,
-    sequence_of,
 )
 from eventstore.format.records import payload_bounds
 from eventstore.format.stored_properties import expiry_ms, on_clock
@@ -84,6 +83,7 @@ from eventstore.reasons import (
 )
 from projections.log_proof import cause, unproven_end
 from projections.past.message_story import topic_of
+from projections.views.replay_view import opened_text, place_text, reached_text
 from projections.views.session_text import options_text
 from projections.views.session_view import Published, Topics
 from protocol.mqtt.reason_codes import ReasonCode
@@ -461,12 +461,6 @@ def _started(event: BrokerStarted, _topics: Topics) -> str:
     return f"{what}: node {display.name(event.leader)} leads, epoch {event.epoch}{cause}"
 
 
-def _place(through: Position) -> str:
-    """Return a position, or the record that ends there."""
-    sequence, index = sequence_of(through), index_of(through)
-    return f"record {sequence}" if index == MAX_INDEX else format_position(through)
-
-
 _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     BrokerStarted: _started,
     LimitsApplied: _limits,
@@ -486,6 +480,8 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
         + position_text.several(map(display.name, event.filters), len(event.filters))
     ),
     SubscriptionDenied: _denied,
+    ReplayOpened: lambda event, _: opened_text(event),
+    ReplayReached: lambda event, _: reached_text(event),
     MessagePublished: _published,
     Delivered: _delivered,
     Queued: _queued,
@@ -534,7 +530,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
         f"destination {display.name(event.to)} closed: {display.escaped(event.reason)}"
     ),
     Followed: lambda event, _: (
-        f"took the messages of log {display.name(event.log)} up to {_place(event.through)}"
+        f"took the messages of log {display.name(event.log)} up to {place_text(event.through)}"
         + (f", without {_messages(event.expired, {})}, which had expired" if event.expired else "")
     ),
     LogArchived: _archived,

@@ -9,7 +9,7 @@ from protocol.errors import FoldmqError
 MAX_TOPIC_BYTES = 65_535
 """Longest topic name or filter in bytes of UTF-8 [MQTT-4.7.3-3]."""
 
-RESERVED_ROOTS = frozenset({"$SYS", "$foldmq", "$JS", "$MQTT", "$NRG"})
+RESERVED_ROOTS = frozenset({"$SYS", "$foldmq", "$replay", "$JS", "$MQTT", "$NRG"})
 """First levels that belong to the broker; no client publishes at or below them.
 
 ``$SYS`` contains the broker's status, ``$foldmq`` is reserved for foldmq, and the others are the

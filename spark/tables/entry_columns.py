@@ -184,8 +184,9 @@ _OWN: Final[Mapping[str, Mapping[str, Maker]]] = {
 _ELSEWHERE: Final = {
     **{kind: {"count"} for kind in MESSAGES},
     **{kind: {"size"} for kind in ("Queued", "Expired")},
+    "ReplayReached": {"through"},
 }
-"""Event type -> its fields that belong to another column."""
+"""Event type -> its fields that belong to another column, or to ``json`` alone."""
 
 
 def _kinds(hint: Any) -> frozenset[Any]:

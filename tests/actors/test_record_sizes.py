@@ -38,6 +38,8 @@ from eventstore.format.events import (
     Received,
     Redelivered,
     Refused,
+    ReplayOpened,
+    ReplayReached,
     RetainedExpired,
     Returned,
     SessionClosed,
@@ -208,6 +210,8 @@ def turn() -> Iterable[LogEvent]:
 
 
 NUMBER = 1 << 62
+VECTOR = {"n" * 60 + f"-p{number}": NUMBER for number in range(32)}
+"""Positions in as many logs as a node may have."""
 EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
     "delivered, queued and dropped": delivered,
     "released": released,
@@ -245,6 +249,18 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
         InboundReplaced(NAME, IDS[:4096], refs(4096)),
         WillArmed(NAME, NAME, 2, True, 131_070, NUMBER, NUMBER, blocks=[65_535]),
         *(RetainedExpired(part) for part in subscribing.by_text([NAME] * 500, str)),
+    ],
+    "replay": lambda: [
+        ReplayOpened(NAME, NAME, VECTOR, start_ms=NUMBER, until=VECTOR, until_ms=NUMBER),
+        ReplayReached(
+            NAME,
+            NAME,
+            VECTOR,
+            sent=NUMBER,
+            left_out=dict.fromkeys(map(str, range(8)), NUMBER),
+            gap={name: [NUMBER, NUMBER] for name in VECTOR},
+            state="too_many_topics",
+        ),
     ],
     "node": lambda: [
         OperatorActed("remove_session", "\x01" * 256, NAME, NAME),

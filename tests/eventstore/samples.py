@@ -22,6 +22,8 @@ from eventstore.format.events import (
     Redelivered,
     Refused,
     Released,
+    ReplayOpened,
+    ReplayReached,
     RetainedExpired,
     Returned,
     SessionClosed,
@@ -78,6 +80,7 @@ def every_event() -> list[Event]:
         *destination_events(),
         *salvage_events(),
         *unproven_events(),
+        *replay_events(),
     ]
 
 
@@ -100,6 +103,32 @@ def limit_events() -> list[Event]:
             elsewhere=True,
         ),
         SubscriptionDenied("c", ["secret/#", "a/+"], [0x87, 0x97]),
+    ]
+
+
+def replay_events() -> list[Event]:
+    """Subscriptions that read the log."""
+    first = 1 << 20
+    return [
+        Subscribed("c", [("$replay/10m/a/#", 1), ("$replay/last/b", 0)]),
+        ReplayOpened("c", "$replay/10m/a/#", {}, start_ms=1_700_000_000_000),
+        ReplayOpened(
+            *("c", "$replay/last/b", {"": first, "n-p1": 7 << 20}),
+            start_ms=1_700_000_000_000,
+            until={"n-p1": 9 << 20},
+            until_ms=1_700_000_000_009,
+            last=True,
+        ),
+        ReplayOpened("c", "$stream/hall", {}, topic_filter="hall/#"),
+        Delivered("c", "$replay/10m/a/#", 1, [7, 8], [first, first + 2]),
+        ReplayReached("c", "$replay/10m/a/#", {"": first + 2}, sent=2, left_out={"expired": 1}),
+        ReplayReached(
+            *("c", "$replay/last/b", {"": first + 2, "n-p1": 9 << 20}),
+            sent=1,
+            left_out={"not_permitted": 2, "no_local": 1},
+            gap={"n-p1": [1 << 20, (8 << 20) - 1]},
+            state="ended",
+        ),
     ]
 
 

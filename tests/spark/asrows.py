@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from eventstore.format.event_json import json_object
 from eventstore.format.destination_events import DestinationOpened
+from eventstore.format.event_json import json_object
 from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import (
     Assigned,
@@ -17,6 +17,7 @@ from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
     Queued,
+    ReplayReached,
     RetainedExpired,
     SessionClosed,
     Subscribed,
@@ -117,6 +118,8 @@ def _cells(  # noqa: C901 - a branch for each type of event
         cells["topics"] = event.topics
     elif isinstance(event, SessionClosed):
         cells["expiry"] = event.expiry
+    elif isinstance(event, ReplayReached):
+        del cells["through"]  # a position for each log
     elif isinstance(event, WebAccessed):
         cells["count"] = event.count
     if isinstance(event, Queued) and (ends := expiries_of(event.expires, entries(event))):

@@ -25,6 +25,8 @@ from eventstore.format.events import (
     Redelivered,
     Refused,
     Released,
+    ReplayOpened,
+    ReplayReached,
     RetainedExpired,
     Returned,
     SessionClosed,
@@ -136,7 +138,7 @@ def test_every_field_of_every_event_has_a_column() -> None:
         "epoch",  # json
         "reasons",  # json
     }
-    in_json = {ClockJumped, LogEndUnproven, LogSalvaged}
+    in_json = {ClockJumped, LogEndUnproven, LogSalvaged, ReplayOpened, ReplayReached}
     for kind in {*get_args(Event)} - in_json:
         for field in usual_fields(kind):
             if field.name in elsewhere or field.name in MAKERS[kind.__name__]:
