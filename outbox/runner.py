@@ -260,7 +260,7 @@ class DestinationRunner:
 
     async def _record_received(self, received: Position) -> None:
         """Record how far a receiver at QoS 2 has the messages; returns when that is on disk."""
-        self._done.received = max(received, self._done.received)
+        self._done.received = received
         while True:
             with contextlib.suppress(BrokerUnavailable):
                 await self._record()

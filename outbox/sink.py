@@ -62,7 +62,8 @@ class Destination:
     """Number of messages that were due up to ``through``."""
     record_received: Callable[[Position], Awaitable[None]]
     """Records a position up to which a receiver has the messages at QoS 2, in PUBREC; returns when
-    that is on disk, so that their PUBREL may be sent."""
+    that is on disk, so that their PUBREL may be sent. It may be lower than before: a receiver that
+    lost its session has them no longer."""
 
 
 class Sink(Protocol):

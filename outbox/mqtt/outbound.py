@@ -74,7 +74,7 @@ class Outgoing(NamedTuple):
     at: Position
     """The position with which the cursors are compared."""
     topic: bytes
-    """The topic at the peer."""
+    """The topic at the peer; empty: it has no legal one, and the message is refused."""
     payload: bytes
     qos: int
     """1 or 2, or 0: it is sent once, without an answer."""
@@ -88,7 +88,8 @@ class Refusal(NamedTuple):
 
     at: Position
     reason: int
-    """Reason code of its answer, or 0x95 for a message above its Maximum Packet Size."""
+    """Reason code of its answer; 0x95 for a message above its Maximum Packet Size, 0x90 for one
+    without a legal topic."""
 
 
 class PeerLimits(NamedTuple):
@@ -144,6 +145,7 @@ class Outbound:
 
     __slots__ = (
         "_begun",
+        "_conflict",
         "_entries",
         "_first",
         "_limits",
@@ -173,6 +175,8 @@ class Outbound:
         self._released = 0
         """Index of the first entry that may still have to be released."""
         self._recorded = received
+        self._conflict = False
+        """Whether the peer's session has other messages than this one."""
         self._begun = max(through, 1)
         """``received`` of a session that has nothing yet; no message has the position 1."""
         self._reset = False
@@ -191,7 +195,7 @@ class Outbound:
     @property
     def needs_clean_session(self) -> bool:
         """Whether the next connection must ask for a clean session."""
-        return self._first == 1 and not self._recorded
+        return self._conflict or (self._first == 1 and not self._recorded)
 
     @property
     def number(self) -> int:
@@ -222,10 +226,16 @@ class Outbound:
         self._advance()
 
     def take_refusals(self) -> list[Refusal]:
-        """Return the refused messages, once: the caller reports them before it offers more."""
-        taken, self._refusals = self._refusals, []
+        """Return refused messages with one reason, once: they are reported before more is offered.
+
+        Another call returns those with another reason.
+        """
+        reason = self._refusals[0].reason if self._refusals else 0
+        taken = [each for each in self._refusals if each.reason == reason]
+        self._refusals = [each for each in self._refusals if each.reason != reason]
+        at = {each.at for each in taken}
         for entry in self._entries if taken else ():
-            if entry.state is _State.REFUSED:
+            if entry.state is _State.REFUSED and entry.message and entry.message.at in at:
                 entry.state = _State.DONE
         self._advance()
         return taken
@@ -259,6 +269,7 @@ class Outbound:
         """Begin a connection, after a CONNACK that accepts."""
         self._limits = limits
         self._online = True
+        self._conflict = False
         self._next = self._released = 0
         if not session_present:
             self._stale_until = 0
@@ -344,13 +355,16 @@ class Outbound:
         return self._entries[index] if index < len(self._entries) else None
 
     def _publish(self, entry: _Entry, message: Outgoing) -> bytes:
-        """Return the PUBLISH of a message; empty: it is refused, being too large."""
+        """Return the PUBLISH of a message; empty: it is refused."""
         limits = self._limits
         qos = min(message.qos, limits.maximum_qos)
         retain = message.retain and limits.retain_available
         packet_id = packet_identifier(entry.number)
         dup = entry.dup and qos > 0
         topic, payload = message.topic, message.payload
+        if not topic:
+            self._refuse(entry, ReasonCode.TOPIC_NAME_INVALID)
+            return b""
         if limits.version == MQTT_5:
             packet = encode_publish_v5(
                 topic, payload, qos, packet_id, retain=retain, dup=dup, block=message.block
@@ -399,6 +413,7 @@ class Outbound:
         elif reason < FAILURE or (reason == ReasonCode.PACKET_IDENTIFIER_IN_USE and entry.dup):
             entry.state = _State.RECEIVED
         elif reason == ReasonCode.PACKET_IDENTIFIER_IN_USE:
+            self._conflict = True
             raise SessionConflictError("the peer has another message with this identifier (0x91)")
         elif reason == ReasonCode.QUOTA_EXCEEDED:
             raise PeerBusyError("the peer has no room for more messages (0x97)")

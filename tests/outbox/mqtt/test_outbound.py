@@ -246,6 +246,17 @@ def test_a_message_above_the_maximum_packet_size_is_refused() -> None:
     assert state.packets() == sent(2)
 
 
+def test_refusals_are_taken_by_their_reasons() -> None:
+    state = online(Outbound(0, 0, qos2=False))
+    state.offer([message(1), message(2), message(3), message(4)._replace(topic=b"")])
+    state.packets()
+    acknowledge(state, PUBACK, 1, 3, reason=0x87)
+    acknowledge(state, PUBACK, 2)
+    assert state.take_refusals() == [Refusal(40, 0x90)]
+    assert state.take_refusals() == [Refusal(10, 0x87), Refusal(30, 0x87)]
+    assert (state.take_refusals(), state.number) == ([], 4)
+
+
 def test_limits_of_the_peer() -> None:
     limits = PeerLimits(maximum_qos=1, retain_available=False)
     state = online(Outbound(0, 0, qos2=False), limits)
@@ -282,8 +293,10 @@ def test_answers_that_end_the_connection(
     with pytest.raises(error):
         acknowledge(state, kind, 1, reason=reason)
     state.disconnected()
+    assert state.needs_clean_session is (error is SessionConflictError)
     online(state, present=True)
     assert state.packets() == sent(1, qos, dup=True)
+    assert not state.needs_clean_session
 
 
 def test_an_identifier_in_use_is_a_pubrec_where_the_message_was_sent_before() -> None:
