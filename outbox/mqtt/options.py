@@ -31,6 +31,7 @@ _LONG_CLIENT_ID: Final = 23
 _NEVER: Final = 0xFFFFFFFF
 
 LEFT_OUT: Final[Mapping[str, str]] = {
+    "bridge_attempt_unsubscribe": "nothing is subscribed to at the other broker",
     "bridge_capath": "name a file with the CA certificates in bridge_cafile",
     "bridge_identity": "TLS needs certificates: see bridge_certfile",
     "bridge_max_packet_size": "it is about messages in, and only messages out are supported",
@@ -42,7 +43,8 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "idle_timeout": "a connection stays open",
     "local_cleansession": "messages out need no local session: the log is the queue",
     "local_clientid": "messages out need no local session: the log is the queue",
-    "local_password": "the broker trusts its own connections: local_username is enough",
+    "local_password": "messages out need no local session: the log is the queue",
+    "local_username": "what topic names is sent, whoever may read it",
     "notifications_local_only": "with notifications = false the other broker gets none",
     "start_type": "a connection is always open, as with start_type automatic",
     "threshold": "a connection stays open",
@@ -96,8 +98,6 @@ class ConnectionOptions:
     password_file: Path | None = None
     """Read at each attempt to connect."""
     tls: PeerTls | None = None
-    local_username: str | None = None
-    """User whose permissions to read decide what may leave; None: everything may."""
     clean_session: bool = False
     session_expiry: int = _NEVER
     keep_alive: int = 60
@@ -263,9 +263,10 @@ def _texts(value: object) -> list[str]:
 
 
 def _restart(value: object) -> tuple[float, float]:
-    numbers = [float(word) for word in str(value).split()] if isinstance(value, str | int) else []
-    if isinstance(value, bool) or len(numbers) not in (1, 2):
-        raise ValueError('must be "BASE CAP" or one number, in seconds')
+    words = str(value).split() if isinstance(value, str | int) else []
+    numbers = [int(word) for word in words if word.isdecimal() and len(word) < 6]
+    if len(numbers) != len(words) or len(words) not in (1, 2):
+        raise ValueError('must be "BASE CAP" or one whole number, in seconds')
     base, cap = numbers[0], numbers[-1]
     if not 1 <= base <= cap <= 3600:
         raise ValueError("must be from 1 to 3600 seconds, the base first")
@@ -304,7 +305,6 @@ _READ: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "bridge_tls_use_os_certs": ("tls_system", _flag),
     "bridge_tls_version": ("tls_minimum_version", _choice({one: one for one in _TLS_VERSIONS})),
     "bridge_insecure": ("tls_insecure", _flag),
-    "local_username": ("local_username", _text),
     "cleansession": ("clean_session", _flag),
     "bridge_session_expiry_interval": ("session_expiry", _whole(0, _NEVER)),
     "keepalive_interval": ("keep_alive", _whole(5, 65_535)),
