@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.bridge.bridge_stats import BridgeStats
+from actors.inspection.destination_metrics import DESTINATION_METRICS
 from actors.node.counters import Counters
 from actors.transports.handshakes import TlsStats
 from eventstore.errors import EventStoreError
@@ -120,6 +121,8 @@ class StatusSources:
     bridge: BridgeSupervisor | None
     baseline: int
     """Resident bytes of the process, without files, before it read the log."""
+    destinations: Callable[[], list[dict[str, Any]]] = list
+    """Returns a row for each destination of the outbox."""
 
 
 class StatusValue(NamedTuple):
@@ -603,6 +606,7 @@ METRICS = (
     *metrics_of(JournalStats),
     *(one.metric for one in BRIDGE_VALUES),
     *metrics_of(BridgeStats),
+    *DESTINATION_METRICS,
 )
 
 

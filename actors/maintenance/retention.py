@@ -27,6 +27,7 @@ from actors.maintenance.checkpoints import (
     repeat_retained,
     repeat_session,
 )
+from actors.maintenance.destination_holds import DestinationHolds
 from actors.maintenance.recovery import applied_limits
 from eventstore.errors import CorruptLog, EventTooLarge, Fenced, LogUnavailable
 from eventstore.format.node_events import (
@@ -100,6 +101,7 @@ class Retention:
         """The last obstacle to a cut, the time at which it began, and its progress at that time."""
         self._warned: tuple[str, float] | None = None
         self._guard = ArchiveHold(node)
+        self._destinations = DestinationHolds(node)
         projector.pressed = lambda: self._room.pressed
 
     @contextlib.contextmanager
@@ -162,7 +164,7 @@ class Retention:
         if self._checkpoint_due():
             await self.checkpoint()
         await self._cut_if_wanted()
-        if self._room.full:  # nothing more can be done
+        if self._room.full and not self._destinations.wait:  # nothing more can be done
             self._room.settle()
 
     async def _cut_if_wanted(self) -> None:
@@ -170,6 +172,8 @@ class Retention:
         if wanted is not None and exchange is not None and not exchange.is_taken(wanted[0].begun):
             self._room.stop_waiting("another log has not taken its messages yet")
             return
+        behind = self._behind(wanted[0]) if wanted is not None else 0
+        wanted = self._destinations.allowed(wanted, behind)
         allowed = self._guard.allowed(wanted, self._room.size, self._begins_ms)
         if allowed is not None:
             await self.cut(*allowed)
@@ -367,6 +371,9 @@ class Retention:
         if not self._guard.may_delete_before(first):
             return  # the sessions that hold messages have changed meanwhile
         event = LogCut(first, record.previous.hex(), record.time_ms, reason)
+        for loss in self._destinations.losses(first, reason):
+            node.emit(loss)
+            _log.warning("messages are not sent to a destination", to=loss.to, reason=loss.reason)
         at = node.emit(event)
         node.kernel.wake()
         await self._until_whole(at >> INDEX_BITS)

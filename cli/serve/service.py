@@ -57,6 +57,7 @@ from cli.serve.log_store import (
 )
 from cli.serve.main_process import check_process_count
 from cli.serve.microservice import serve_inspector
+from cli.serve.outbox_process import OutboxProcess
 from cli.serve.systemd_notify import Notifier
 from cli.serve.web_process import WebProcess
 from cli.settings.settings import RELOADABLE, Settings, check_settings
@@ -123,6 +124,7 @@ class Service:
         self._metrics: Address | None = None
         self._web = WebProcess(settings)
         self._index = IndexProcess()
+        self._outbox = OutboxProcess()
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
         self._reloading = asyncio.Lock()
@@ -309,6 +311,8 @@ class Service:
         await stack.enter_async_context(self._index)
         journal = broker.node.journal
         self._index.start(settings, datadir, lambda: journal.durable)
+        await stack.enter_async_context(self._outbox)
+        self._outbox.start(settings, datadir, broker.node, store.client)
         if self._process is None:
             self._announce(listening, datadir, store, broker.node.state.proof.doubts)
         else:
@@ -597,6 +601,8 @@ class Service:
             for name in Settings.model_fields
             if name not in RELOADABLE and getattr(new, name) != getattr(merged, name)
         )
+        if new.sinks != merged.sinks:
+            later = (*later, "sink")
         if later:
             log.warning("changed settings that need a restart", settings=", ".join(later))
         log.info("settings reloaded")

@@ -36,6 +36,7 @@ from cli.settings.setting_types import (
     checked_kind,
     read_settings,
 )
+from cli.settings.sink_settings import SinkSettings, read_sinks, sink_contradictions
 from cli.settings.storage_settings import (
     ClusterFields,
     StorageFields,
@@ -226,11 +227,21 @@ class Settings(
     )
 
     _old_names: tuple[str, ...] = PrivateAttr(default=())
+    _sinks: dict[str, "SinkSettings"] = PrivateAttr(default_factory=dict)
 
     @property
     def old_names(self) -> tuple[str, ...]:
         """A line for each setting that the operator set by its old name."""
         return self._old_names
+
+    @property
+    def sinks(self) -> dict[str, "SinkSettings"]:
+        """The destinations of the outbox by name: the tables ``[sink.NAME]``."""
+        return self._sinks
+
+    def take_sinks(self, sinks: dict[str, "SinkSettings"]) -> None:
+        """Set the result of :attr:`sinks`."""
+        self._sinks = sinks
 
     def remember_old_names(self, lines: Iterable[str]) -> None:
         """Set the result of :attr:`old_names`."""
@@ -331,9 +342,11 @@ def load_settings(
     """
     problems: list[str] = []
     layers = read_layers(flags, environment, config, Settings.model_fields, problems)
+    sinks = read_sinks(layers, problems)
     settings = read_settings(Settings, layers, problems)
     if problems:
         raise UnknownSettingError(*problems)
+    settings.take_sinks(sinks)
     check_settings(settings)
     settings.remember_old_names(
         f"{layer.shown(new)}: this setting is called {new} now"
@@ -372,6 +385,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         cluster_contradictions,
         access_contradictions,
         bridge_contradictions,
+        sink_contradictions,
     ):
         yield from contradictions(settings)
 

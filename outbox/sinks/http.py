@@ -148,13 +148,14 @@ def judge(
     """
     if 200 <= status < 300:
         return
-    reason = f"{status} {_phrase(status)}" + (f": {excerpt}" if excerpt else "")
+    phrase = _phrase(status) + (f": {excerpt}" if excerpt else "")
+    reason = f"{status} {phrase}"
     if status in _AGAIN or status >= 500:
         raise TryAgain(reason, seconds_of(retry_after))
     if status in _WRONG_SETTINGS or status < 400:
         raise TryAgain(reason, misconfigured=True)
     at = [batch[0].at] if len(batch) == 1 else []
-    raise RefusedMessages(reason, status, at)
+    raise RefusedMessages(phrase or str(status), status, at)
 
 
 def seconds_of(retry_after: str | None) -> float | None:

@@ -407,13 +407,13 @@ def _destination_opened(event: DestinationOpened, _topics: Topics) -> str:
     what = f"destination {display.name(event.to)} ({display.escaped(event.kind)})"
     if event.run:
         return f"{what} continues: {filters}"
-    return f"{what} opened: {filters}, after {format_position(event.after)}"
+    return f"{what} opened: {filters}, after {place_text(event.after)}"
 
 
 def _forwarded(event: Forwarded, _topics: Topics) -> str:
-    said = f"{display.name(event.to)} has its messages up to {format_position(event.through)}"
+    said = f"{display.name(event.to)} has its messages up to {place_text(event.through)}"
     if event.received:
-        said += f", and received up to {format_position(event.received)}"
+        said += f", and received up to {place_text(event.received)}"
     return f"{said}: {event.count} more" if event.count else said
 
 
@@ -426,7 +426,7 @@ def _forward_refused(event: ForwardRefused, topics: Topics) -> str:
 def _forward_lost(event: ForwardLost, _topics: Topics) -> str:
     number = "messages" if event.messages < 0 else f"{event.messages} messages"
     return (
-        f"{number} after {format_position(event.after)}, up to {format_position(event.until)}, are "
+        f"{number} after {place_text(event.after)}, up to {place_text(event.until)}, are "
         f"not sent to {display.name(event.to)}: {display.escaped(event.reason)}"
     )
 

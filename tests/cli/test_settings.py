@@ -613,7 +613,7 @@ def test_every_limit_of_the_broker_has_the_same_default_as_a_setting() -> None:
     limits = {field.name: field.default for field in dataclasses.fields(BrokerOptions)}
     internal = {"node", "max_record", "message_cache", "bounds", "pseudonym_key"}
     internal |= {"keep_bytes"}  # its default depends on the disk: test_log_bound.py
-    internal |= {"close_denied", "users_digest", "users_elsewhere", "will_grace"}
+    internal |= {"close_denied", "users_digest", "users_elsewhere", "will_grace", "destinations"}
     assert limits.keys() - internal <= settings.keys()
     assert {name: settings[name] for name in limits.keys() - internal} == {
         name: limits[name] for name in limits.keys() - internal

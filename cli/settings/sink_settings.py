@@ -1,0 +1,166 @@
+"""The settings of destinations of the outbox: the tables ``[sink.NAME]`` of the TOML file."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+
+from cli.common.units import seconds
+from cli.settings.setting_types import ExpandedPath, Seconds, SettingsGroup, Size, allowed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cli.settings.setting_sources import Layer
+    from cli.settings.settings import Settings
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MOST_SINKS, _MOST_FILTERS, _LONGEST_FILTER = 64, 64, 1024
+_MIB: Final = 2**20
+
+
+def _url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ValueError("must be a URL, such as https://host/path") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be a URL that begins with https:// or http://")
+    if parts.username or parts.password:
+        raise ValueError("must not contain a password: use token_file")
+    return url
+
+
+def _filters(filters: tuple[str, ...]) -> tuple[str, ...]:
+    # The help page of serve needs no rules of MQTT.
+    from protocol.mqtt.topics import is_reserved_filter, validate_topic_filter
+
+    for each in filters:
+        validate_topic_filter(each)
+        if len(each) > _LONGEST_FILTER:
+            raise ValueError(f"a filter may have at most {_LONGEST_FILTER} characters")
+        if each.startswith(("$share/", "$SYS")) or is_reserved_filter(each):
+            raise ValueError(f"{each}: the log has no such messages")
+    return filters
+
+
+def _retry(value: object) -> object:
+    """Return base and maximum of the pauses, from a text such as ``1s 5m``."""
+    if not isinstance(value, str):
+        return value
+    pauses = tuple(seconds(part) for part in value.split())
+    if len(pauses) != 2 or not all(isinstance(each, float) for each in pauses):
+        raise ValueError("must be two times, such as 1s 5m")
+    base, most = pauses
+    if not 0.01 <= float(base) <= float(most) <= 3600:  # type: ignore[arg-type]  # both are floats
+        raise ValueError("must be two times, the first at least 10ms, the second at most 1h")
+    return pauses
+
+
+class SinkSettings(SettingsGroup):
+    """A destination that gets messages over HTTP. Sizes in bytes, times in seconds."""
+
+    kind: Literal["http"]
+    url: Annotated[str, AfterValidator(_url)]
+    filters: Annotated[
+        tuple[str, ...],
+        Field(min_length=1, max_length=_MOST_FILTERS),
+        AfterValidator(_filters),
+    ]
+    format: Literal["batch", "structured", "binary"] = "batch"
+    signing_secret_file: ExpandedPath | None = None
+    token_file: ExpandedPath | None = None
+    ca_file: ExpandedPath | None = None
+    timeout: Seconds = Field(default=30.0, ge=1, le=600)
+    batch: int = Field(default=200, ge=1, le=10_000)
+    batch_bytes: Size = Field(default=_MIB, ge=1024, le=64 * _MIB)
+    batch_wait: Seconds = Field(default=0.005, ge=0, le=60)
+    retry: Annotated[tuple[float, float], BeforeValidator(_retry)] = (1.0, 300.0)
+    begin: Literal["now", "oldest"] = Field(default="now", alias="from")
+    max_behind: Seconds = Field(default=0.0, ge=0)
+    max_behind_bytes: Size = Field(default=0, ge=0)
+    when_full: Literal["skip", "wait"] = "skip"
+
+    @property
+    def digest(self) -> str:
+        """The digest of the settings that determine which messages are due."""
+        from outbox.selection import selection_digest
+
+        return selection_digest(self.kind, self.filters)
+
+
+def read_sinks(layers: list[Layer], problems: list[str]) -> dict[str, SinkSettings]:
+    """Return the destinations by name; a line for each problem is added to ``problems``."""
+    sinks: dict[str, SinkSettings] = {}
+    for layer in layers:
+        for name, table in layer.tables.get("sink", {}).items():
+            where = f"{layer.where}: sink.{name}"
+            if not _NAME.fullmatch(name):
+                problems.append(f"{where}: a name has 1 to 64 letters, digits, - and _")
+                continue
+            try:
+                sinks[name] = SinkSettings(**table)  # type: ignore[arg-type]
+            except ValidationError as error:
+                problems += [_sentence(where, each) for each in error.errors()]
+    if len(sinks) > _MOST_SINKS:
+        problems.append(f"there are {len(sinks)} sinks: at most {_MOST_SINKS} are possible")
+    return sinks
+
+
+def _sentence(where: str, error: Any) -> str:
+    name = str(error["loc"][0]) if error["loc"] else ""
+    place = f"{where}.{name}"
+    if error["type"] == "missing":
+        return f"{place}: is required"
+    if error["type"] == "extra_forbidden":
+        names = ", ".join(field.alias or key for key, field in SinkSettings.model_fields.items())
+        return f"{place}: unknown setting; known: {names}"
+    key = "begin" if name == "from" else name
+    given = json.dumps(error["input"], default=str)
+    if error["type"] in ("too_short", "tuple_type", "too_long"):
+        return f"{place} = {given}: must be a list of 1 to {_MOST_FILTERS} topic filters"
+    return f"{place} = {given}: {allowed(name, SinkSettings.model_fields[key], error)}"
+
+
+def sink_contradictions(settings: Settings) -> Iterator[str]:
+    """Yield one message for each contradiction among these settings, with the remedy."""
+    for name, sink in settings.sinks.items():
+        longer = sink.max_behind > settings.keep > 0
+        if longer and not (sink.max_behind_bytes or settings.keep_bytes):
+            yield (
+                f"sink.{name}: max_behind is longer than keep, and needs max_behind_bytes, so that "
+                "a destination that is away does not fill the disk"
+            )
+        if sink.when_full == "wait" and not (settings.keep_bytes or settings.keep_bytes is None):
+            yield f'sink.{name}: when_full = "wait" needs keep_bytes: at that size publishers wait'
+        yield from _unreadable(name, sink)
+
+
+def _unreadable(name: str, sink: SinkSettings) -> Iterator[str]:
+    from outbox.sinks.webhook_signature import BadSecret, read_secrets
+
+    for key in ("signing_secret_file", "token_file", "ca_file"):
+        path = getattr(sink, key)
+        if path is None:
+            continue
+        try:
+            text = path.read_text("utf-8")
+            if key == "signing_secret_file":
+                read_secrets(text)
+            elif key == "token_file" and not text.strip():
+                yield f"sink.{name}.{key} = {path}: is empty"
+        except OSError as error:
+            yield f"sink.{name}.{key} = {path}: cannot read: {error.strerror}"
+        except (BadSecret, UnicodeDecodeError) as error:
+            why = error if isinstance(error, BadSecret) else "not UTF-8 text"
+            yield f"sink.{name}.{key} = {path}: {why}"
+
+
+def sink_request(name: str, sink: SinkSettings) -> Mapping[str, Any]:
+    """Return a destination as the process of the outbox reads it."""
+    return {"name": name, **sink.model_dump(mode="json", by_alias=True)}
