@@ -57,7 +57,7 @@ class Destination:
     through: Position
     """The cursor: every message due up to here is stored."""
     received: Position
-    """A receiver at QoS 2 has the messages up to here; 0: as ``through``."""
+    """A receiver at QoS 2 has the messages up to here; 0: none has a session in this run."""
     number: int
     """Number of messages that were due up to ``through``."""
     record_received: Callable[[Position], Awaitable[None]]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from cli.logs.source_flags import SourceFlags
     from eventstore.reading.log_source import LogSource
+    from outbox.sink import Sink
 
 _log = structlog.get_logger("foldmq")
 
@@ -123,6 +124,23 @@ def _runner(
     control: _NatsControl,
     durable: _Announcements,
 ) -> DestinationRunner:
+    selection = Selection(settings["filters"])
+    due = partial(DueMessages, source, selection, durable)
+    name = settings["name"]
+    sink: Sink
+    if settings["kind"] == "mqtt":
+        # Only a broker with connections loads the MQTT client.
+        from outbox.mqtt.bridge_sink import MqttSink, batch_limits
+        from outbox.mqtt.options import read_connection
+
+        connection = read_connection(name, settings["table"])
+        sink, limits = MqttSink(connection), batch_limits(connection)
+    else:
+        sink, limits = _http_sink(settings)
+    return DestinationRunner(name, node, sink, due, control, limits)
+
+
+def _http_sink(settings: Mapping[str, Any]) -> tuple[Sink, BatchLimits]:
     files = ("signing_secret_file", "token_file", "ca_file")
     options = HttpOptions(
         settings["url"],
@@ -136,9 +154,7 @@ def _runner(
         settings["batch_wait"],
         *settings["retry"],
     )
-    selection = Selection(settings["filters"])
-    due = partial(DueMessages, source, selection, durable)
-    return DestinationRunner(settings["name"], node, HttpSink(options), due, control, limits)
+    return HttpSink(options), limits
 
 
 class _NatsControl:

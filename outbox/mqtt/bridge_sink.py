@@ -15,6 +15,7 @@ from outbox.mqtt.loop_path import with_log, would_loop
 from outbox.mqtt.outbound import Outbound, Outgoing
 from outbox.mqtt.peer import PeerUnavailableError, open_connection
 from outbox.mqtt.topic_lines import TopicMap
+from outbox.runner import BatchLimits
 from outbox.sink import RefusedMessages, TryAgain
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.message_properties import with_remaining_expiry
@@ -32,6 +33,16 @@ _log = structlog.get_logger("foldmq")
 
 _ANSWER_SECONDS: Final = 60.0
 """Time without any acknowledgement after which the connection is opened anew."""
+
+
+_BATCH: Final = 500
+"""Messages that are handed over at a time: the cursor moves at the end of a batch."""
+
+
+def batch_limits(options: ConnectionOptions) -> BatchLimits:
+    """Return how messages are put into batches for a connection."""
+    pauses = (options.restart_base, options.restart_cap)
+    return BatchLimits(_BATCH, wait=0.002, retry_base=pauses[0], retry_most=pauses[1])
 
 
 class MqttSink:
