@@ -59,7 +59,8 @@ class DestinationDesk:
         """Return a row for each destination."""
         node = self._node
         durable = node.journal.durable if node.recovered else 0
-        now = node.clock.time_ms()
+        now, keep = node.clock.time_ms(), node.options.keep
+        longer = {each.name: each.max_behind for each in node.options.destinations}
         rows = []
         for name, state in node.state.destinations.items():
             report = self._reports.get(name, {})
@@ -75,6 +76,7 @@ class DestinationDesk:
                     "refused": state.refused,
                     "losses": state.losses,
                     "records_behind": max(0, durable - (state.through + 1 >> INDEX_BITS) + 1),
+                    "kept_s": max(keep, longer.get(name, 0.0)) if keep else 0.0,
                     "behind_ms": max(0, now - waiting) if waiting else 0,
                     **{key: report.get(key) for key in _SHOWN},
                     "state": "paused" if state.paused else "away" if silent else report["state"],

@@ -8,6 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from cli.commands.certificate_advice import advise_on_certificates, certificate_line
+from cli.commands.outbox_advice import destinations_text
 from cli.commands.status_totals import add_free_space, added_up, memory_parts
 from cli.common import text
 from cli.common.colour import Style, painted
@@ -139,6 +140,8 @@ def status_lines(found: Sequence[Status], brokers: LogBrokers) -> Iterator[str]:
     yield _fact("logs" if several else "log", records + _stored(log))
     for where, status in of_log:
         yield from _proof(status, where)
+        if status.get("destinations"):
+            yield _fact("outbox", where + destinations_text(status["destinations"]))
     yield _fact("processes" if several else "process", _process(total))
     yield from _memory(total)
 

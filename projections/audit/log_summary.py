@@ -18,6 +18,7 @@ from projections.audit.chain_check import (
     CLEARED_BY,
     COMPLETED,
     CUT,
+    DESTINATION,
     DOUBT,
     FOLLOWED,
     GIVEN_UP,
@@ -34,6 +35,7 @@ from projections.audit.chain_check import (
     LogPiece,
     join_pieces,
 )
+from projections.audit.destination_check import destination_breaks
 from projections.audit.log_outline import Limits, LogOutline, OutlineBuilder
 from projections.audit.rule_table import Rule
 from projections.log_proof import LogProof, doubts_of
@@ -174,6 +176,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
     breaks += _not_acted(notes)
     breaks += _runs(notes, piece.first.sequence, outline)
     breaks += _archived(notes[ARCHIVED])
+    breaks += destination_breaks(sorted([*notes[DESTINATION], *judged], key=_at))
     if holes:  # the lost records may explain what is missing until the state is complete again
         first = position(min(one["first"] for one in lost), 0)
         breaks = [one for one in breaks if not first <= one.at < whole]
