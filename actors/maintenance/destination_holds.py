@@ -10,7 +10,7 @@ from eventstore.format.destination_events import DestinationClosed, DestinationO
 from eventstore.format.positions import INDEX_BITS, format_position, position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from actors.limits.destination_options import DestinationOptions
     from actors.session.node_context import NodeContext
@@ -60,32 +60,28 @@ class DestinationHolds:
         return any(each.when_full == "wait" for each, _ in self._configured())
 
     def allowed(
-        self, wanted: tuple[Checkpoint, str] | None, behind: int
+        self, wanted: tuple[Checkpoint, str] | None, behind: Callable[[Checkpoint], int]
     ) -> tuple[Checkpoint, str] | None:
         """Return the allowed part of a wanted cut, or None.
 
-        ``behind`` is the size in bytes of the log from the wanted checkpoint on.
+        ``behind`` returns the size in bytes of the log from a checkpoint on.
         """
         if wanted is None or not self._node.state.destinations:
             return wanted
-        checkpoint, reason = wanted
-        held = [
-            state.through
-            for options, state in self._configured()
-            if _needs(state, checkpoint.begun)
-            and not self._given_up(options, checkpoint, reason, behind)
-        ]
-        if not held:
-            return wanted
-        least, first = min(held), self._node.log.first
-        able = [
-            each
-            for each in self._node.state.checkpoints
-            if first < each.begun >> INDEX_BITS
-            and each.begun < checkpoint.begun
-            and least + 1 >= each.begun
-        ]
-        return (able[-1], reason) if able else None
+        newest, reason = wanted
+        first = self._node.log.first
+        for checkpoint in reversed(self._node.state.checkpoints):
+            if (
+                first < checkpoint.begun >> INDEX_BITS
+                and checkpoint.begun <= newest.begun
+                and not any(
+                    _needs(state, checkpoint.begun)
+                    and not self._given_up(options, checkpoint, reason, behind(checkpoint))
+                    for options, state in self._configured()
+                )
+            ):
+                return checkpoint, reason
+        return None
 
     def losses(self, first: int, reason: str) -> list[ForwardLost]:
         """Return the events for what destinations lose if the log begins with a record."""

@@ -172,8 +172,7 @@ class Retention:
         if wanted is not None and exchange is not None and not exchange.is_taken(wanted[0].begun):
             self._room.stop_waiting("another log has not taken its messages yet")
             return
-        behind = self._behind(wanted[0]) if wanted is not None else 0
-        wanted = self._destinations.allowed(wanted, behind)
+        wanted = self._destinations.allowed(wanted, self._behind)
         allowed = self._guard.allowed(wanted, self._room.size, self._begins_ms)
         if allowed is not None:
             await self.cut(*allowed)
