@@ -43,6 +43,8 @@ _QUIET = 2.0
 """Seconds without an announcement after which the broker is asked for the end of its log."""
 _FAILED_AGAIN = (1.0, 60.0)
 """Seconds after which a destination that failed is started again: at first, and at most."""
+_GLANCE = 0.01
+"""Seconds in which the end of standard input is seen, if it has come already."""
 _GONE = 15.0
 """Seconds without a connection to NATS after which the process ends: the broker restarts it."""
 
@@ -68,6 +70,9 @@ def _read_request() -> dict[str, Any]:
 async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
     end = asyncio.Event()
     await watch_stdin(end)
+    await asyncio.sleep(_GLANCE)
+    if end.is_set():  # the broker is gone, and its log may not be opened without it
+        return
     node = request["node"]
     async with open_logs(replace(flags, node=node)) as logs:
         (source,) = logs.values()
