@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from cli.logs.source_flags import SourceFlags
     from eventstore.reading.log_source import LogSource
+    from outbox.sink import Sink
 
 _log = structlog.get_logger("foldmq")
 
@@ -42,6 +43,8 @@ _QUIET = 2.0
 """Seconds without an announcement after which the broker is asked for the end of its log."""
 _FAILED_AGAIN = (1.0, 60.0)
 """Seconds after which a destination that failed is started again: at first, and at most."""
+_GLANCE = 0.01
+"""Seconds in which the end of standard input is seen, if it has come already."""
 _GONE = 15.0
 """Seconds without a connection to NATS after which the process ends: the broker restarts it."""
 
@@ -67,6 +70,9 @@ def _read_request() -> dict[str, Any]:
 async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
     end = asyncio.Event()
     await watch_stdin(end)
+    await asyncio.sleep(_GLANCE)
+    if end.is_set():  # the broker is gone, and its log may not be opened without it
+        return
     node = request["node"]
     async with open_logs(replace(flags, node=node)) as logs:
         (source,) = logs.values()
@@ -123,6 +129,23 @@ def _runner(
     control: _NatsControl,
     durable: _Announcements,
 ) -> DestinationRunner:
+    selection = Selection(settings["filters"])
+    due = partial(DueMessages, source, selection, durable)
+    name = settings["name"]
+    sink: Sink
+    if settings["kind"] == "mqtt":
+        # Only a broker with connections loads the MQTT client.
+        from outbox.mqtt.bridge_sink import MqttSink, batch_limits
+        from outbox.mqtt.options import read_connection
+
+        connection = read_connection(name, settings["table"])
+        sink, limits = MqttSink(connection), batch_limits(connection)
+    else:
+        sink, limits = _http_sink(settings)
+    return DestinationRunner(name, node, sink, due, control, limits)
+
+
+def _http_sink(settings: Mapping[str, Any]) -> tuple[Sink, BatchLimits]:
     files = ("signing_secret_file", "token_file", "ca_file")
     options = HttpOptions(
         settings["url"],
@@ -136,9 +159,7 @@ def _runner(
         settings["batch_wait"],
         *settings["retry"],
     )
-    selection = Selection(settings["filters"])
-    due = partial(DueMessages, source, selection, durable)
-    return DestinationRunner(settings["name"], node, HttpSink(options), due, control, limits)
+    return HttpSink(options), limits
 
 
 class _NatsControl:

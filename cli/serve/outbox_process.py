@@ -45,12 +45,12 @@ class OutboxProcess:
         self, settings: Settings, datadir: DataDir, node: NodeContext, client: DirectClient
     ) -> None:
         """Begin, if there are destinations."""
-        if not settings.sinks:
+        if not settings.destinations:
             return
         _announce_durable(node, client)
         request = {
             "node": node.options.node,
-            "sinks": [sink_request(name, sink) for name, sink in settings.sinks.items()],
+            "sinks": [sink_request(name, each) for name, each in settings.destinations.items()],
         }
         environment = environment_for(settings, datadir)
         work = self._keep(datadir, environment, orjson.dumps(request) + b"\n")

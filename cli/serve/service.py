@@ -601,8 +601,11 @@ class Service:
             for name in Settings.model_fields
             if name not in RELOADABLE and getattr(new, name) != getattr(merged, name)
         )
-        if new.sinks != merged.sinks:
-            later = (*later, "sink")
+        for table, changed in (
+            ("sink", new.sinks != merged.sinks),
+            ("connection", new.connections != merged.connections),
+        ):
+            later = (*later, table) if changed else later
         if later:
             log.warning("changed settings that need a restart", settings=", ".join(later))
         log.info("settings reloaded")

@@ -1,0 +1,101 @@
+"""The settings of connections to other MQTT brokers: the tables ``[connection.NAME]``.
+
+Most settings have mosquitto's names, and ``outbox.mqtt.options`` reads them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import Field, ValidationError
+
+from cli.settings.sink_settings import (
+    DestinationSettings,
+    check_filters,
+    retention_contradictions,
+    setting_error,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cli.settings.setting_sources import Layer
+    from cli.settings.settings import Settings
+
+_MOST_CONNECTIONS: Final = 64
+_OWN: Final = {field.alias or name for name, field in DestinationSettings.model_fields.items()}
+"""Settings that mosquitto does not have."""
+
+
+class ConnectionSettings(DestinationSettings):
+    """A connection to another broker, which gets messages."""
+
+    kind: Literal["mqtt"] = "mqtt"
+    filters: tuple[str, ...] = ()
+    digest: str = ""
+    """The digest of the settings that determine which messages are due."""
+    table: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """The settings with mosquitto's names."""
+
+
+def read_connections(layers: list[Layer], problems: list[str]) -> dict[str, ConnectionSettings]:
+    """Return the connections by name; a line for each problem is added to ``problems``."""
+    connections: dict[str, ConnectionSettings] = {}
+    for layer in layers:
+        for name, table in layer.tables.get("connection", {}).items():
+            where = f"{layer.where}: connection.{name}"
+            if name in layer.tables.get("sink", {}):
+                problems.append(f"{where}: there is a sink of this name: choose another name")
+            try:
+                connections[name] = _read(name, table)  # type: ignore[arg-type]  # a table
+            except ValidationError as error:
+                lines = [setting_error(where, DestinationSettings, each) for each in error.errors()]
+                problems += lines
+            except ValueError as error:
+                problems.append(f"{where}: {error}")
+    if len(connections) > _MOST_CONNECTIONS:
+        problems.append(
+            f"there are {len(connections)} connections: at most {_MOST_CONNECTIONS} are possible"
+        )
+    return connections
+
+
+def _read(name: str, table: Mapping[str, Any]) -> ConnectionSettings:
+    """Read a table; raises ValueError, of which ValidationError is one."""
+    from outbox.mqtt.options import read_connection
+    from outbox.mqtt.topic_lines import TopicMap
+    from outbox.selection import selection_digest
+
+    own = {key: value for key, value in table.items() if key in _OWN}
+    others = {key: value for key, value in table.items() if key not in _OWN}
+    DestinationSettings(**own)
+    options = read_connection(name, others)
+    return ConnectionSettings(
+        **own,
+        filters=check_filters(tuple(TopicMap(options.lines).local_filters)),
+        digest=selection_digest("mqtt", [line.text for line in options.lines]),
+        table=others,
+    )
+
+
+def connection_contradictions(settings: Settings) -> Iterator[str]:
+    """Yield one message for each contradiction among these settings, with the remedy."""
+    from outbox.mqtt.options import read_connection
+
+    for name, connection in settings.connections.items():
+        where = f"connection.{name}"
+        yield from retention_contradictions(settings, where, connection)
+        options = read_connection(name, connection.table)
+        tls = options.tls
+        for key, path in (
+            ("remote_password_file", options.password_file),
+            ("bridge_cafile", tls.authorities if tls is not None else None),
+            ("bridge_certfile", tls.certificate if tls is not None else None),
+            ("bridge_keyfile", tls.key if tls is not None else None),
+        ):
+            if path is None:
+                continue
+            try:
+                path.open("rb").close()
+            except OSError as error:
+                yield f"{where}: {key} = {path}: cannot read: {error.strerror}"
