@@ -247,7 +247,7 @@ class Broker(LoopActor):
             await self.bridge.stop()
         if self.exchange is not None:
             self.exchange.end()
-        self.inspection.publishing.end()
+        self.inspection.operations.publishing.end()
         if self.node.dropped:
             _log.warning("dropped since the start", **self.node.dropped)
         self.node.emit(BrokerStopped(to=to))

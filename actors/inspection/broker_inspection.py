@@ -8,7 +8,6 @@ from actors.inspection.broker_status import own_bytes, status
 from actors.inspection.destination_desk import DestinationDesk
 from actors.inspection.inspector import Inspector
 from actors.inspection.operations import Operations
-from actors.inspection.publishing import ApiPublishing
 from actors.inspection.queries import BusiestTopics, Queries
 from actors.inspection.status_metrics import LogStorage, StatusSources
 
@@ -39,12 +38,10 @@ class BrokerInspection:
             self.destinations.rows,
         )
         self.operations = Operations(node, self.destinations.actions)
-        self.publishing = ApiPublishing(node)
         self.handlers: dict[str, Handler] = {
             **Queries(self._sources, BusiestTopics(node)).handlers(),
             "change": self.operations.change,
             "destinations": self.destinations.destinations,
-            "publish": self.publishing.publish,
         }
         """The handlers of the inspector, by endpoint."""
         self.inspector: Inspector

@@ -83,10 +83,10 @@ class ApiPublishing:
         self._node = node
         self._last_id = 0
 
-    def publish(self, request: Mapping[str, Any]) -> Work:
+    def publish(self, request: Mapping[str, Any], by: str) -> Work:
         """Publish messages in order: ``by`` names the token; ``messages`` are objects."""
-        by, given = text(request, "by"), request.get("messages")
-        if not 0 < len(by) <= _LONGEST_NAME:
+        given = request.get("messages")
+        if len(by) > _LONGEST_NAME:
             raise Refused(f"by must name the token, in at most {_LONGEST_NAME} characters")
         if not isinstance(given, list) or not 0 < len(given) <= MAX_MESSAGES:
             raise Refused(f"messages must be a list of 1 to {MAX_MESSAGES} objects")

@@ -225,7 +225,9 @@ class ApiPublisher:
         session = API_SESSION + grant.name
         log = names[partition_of(session, len(names))] if names else ""
         try:
-            answer = await self._link.ask_log(log, "publish", by=grant.name, messages=messages)
+            answer = await self._link.ask_log(
+                log, "change", do="publish", by=grant.name, messages=messages
+            )
         except Refused as error:
             raise PublishRefused(str(error)) from None
         return [_receipt(one, answer["node"]) for one in answer["receipts"]]
