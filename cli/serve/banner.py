@@ -112,6 +112,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             node=facts.node,
             cluster=settings.cluster,
             nats=facts.nats,
+            encryption=at_rest(settings) or "off",
             kept=facts.kept,
             promise=facts.promise,
             not_proven=list(facts.not_proven),
@@ -129,6 +130,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             ("web page", _web_page(facts, terminal=out.isatty())),
             ("data", f"{facts.data} (node {facts.node}{of})"),
             ("log in", facts.nats),
+            *([("encryption", at_rest(settings))] if at_rest(settings) else []),
             *([("log kept", facts.kept)] if facts.kept else []),
             *_bridge_rows(settings, facts),
             ("guarantee", facts.promise if facts.durable else f"WEAKER: {facts.promise}"),
@@ -149,6 +151,15 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             "(nats_anonymous = true)",
             nats_listen=str(settings.nats_listen),
         )
+
+
+def at_rest(settings: Settings) -> str:
+    """Return what is encrypted at rest; empty: nothing of what foldmq itself stores."""
+    file = settings.encryption_key_file
+    if settings.nats_url is None:
+        return f"AES-256, key in {file}" if file is not None else ""
+    log_text = "the log as the NATS server at nats_url is configured, which it does not say"
+    return f"the index, key in {file}; {log_text}" if file is not None else log_text
 
 
 def _bridge_rows(settings: Settings, facts: Facts) -> list[tuple[str, str]]:
