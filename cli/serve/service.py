@@ -289,9 +289,10 @@ class Service:
         await answer_requests(
             store.client, subject_of(self._node), StateDigestService(broker.node).answer
         )
-        if settings.nats_url is None or disk_owner is not None:
+        embedded = settings.nats_url is None or disk_owner is not None
+        broker.inspection.storage.encryption = at_rest(settings, embedded=embedded)
+        if embedded:
             broker.inspection.storage.free_bytes = datadir.free_bytes
-        broker.inspection.storage.encryption = at_rest(settings)
         broker.inspection.storage.refresh()
         await serve_inspector(stack, store.client, broker.inspection)
         if broker.bridge is not None and store.bridge is not None:

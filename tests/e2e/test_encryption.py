@@ -179,3 +179,29 @@ def test_a_file_that_is_no_key(tmp_path: Path, name: str, text: str | None, line
     assert line in broker.refused(78)
     data = ("--data-dir", str(broker.data_dir))
     assert line in refused("log", *data, *broker.args, code=78)
+
+
+def test_several_processes_and_the_server_of_nats_clients(tmp_path: Path) -> None:
+    key = ("--encryption-key-file", str(key_file(tmp_path)))
+    config = "processes = 2\nnats_listen = '127.0.0.1:0'\nnats_anonymous = true\n"
+    with Broker(tmp_path, config=config, args=key) as broker:
+        play(broker)
+        data = ("--data-dir", str(broker.data_dir))
+        said = run("status", *data).out
+        assert "encryption     AES-256, key in" in said
+        broker.stop()
+        assert not named_in(broker.data_dir)
+        assert "all 2 logs are intact" in run("log", "verify", *data, *key).out
+
+
+def test_a_server_of_nats_clients_with_plain_streams(tmp_path: Path) -> None:
+    config = "nats_listen = '127.0.0.1:0'\nnats_anonymous = true\n"
+    broker = Broker(
+        tmp_path, config=config, args=["--encryption-key-file", str(key_file(tmp_path))]
+    )
+    stream = broker.data_dir / "nats-clients/jetstream/jetstream/$G/streams/ORDERS"
+    stream.mkdir(parents=True)
+    broker.data_dir.chmod(0o700)
+    (stream / "meta.inf").write_text("{}")
+    assert "save the streams of NATS clients with 'nats account backup'" in broker.refused(78)
+    assert (stream / "meta.inf").read_text() == "{}"
