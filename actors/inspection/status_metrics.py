@@ -50,6 +50,8 @@ class LogStorage:
         """Free bytes on the disk of the log; None if unknown."""
         self.free_bytes: Callable[[], int] | None = None
         """Returns the free bytes; set only if the log is on a disk of this machine."""
+        self.encryption = ""
+        """What is encrypted at rest, as text; empty: nothing."""
 
     def refresh(self) -> asyncio.Task[None] | None:
         """Update the values if they are old; return the running update, None if there is none."""

@@ -145,6 +145,8 @@ def status_lines(found: Sequence[Status], brokers: LogBrokers) -> Iterator[str]:
     yield from _dropped_lines(sum(status.get("lines_dropped", 0) for status in found))
     records = "" if several else f"records {log['first']:,} to {log['durable']:,}, "
     yield _fact("logs" if several else "log", records + _stored(log))
+    for at_rest in sorted({(one["log"] or {}).get("encryption") or "" for one in found} - {""}):
+        yield _fact("encryption", text.escaped(at_rest, 500))
     for where, status in of_log:
         yield from _proof(status, where)
         if status.get("destinations"):

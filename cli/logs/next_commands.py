@@ -91,7 +91,7 @@ class NextCommands:
     ) -> None:
         given: dict[str, object] = {}
         if elsewhere:
-            for name in NATS_SETTINGS:
+            for name in (*NATS_SETTINGS, "encryption_key_file"):
                 if value := os.environ.get(PREFIX + name.upper()):
                     given[name] = value
         given |= flags.settings
@@ -114,6 +114,8 @@ class NextCommands:
             f"{flag_of(name)} {shlex.quote(_absolute(name, value) if elsewhere else str(value))}"
             for name, value in given.items()
         ]
+        key = given.get("encryption_key_file")
+        self._key = "" if key is None else f" {flag_of('encryption_key_file')} {_quoted(key)}"
         self._program = _program(elsewhere=elsewhere)
         self._pids = list(pids)
 
@@ -144,7 +146,7 @@ class NextCommands:
         if self._data_dir is not None:
             place = Path(str(self._data_dir)).absolute()
             new = place.with_name(f"{place.name}.salvaged")
-            paths = f"--data-dir {shlex.quote(str(place))} --to {shlex.quote(str(new))}"
+            paths = f"--data-dir {shlex.quote(str(place))} --to {shlex.quote(str(new))}{self._key}"
             text = text.replace(_SALVAGE, f"{self._program} salvage {paths}")
         return _IN_TEXT.sub(lambda match: self.complete(match[0]), text)
 
@@ -163,6 +165,10 @@ def completed(text: str) -> str:
     for commands in _own:
         return commands.in_text(text)
     return text
+
+
+def _quoted(path: object) -> str:
+    return shlex.quote(str(Path(str(path)).absolute()))
 
 
 def _absolute(name: str, value: object) -> str:

@@ -25,6 +25,7 @@ from actors.kernel.clock import SystemClock
 from cli.common import logging_setup
 from cli.common.units import Address
 from cli.logs.cluster_keys import check_cluster_key, cluster_key
+from cli.logs.key_files import check_store_key
 from cli.serve.auth_factory import Access, make_permissions, pseudonym_key
 from cli.serve.banner import Facts, announce
 from cli.serve.broker_process import (
@@ -192,6 +193,7 @@ class MainProcess:
         make_permissions(settings)
         check_files(settings)
         check_cluster_key(settings)
+        check_store_key(settings.encryption_key_file)
         authenticator = Access(settings, "", None).authenticator(settings)
         self.users = authenticator.user_count
         authenticator.close()

@@ -26,6 +26,7 @@ from cli.common.endpoints import Endpoint
 from cli.common.memory import GarbageCollector, trim_after_peaks, tune_collector
 from cli.logs.cluster_keys import check_cluster_key
 from cli.logs.index_process import IndexProcess
+from cli.logs.key_files import check_store_key
 from cli.serve.auth_factory import (
     Access,
     make_permissions,
@@ -33,7 +34,7 @@ from cli.serve.auth_factory import (
     scram_secret,
     users_digest,
 )
-from cli.serve.banner import Facts, Progress, announce
+from cli.serve.banner import Facts, Progress, announce, at_rest
 from cli.serve.broker_process import ProcessMember
 from cli.serve.certificates import read_certificates, with_files
 from cli.serve.cluster_member import ClusterMember, SteppedDown
@@ -234,6 +235,7 @@ class Service:
         check_files(settings)
         if self._process is None:
             check_cluster_key(settings)
+            check_store_key(settings.encryption_key_file)
         datadir = stack.enter_context(DataDir(settings.data_dir))
         for line in datadir.narrowed:
             log.warning(line)
@@ -289,7 +291,9 @@ class Service:
         await answer_requests(
             store.client, subject_of(self._node), StateDigestService(broker.node).answer
         )
-        if settings.nats_url is None or disk_owner is not None:
+        embedded = settings.nats_url is None or disk_owner is not None
+        broker.inspection.storage.encryption = at_rest(settings, embedded=embedded)
+        if embedded:
             broker.inspection.storage.free_bytes = datadir.free_bytes
         broker.inspection.storage.refresh()
         await serve_inspector(stack, store.client, broker.inspection)

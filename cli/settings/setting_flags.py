@@ -35,8 +35,8 @@ _TOPICS: Final = {
         "permissions denied_publish clear_denied_retained pseudonyms"
     ),
     "Log and retention": (
-        "data_dir sync keep keep_bytes keep_until_archived index_bytes commit_delay ack_delay "
-        "commit_timeout"
+        "data_dir encryption_key_file sync keep keep_bytes keep_until_archived index_bytes "
+        "commit_delay ack_delay commit_timeout"
     ),
     "Log on an external NATS server": (
         "nats_url nats_user nats_password nats_password_file nats_creds nats_nkey nats_ca "
