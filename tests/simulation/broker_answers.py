@@ -379,12 +379,11 @@ class BrokerRun:
     async def _restarts(self) -> None:
         await self._crash()
         await self._judge_log(live=False)
-        away = self._chance.choice((0.0, 30.0, 2 * HOUR, 2 * DAY))
-        await self._pause(away)
-        self._off_ms = (self._off_ms or 0) + round(away * 1000)
+        ended_ms = self._wall_ms - (self._off_ms or 0)
+        await self._pause(self._chance.choice((0.0, 30.0, 2 * HOUR, 2 * DAY)))
         jump = self._jump_ms() if self._chance.random() < 0.3 else 0
         self._world.clock.set_ms += jump
-        self._off_ms += jump
+        self._off_ms = self._wall_ms - ended_ms
         await self._start()
         self.counts["crash"] += 1
 
