@@ -398,7 +398,7 @@ class BrokerRun:
         stream.last = max(kept)
         problems = await self._log_problems()
         if self._cut_is_gone(kept):
-            problems = [(record, what) for record, what in problems if record > 1]
+            problems = [problem for problem in problems if problem[0] >= min(kept)]
         missing = [what for record, what in problems if record == max(kept) + 1]
         if len(problems) != 1 or not missing:
             raise self._wrong(f"records from {max(kept) + 1} on are missing, verify: {problems}")
@@ -703,8 +703,9 @@ class BrokerRun:
         source = await self._source(live=live)
         verifier = await verify_log(source, lambda at, what: problems.append((at, what)))
         self.counts["log verify"] += 1
-        if self._cut_is_gone(dict(self._world.disk.stream.messages)):
-            problems = [(record, what) for record, what in problems if record > 1]
+        messages = self._world.disk.stream.messages
+        if self._cut_is_gone(dict(messages)):
+            problems = [problem for problem in problems if problem[0] >= min(messages)]
         if problems:
             raise self._wrong(f"the log is intact where it is, verify: {problems}")
         self._judge_doubts(doubt._asdict() for doubt in verifier.proof.doubts)

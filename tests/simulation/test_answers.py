@@ -77,7 +77,7 @@ def looks_at_no_reader(patch: Patch) -> None:
 
 
 def looks_at_no_history(patch: Patch) -> None:
-    patch.setattr(ProblemSearch, "_of_history", lambda _search, _history: iter(()))
+    patch.setattr(ProblemSearch, "_of_history", lambda _search, _name, _history: iter(()))
 
 
 def remembers_for_twice_as_long(patch: Patch) -> None:
