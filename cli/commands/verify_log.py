@@ -9,11 +9,11 @@ from typing import NamedTuple
 from cli.common import text
 from cli.common.progress_bar import progress
 from cli.logs.logs import Logs, open_logs
-from cli.logs.point_resolution import jump_notes
 from cli.logs.source_flags import SourceFlags
 from cli.logs.stored_log import store_damage
 from eventstore.display import log_prefix
 from eventstore.format.positions import sequence_of
+from eventstore.reading.log_points import jump_notes
 from eventstore.reading.log_source import LogSource
 from projections.audit.exchange_audit import ExchangeAudit, audit_exchange
 from projections.audit.log_verifier import LogVerifier, verify_log
