@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cli.commands.advice import Advice
 from cli.commands.certificate_advice import advise_on_certificates
-from cli.commands.status import followers, reaches_mark, time_off
+from cli.commands.status import followers, time_off
 from cli.common import text
 from cli.logs.next_commands import SERVER_LOG
 from eventstore.format.positions import format_position
@@ -94,8 +94,8 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "started after a crash",
             f"it started {text.duration(up)} ago; the previous run did not end cleanly, its last "
             f"write was {lasted} before that",
-            "the broker failed or was killed (kill -9, out of memory), or the machine stopped"
-            + (f"; {REACHED}" if reaches_mark(status) else ""),
+            "the broker failed or was killed (kill -9, out of memory), or the machine stopped; "
+            + REACHED,
             SERVER_LOG,
         )
     for doubt in (status.get("log") or {}).get("not_proven", ()):

@@ -24,7 +24,7 @@ from actors.node.reload_outcome import ReloadOutcome
 from cli.commands.advice import advise
 from cli.commands.broker_advice import advise_on_broker, advise_on_disk
 from cli.commands.certificate_advice import advise_on_certificates
-from cli.commands.status import reaches_mark, status_lines, time_off
+from cli.commands.status import status_lines, time_off
 from cli.commands.verify_log import _verified_spans, verification_summary
 from cli.commands.verify_state import verification_lines
 from cli.common import text
@@ -163,8 +163,6 @@ class BrokerRun:
         self._started = 0.0
         self._off_ms: int | None = None
         """Milliseconds between the last write of the run before and the start; None: unknown."""
-        self._without_mark = False
-        """Whether there was no watermark at the start."""
         self._crashed: bool | None = False
         """Whether the run before crashed; None: either may be said."""
         self._reload: tuple[str, float] | None = None
@@ -371,7 +369,7 @@ class BrokerRun:
         if self._store_settles():
             await self._world.go(_NOTICED)
         await self._world.crash()
-        self._crashed, self._without_mark = True, False
+        self._crashed = True
         records = dict(self._world.disk.stream.messages)
         self._off_ms = self._wall_ms - self._times(records)[-1]
         return records
@@ -450,7 +448,7 @@ class BrokerRun:
         elif reason == "restored":
             facts = {"stream": STREAM, "from": _BACKUP}
             (host.path / "restored").write_bytes(orjson.dumps(facts))
-        self._crashed = self._without_mark = reason == "no_watermark"
+        self._crashed = False  # it may be a copy that was made while the broker ran
         last, times = max(kept), self._times(kept)
         self._off_ms = self._wall_ms - times[-1]
         gone = [time for time in self._times(records)[len(kept) :] if time]
@@ -645,8 +643,6 @@ class BrokerRun:
             near = _is_duration(time_off(status), self._off_ms)
             if not near and not (unknown and self._off_ms < 3000):
                 raise self._wrong(f"off for {self._off_ms} ms: {time_off(status)}")
-            if reaches_mark(status) is self._without_mark:
-                raise self._wrong(f"the start without a watermark is {self._without_mark}")
         if self._store_settles():
             return
         if status["ready"] is not (not self._store):
