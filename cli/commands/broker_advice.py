@@ -150,8 +150,9 @@ def _advise_on_reload(status: Mapping[str, Any], subject: str, command: str) -> 
             "did not take its new settings",
             f"{text.escaped(reload['error'], 500)}; {ago} ago",
             "a setting or a file that it names is invalid: the previous settings, users, "
-            "permissions and certificates stay in effect until a reload succeeds",
-            command,
+            "permissions and certificates stay in effect until it is repaired and a reload "
+            "succeeds",
+            f"{check} && {command}" if (check := str(reload.get("check") or "")) else command,
         )
 
 
