@@ -181,6 +181,7 @@ async def _open_journal(node: NodeContext, tail: LogTail) -> ClockJumped | None:
         since_ms=tail.steady_ms,
         jumps=tail.jumps,
     )
+    node.journal.record_format = node.options.record_format
     if log.watermark is not None:
         node.journal.on_durable = log.watermark.write
     await node.writer.start(node.journal)
