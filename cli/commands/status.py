@@ -172,11 +172,10 @@ def _dropped_lines(count: int) -> Iterator[str]:
 def crash_text(found: Mapping[str, Any]) -> str:
     """Return that the previous run of a broker crashed, as text."""
     lasted = time_off(found)
-    said = (
+    return (
         f"after a crash: the previous run did not end cleanly, its last write was {lasted} before "
-        "this start"
+        f"this start; {REACHED}"
     )
-    return f"{said}; {REACHED}" if reaches_mark(found) else said
 
 
 def time_off(status: Mapping[str, Any]) -> str:
@@ -185,12 +184,6 @@ def time_off(status: Mapping[str, Any]) -> str:
     if off is None:  # a broker of an older version
         off = status["started_ms"] - status["crashed_ms"]
     return text.duration(off) if off > 0 else "an unknown time (the clock was set back)"
-
-
-def reaches_mark(found: Mapping[str, Any]) -> bool:
-    """Return whether the log that a crash left was known to be whole at this start."""
-    doubts = (found.get("log") or {}).get("not_proven", ())
-    return all(one["from_ms"] != found["crashed_ms"] for one in doubts)
 
 
 def _proof(found: Mapping[str, Any], where: str = "") -> Iterator[str]:

@@ -67,12 +67,14 @@ from cluster.standby import FellBehind, Leadership
 from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, StoreGone
 from eventstore.format.record_size import largest_packet
+from eventstore.format.records import FORMAT
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from projections.log_proof import SHOWN_AT_START, Doubt, statement
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from actors.access.backend_selection import BackendSelection
+    from actors.limits.broker_options import BrokerOptions
     from actors.session.node_context import NodeContext
     from cli.common.units import Address
     from cli.serve.log_bound import LogBound
@@ -266,9 +268,7 @@ class Service:
         users = users_digest(settings, secret)
         self._log_owner = datadir if settings.nats_url is None else disk_owner
         self._bound = log_bound(settings, self._log_owner, self._stream)
-        options = make_options(
-            settings, self._node, self._largest, self._key, users, self._bound.bytes
-        )
+        options = self._options(settings, users, self._bound.bytes)
         self._access = access = Access(settings, self._node, store.clients, secret)
         access.load_known_users(datadir)
         stack.callback(lambda: access.store_known_users(datadir))
@@ -573,6 +573,11 @@ class Service:
             self._note_reload(broker.node, outcome)
             return outcome
 
+    def _options(self, settings: Settings, users: str, bound: int) -> "BrokerOptions":
+        newest = FORMAT if self._process is None else self._process.facts.record_format
+        newest = min(newest, FORMAT)
+        return make_options(settings, self._node, self._largest, self._key, users, bound, newest)
+
     async def _reload(self, broker: Broker) -> tuple[str, ...]:
         """Apply reloadable settings; return the names of changed ones that need a restart.
 
@@ -587,7 +592,7 @@ class Service:
         bound, before = self._bound, self._settings
         if (merged.keep_bytes, merged.keep) != (before.keep_bytes, before.keep):
             bound = log_bound(merged, self._log_owner, self._stream)
-        options = make_options(merged, self._node, self._largest, self._key, users, bound.bytes)
+        options = self._options(merged, users, bound.bytes)
         largest = largest_packet(self._largest)
         listeners = await asyncio.to_thread(self._listeners.options, merged, largest)
         permissions = await asyncio.to_thread(make_permissions, merged)

@@ -31,6 +31,7 @@ from eventstore.format.node_events import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
+    ClockJumped,
     Followed,
     LimitsApplied,
     LogArchived,
@@ -57,6 +58,7 @@ from projections.audit.chain_check import (
     DOUBT,
     FOLLOWED,
     GIVEN_UP,
+    JUMPED,
     LIMITS,
     REPEATED,
     REPLAYS_THERE,
@@ -454,6 +456,9 @@ class FactMakers:
         self._doubtful(event, at)
         self._note(at, GIVEN_UP, {"first": event.first, "last": event.end, "until": event.until})
 
+    def _jumped(self, event: ClockJumped, at: Position) -> None:
+        self._note(at, JUMPED, {"ms": event.ms})
+
     def _archived(self, event: LogArchived, at: Position) -> None:
         known = self.links.get(event.through)
         values = {"through": event.through, "link": event.link, "known": known}
@@ -553,6 +558,7 @@ FACT_MAKERS: Final[dict[type, Callable[[FactMakers, Any, Position], bool | None]
     LogEndUnproven: FactMakers._doubtful,
     BrokerStarted: FactMakers._started,
     BrokerStopped: FactMakers._stopped,
+    ClockJumped: FactMakers._jumped,
     LimitsApplied: FactMakers._limits,
     OperatorActed: FactMakers._acted,
     Followed: FactMakers._followed,

@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventstore.format.positions import INDEX_BITS, Position, format_position, position, sequence_of
+from eventstore.reading.log_points import jump_notes
 from projections.audit.audit_outcome import NodeSummary
 from projections.audit.chain_check import (
     ACTED,
@@ -23,6 +24,7 @@ from projections.audit.chain_check import (
     DOUBT,
     FOLLOWED,
     GIVEN_UP,
+    JUMPED,
     LIMITS,
     OPEN,
     PIECE,
@@ -165,6 +167,8 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
             f"node {node}: behind the records that were given up, sessions are audited from their "
             "next beginning or from the next complete checkpoint on"
         )
+    jumps = [(sequence_of(note.at), note.values["ms"]) for note in sorted(notes[JUMPED], key=_at)]
+    found.remarks += [f"node {node}: {note}" for note in jump_notes(jumps)]
     complete = breaks
     breaks = _completions(completed, begun, notes[REPEATED], begin)
     breaks += _outside_checkpoints(notes)

@@ -394,7 +394,7 @@ def test_a_log_that_is_not_proven_is_urgent_for_a_day() -> None:
     assert found(unknown, 5000 + day) == ("notice", "may lack records", command)
 
 
-def test_a_crash_is_no_promise_where_the_end_of_the_log_is_unknown() -> None:
+def test_a_crash_is_told_with_what_is_known_of_the_end_of_the_log() -> None:
     status: dict[str, Any] = {
         "trouble": [], "time_ms": 400_000, "started_ms": 100_000, "crashed_ms": 40_000,
     }  # fmt: skip
@@ -402,8 +402,3 @@ def test_a_crash_is_no_promise_where_the_end_of_the_log_is_unknown() -> None:
     (one,) = advise_on_broker(status, [])
     assert one.cause.endswith(reached)
     assert crash_text(status).endswith(reached)
-    doubt = unproven_end(LogEndUnproven("no_watermark", 12, 40_000), 13, 100_000)
-    status["log"] = {"not_proven": [doubt_object(doubt)]}
-    for one in advise_on_broker(status, []):
-        assert reached not in one.cause
-    assert reached not in crash_text(status)
