@@ -31,6 +31,7 @@ from cli.web.api.page_tokens import continued, list_digest, page_token
 from cli.web.api.parameters import ListParams, read_params
 from cli.web.api.problem_types import TooDear
 from cli.web.api.snapshots import find_snapshot
+from cli.web.audit_trail import AuditTrail
 from cli.web.own_token import TOKEN_FILE, find_token
 from cli.web.tokens import TOKENS_FILE, Tokens
 from cli.web.web_log_client import WebLogClient
@@ -174,9 +175,10 @@ def _result(found: dict[str, Any], *, is_error: bool = False) -> types.CallToolR
 class GuardedApp:
     """Lets requests with a valid token through, under the host names and origins of the server."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, hosts: Hosts) -> None:
+    def __init__(self, app: ASGIApp, tokens: Tokens, trail: AuditTrail, hosts: Hosts) -> None:
         self._app = app
         self._tokens = tokens
+        self._trail = trail
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -191,7 +193,9 @@ class GuardedApp:
             if origin is not None and not self._hosts.allows(urlsplit(origin).netloc):
                 await PlainTextResponse("foreign origin", 403)(scope, receive, send)
                 return
-            grant = self._grant(headers.get("authorization", ""))
+            client = scope.get("client")
+            address = client[0] if client else ""
+            grant = await self._grant(headers.get("authorization", ""), address)
             if grant is None:
                 refusal = PlainTextResponse("a token is required: Authorization: Bearer TOKEN", 401)
                 refusal.headers["WWW-Authenticate"] = 'Bearer realm="foldmq"'
@@ -200,12 +204,18 @@ class GuardedApp:
             scope = {**scope, _GRANT: grant}
         await self._app(scope, receive, send)
 
-    def _grant(self, header: str) -> Grant | None:
+    async def _grant(self, header: str, place: str) -> Grant | None:
+        """Return the permissions of a request from an address; None: it has none."""
         if header[: len(_SCHEME)].lower() != _SCHEME:
             return None
         grant = self._tokens.of_token(header[len(_SCHEME) :])
-        if grant is None or not grant.role.views or not self._tokens.holds(grant):
+        if grant is None or not grant.role.views:
+            self._trail.refused(place, grant, "wrong_token")
             return None
+        if not self._tokens.holds(grant):
+            self._trail.refused(place, grant, "expired")
+            return None
+        await self._trail.login(place, grant)
         return grant
 
 
@@ -247,6 +257,12 @@ async def _serve_http(
     flags: SourceFlags, place: Address, tokens: Tokens, *, payloads: bool
 ) -> None:
     link = WebLogClient(flags)
+
+    async def record(endpoint: str, /, **request: Any) -> dict[str, Any]:
+        """Record a login or refusal, in the log of the first broker that answers."""
+        return (await link.ask_any(endpoint, **request))[1]
+
+    trail = AuditTrail(record)
     sockets = bind(place, "listen")
     places = [place, *(Address(*one.getsockname()[:2]) for one in sockets)]
     names = [socket.getfqdn()] if any(map(is_wildcard, places)) else []
@@ -258,7 +274,7 @@ async def _serve_http(
         host="",  # the guard checks hosts and origins
     )
     config = uvicorn.Config(
-        GuardedApp(app, tokens, Hosts(places, names)),
+        GuardedApp(app, tokens, trail, Hosts(places, names)),
         log_config=None,
         log_level=logging.CRITICAL,
         access_log=False,
@@ -273,4 +289,5 @@ async def _serve_http(
     try:
         await uvicorn.Server(config).serve(sockets)
     finally:
+        await trail.close()
         await link.close()

@@ -112,7 +112,7 @@ async def history(call: Call, params: HistoryParams) -> AsyncIterator[Item | Str
             part, gone = _after(logs, part, call.start)
             for log in gone:
                 yield _gap(log, logs[log].begin)
-        shown = _Shown(call, part)
+        shown = _MessageItems(call, part)
         if params.from_ == LAST and call.start is None:
             for view in await last_messages(logs, params.filter, part):
                 yield Item(publication_object(view, payload=call.payloads), _end_place(logs))
@@ -166,7 +166,7 @@ async def _newest(
 
 
 async def _later(
-    reader: MessageHistory, shown: "_Shown"
+    reader: MessageHistory, shown: "_MessageItems"
 ) -> AsyncGenerator[Item | StreamMark, None]:
     """Yield messages as they are published, without end."""
     marks: list[StreamMark] = []
@@ -183,7 +183,7 @@ async def _later(
             await asyncio.sleep(_POLL_SECONDS)
 
 
-class _Shown:
+class _MessageItems:
     """Makes items of messages; the place of each is that of the last message of every log."""
 
     def __init__(self, call: Call, part: HistoryRange) -> None:
