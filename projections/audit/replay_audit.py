@@ -105,6 +105,8 @@ class ReplayAudit:
         elif isinstance(event, ReplayOpened):
             self._opened[event.filter] = at
             held = state.subscriptions.get(event.filter)
+            if event.filter in state.replays:
+                self._report(at, "a replay was opened that was open")
             self._placed.discard(event.filter)
             self._ready.pop(event.filter, None)
             if held is None or not held.active:
@@ -157,6 +159,9 @@ class ReplayAudit:
             return
         if replay.state in _FINAL and (event.sent or event.through):
             self._report(at, "a replay went on after its end")
+        until = replay.until.get("", -1)
+        if event.state == "ended" and event.through.get("", replay.through.get("", -1)) < until:
+            self._report(at, "a replay ended before its end")
         if event.state not in _STATES:
             self._report(at, f"unknown state of a replay: {event.state!r:.60}")
         self._check_left_out(state, held, event, at)

@@ -2,9 +2,12 @@
 
 import pytest
 
+from eventstore.display import clock
 from eventstore.format.positions import MAX_INDEX, position
 from projections.state.session import ReplayState, SessionState
+from projections.views.differences import session_diff, session_facts
 from projections.views.replay_view import replay_text, replay_view
+from projections.views.session_fields import FIELDS
 from projections.views.session_text import session_lines
 from projections.views.session_view import session_from, session_view
 from projections.views.vocabulary import json_object, plain
@@ -100,3 +103,44 @@ def test_only_replays_have_the_field_in_json() -> None:
 def test_a_view_that_a_broker_sent_is_the_same() -> None:
     view = session_view(replaying(), last=1066)
     assert session_from(plain(view)) == view
+
+
+def test_a_replay_that_went_on_differs() -> None:
+    old, new = session_facts(replaying()), session_facts(replaying(sent=415, state="live"))
+    assert [*session_diff(old, new)] == [
+        f"~ replay {REPLAY} reading at 900.3, 412 sent -> live at 900.3, 415 sent"
+    ]
+    nothing = session_facts(replaying(through={}, sent=0))
+    assert [*session_diff(nothing, old)] == [
+        f"~ replay {REPLAY} reading at its beginning, 0 sent -> reading at 900.3, 412 sent"
+    ]
+    assert not [*session_diff(old, session_facts(replaying()))]
+
+
+def test_a_replay_that_began_differs_as_a_subscription() -> None:
+    lines = [*session_diff(session_facts(SessionState("c")), session_facts(replaying()))]
+    assert f"+ subscription {REPLAY} QoS 1" in lines
+    assert not any("~ replay" in line for line in lines)
+
+
+def test_every_field_of_a_replay_is_compared() -> None:
+    (compared,) = (one for one in FIELDS if one.name == "replays")
+    state = replaying()
+    (shown,) = compared.items(state)
+    assert compared.show(shown, 0) == (
+        f"{REPLAY}: hall/# through 900.3, 412 sent, not_permitted 2 left out, reads the past, "
+        f"since {clock(NOW_MS - 60_000)}"
+    )
+    for other in (
+        replaying(sent=1),
+        replaying(until={"": 1}),
+        replaying(through={}),
+        replaying(start_ms=1),
+        replaying(last=True),
+        replaying(left_out={}),
+        replaying(state="live"),
+        replaying(reached_ms=1),
+    ):
+        assert compared.items(other) != compared.items(state)
+        assert compared.count is not None
+        assert compared.count(other) == 1
