@@ -196,7 +196,8 @@ class LogReader:
             records = self.take(next_record(other.cursor))
             if records or other is replay:
                 self.withdraw(other)
-                other.ahead.extend(records)
+                if not other.ahead:  # it may have got them from memory meanwhile
+                    other.ahead.extend(records)
                 other.on_read()
 
     async def _beginning(self, start_ms: int) -> Position:

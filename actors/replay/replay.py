@@ -17,7 +17,7 @@ import orjson
 import structlog
 
 from actors.replay.log_reader import next_record
-from actors.replay.selection import Rules, TopicMatches, select
+from actors.replay.selection import MESSAGES_AT_ONCE, Rules, TopicMatches, select
 from actors.routing.option_semantics import is_no_local, is_retain_as_published
 from actors.session.decisions import queueing
 from actors.session.decisions.acknowledgements import PACKET_IDS, take_packet_ids
@@ -50,6 +50,8 @@ _AT_GATE: Final = 2
 """Steps whose output may wait for the disk."""
 _RECORDED_EVERY: Final = 10_000
 """Records without a message for the client after which the cursor is recorded."""
+_ENOUGH: Final = 4
+"""Part of a step, or of a smaller window, for which it waits while messages are in flight."""
 _SPARE, _SPARE_SHARE = 16, 4
 """What stays free of the Receive Maximum for other subscriptions of the client: at most so many,
 and at most that part of it."""
@@ -291,9 +293,16 @@ class Replay:
         return _AGAIN if until_ms else WAITS
 
     def _room(self, held: SubscriptionState) -> int:
-        """Return how many messages at QoS 1 and 2 may be sent."""
-        state = self.session.state
-        room = queueing.room(state, held, self._node.delivery_limits.window)
+        """Return how many messages at QoS 1 and 2 may be sent; 0 also if that is not worth a step.
+
+        Few messages are as many events as many are. While messages are in flight, their
+        acknowledgements make more room.
+        """
+        state, window = self.session.state, self._node.delivery_limits.window
+        room = queueing.room(state, held, window)
+        if held.outstanding:
+            enough = min(window, state.receive_maximum, MESSAGES_AT_ONCE) // _ENOUGH
+            room = room if room >= enough else 0
         if len(state.subscriptions) > len(state.replays):
             spare = min(_SPARE, state.receive_maximum // _SPARE_SHARE)
             free = min(PACKET_IDS, state.receive_maximum)

@@ -119,6 +119,9 @@ def select(
     while ahead and not step.ended:
         record = ahead[0]
         begins, ends = position(record.sequence, 0), position(record.sequence + 1, 0) - 1
+        if ends <= step.through:
+            ahead.popleft()  # it was read before
+            continue
         if (rules.until_ms and record.time_ms > rules.until_ms) or (
             rules.until is not None and begins > rules.until
         ):

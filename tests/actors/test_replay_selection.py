@@ -92,6 +92,12 @@ def test_what_is_left_out_is_counted_and_passed() -> None:
     assert chosen.through == position(6, 0) - 1
 
 
+def test_records_that_were_read_before_change_nothing() -> None:
+    chosen, ahead = step([record(5, "a/1"), record(4, "a/0"), record(6, "a/2")], rules())
+    assert topics(chosen) == ["a/1", "a/2"]
+    assert (chosen.through, len(ahead)) == (position(7, 0) - 1, 0)
+
+
 def test_the_bounds_of_a_step() -> None:
     many, _ = step([record(5, *["a/1"] * (MESSAGES_AT_ONCE + 5))], rules())
     assert len(many.entries) == MESSAGES_AT_ONCE

@@ -9,8 +9,11 @@ from harness.packets import Publish, Pubrel
 
 from actors.access.rules import Permissions, Rule
 from actors.maintenance import retention
+from actors.replay.log_reader import LogReader
+from actors.replay.selection import LogRecord
 from eventstore.format.events import Delivered, ReplayReached
 from eventstore.format.positions import count_runs
+from eventstore.format.records import Record
 from simulation.fold import compare
 from simulation.log_cuts import cuts
 from simulation.world import SimClient, World, in_world, simulate
@@ -104,6 +107,32 @@ def test_the_seam(before: int, qos: int, cutting: bool) -> None:
             assert got == numbers(24)
             check_cursors(world)
             compare(world)
+
+    simulate(whole)
+
+
+@pytest.mark.parametrize("pause", [0.0005, 0.002, 0.01])
+def test_the_seam_with_slow_reading(monkeypatch: pytest.MonkeyPatch, pause: float) -> None:
+    """Records come from the stream while the journal passes on newer ones."""
+    decoded = LogReader._decoded
+
+    async def slowly(self: LogReader, record: Record) -> LogRecord:
+        await asyncio.sleep(pause)
+        return await decoded(self, record)
+
+    monkeypatch.setattr(LogReader, "_decoded", slowly)
+
+    async def whole() -> None:
+        async with World(max_ack_pending=3).running() as world:
+            sender = await world.connect("s")
+            got: list[bytes] = []
+            await publish(world, sender, numbers(40), 2)
+            reader(world, got, {}, (FILTER, 2))
+            more = [b"%d" % number for number in range(40, 120)]
+            await publish(world, sender, more, 2)
+            await world.go(3)
+            assert got == numbers(120)
+            check_cursors(world)
 
     simulate(whole)
 
