@@ -181,13 +181,20 @@ class Replay:
         return session.state.replays.get(self.filter)
 
     @property
+    def state(self) -> str:
+        """The state that was recorded last, as it is shown."""
+        return self._changed or "reading"
+
+    @property
     def is_live(self) -> bool:
         """Whether everything has been read."""
         return self.cursor is not None and next_record(self.cursor) > self._reader.last
 
     @property
     def lag(self) -> int:
-        """Number of records that are to be read."""
+        """Number of records that are to be read; 0 if it has ended."""
+        if self._changed in _FINAL:
+            return 0
         cursor = self.cursor if self.cursor is not None else 0
         return max(0, self._reader.last - max(next_record(cursor), self._reader.first) + 1)
 
