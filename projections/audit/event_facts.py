@@ -13,6 +13,7 @@ from eventstore.format.events import (
     MessagePublished,
     Queued,
     Released,
+    ReplayOpened,
     RetainedExpired,
     Subscribed,
     WillArmed,
@@ -51,6 +52,7 @@ from projections.audit.chain_check import (
     GIVEN_UP,
     LIMITS,
     REPEATED,
+    REPLAYS_THERE,
     SHARED_THERE,
     STARTED,
     STOPPED,
@@ -78,7 +80,9 @@ if TYPE_CHECKING:
 _SENT: Final = 65_536
 """Maximum QoS 2 messages held until their release; others are joined by a fold."""
 _MAX_REF: Final = 1 << 62
-_OF_SUBSCRIPTIONS: Final = frozenset({"generation", "clean", "connected", "subscriptions"})
+_OF_SUBSCRIPTIONS: Final = frozenset(
+    {"generation", "clean", "connected", "subscriptions", "replays"}
+)
 """Fields of a session's snapshot that concern its subscriptions."""
 
 
@@ -109,7 +113,7 @@ class FactMakers:
         """Sessions and retained messages repeated since the last note."""
         self._repeated_at: Position = 0
         """Position of the first of them."""
-        self._shared = False
+        self._shared = self._replays = False
 
     def finish(self, last: Position) -> None:
         """Emit the remaining facts; no events follow until ``last``."""
@@ -141,8 +145,6 @@ class FactMakers:
             payloads = self._payloads(event)
             refs = range(at, at + count)
             self._facts.wills.extend(refs, refs, self._checks(event, payloads), _topics(event))
-        if not qos and not event.retain:
-            return False
         refs = range(at, at + count)
         if count == 1 and qos and not event.retain and (qos == 1 or event.will):  # most frequent
             self._message(event, at)
@@ -164,11 +166,10 @@ class FactMakers:
             if event.retain:
                 self._with_payload(event, event.session, at, payloads)
             return event.retain
-        if qos:
-            sessions, levels = [event.session] * count, [qos | self.record.part << 2] * count
-            self._facts.effects.extend(
-                sessions, refs, refs, times, levels, checks, topics, sizes, expires
-            )
+        sessions, levels = [event.session] * count, [qos | self.record.part << 2] * count
+        self._facts.effects.extend(
+            sessions, refs, refs, times, levels, checks, topics, sizes, expires
+        )
         if event.retain:
             nothing = [None] * count
             kinds = [SET | qos << 2] * count
@@ -263,6 +264,15 @@ class FactMakers:
                     event.session, at, self.record.steady_ms, number, topic_filter
                 )
 
+    def _opened_replay(self, event: ReplayOpened, at: Position) -> None:
+        self._of_span(event, at)
+        self._has_replays()
+
+    def _has_replays(self) -> None:
+        if not self._replays:
+            self._replays = True
+            self._note(0, REPLAYS_THERE, {})
+
     def _armed(self, event: WillArmed, at: Position) -> bool:
         self._of_span(event, at)
         area = self.record.payload
@@ -277,6 +287,8 @@ class FactMakers:
         if not any(self._repeated):
             self._repeated_at = at
         self._repeated[0] += event.last
+        if "replays" in event.state:
+            self._has_replays()
         state = {name: event.state[name] for name in event.state if name in _OF_SUBSCRIPTIONS}
         short = SessionSnapshot(event.session, state, event.part, event.last)
         one = packed_item(short, at, self.record.steady_ms, self.record.part)
@@ -507,6 +519,7 @@ FACT_MAKERS: Final[dict[type, Callable[[FactMakers, Any, Position], bool | None]
     Queued: FactMakers._queued,
     MessageDropped: FactMakers._dropped,
     Subscribed: FactMakers._subscribed,
+    ReplayOpened: FactMakers._opened_replay,
     WillArmed: FactMakers._armed,
     SessionSnapshot: FactMakers._snapshot,
     RetainedSnapshot: FactMakers._repeated_messages,

@@ -16,6 +16,7 @@ from projections.audit.chain_check import (
     BEGUN,
     BRIDGED_LATER,
     CLEARED_BY,
+    CLOCK,
     COMPLETED,
     CUT,
     DOUBT,
@@ -256,7 +257,11 @@ def _outline(
         made.stopped(note.at)
     lost = [(note.values["first"], note.values["last"] + 1) for note in notes[GIVEN_UP]]
     given_up = tuple((position(first, 0), position(end, 0)) for first, end in sorted(lost))
-    return replace(made.outline(ends_ms), given_up=given_up, begin=begin)
+    clocks = tuple(
+        (note.at, note.values["jumped_ms"], note.values["before_ms"])
+        for note in sorted(notes[CLOCK], key=_at)
+    )
+    return replace(made.outline(ends_ms), given_up=given_up, begin=begin, clocks=clocks)
 
 
 def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
