@@ -17,7 +17,7 @@ import orjson
 import structlog
 
 from actors.replay.log_reader import next_record
-from actors.replay.selection import MESSAGES_AT_ONCE, Rules, TopicMatches, select
+from actors.replay.selection import MESSAGES_AT_ONCE, LastMessages, Rules, TopicMatches, select
 from actors.routing.option_semantics import is_no_local, is_retain_as_published
 from actors.session.decisions import queueing
 from actors.session.decisions.acknowledgements import PACKET_IDS, take_packet_ids
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 LIVE, WITHHELD, ENDED, DAMAGED = "live", "withheld", "ended", "damaged"
-_FINAL: Final = frozenset({ENDED, DAMAGED, "too_many_topics"})
+TOO_MANY_TOPICS: Final = "too_many_topics"
+_FINAL: Final = frozenset({ENDED, DAMAGED, TOO_MANY_TOPICS})
 WAITS: Final = inf
 """The next step follows when something has changed."""
 _AT_GATE: Final = 2
@@ -74,7 +75,6 @@ class Replay:
         "_gap",
         "_gated",
         "_left_out",
-        "_matches",
         "_new_gap",
         "_node",
         "_reader",
@@ -88,6 +88,8 @@ class Replay:
         "due",
         "filter",
         "fruitless",
+        "last",
+        "matches",
         "next_at",
         "queued",
         "session",
@@ -127,7 +129,12 @@ class Replay:
         """Why it cannot go on; None: it can."""
         self._changed = state.state
         """The state that was recorded last."""
-        self._matches = TopicMatches(state.topic_filter)
+        self.matches = TopicMatches(state.topic_filter)
+        """Which topics match the filter."""
+        self.last: LastMessages | None = None
+        """Which messages it sends up to where it began, if it is the last of each topic."""
+        if state.last:
+            self.last = LastMessages(state.start.get("", 0), self.cursor or 0)
         self._allowed: tuple[TopicAcl | None, bool] | None = None
         """Permissions, and whether they cover the filter; None: not known yet."""
         self._gated: deque[int] = deque()
@@ -230,6 +237,8 @@ class Replay:
         wait = self._wait(connection)
         if wait > 0:
             return wait
+        if self.last is not None and not self._find_last(self.last, self.cursor):
+            return WAITS
         if not self.ahead:
             if self.is_live:
                 return self._at_end(held.replay)
@@ -238,6 +247,18 @@ class Replay:
                 self._reader.request(self)
                 return WAITS
         return self._read(held, connection, self._rules(held, held.replay, connection), interval)
+
+    def _find_last(self, last: LastMessages, cursor: Position) -> bool:
+        """Return whether the last messages of topics are known; go on to the next one."""
+        if last.too_many:
+            self._change(TOO_MANY_TOPICS)
+        elif not last.complete:
+            self._reader.request(self)
+        else:
+            if not self.ahead:
+                self.cursor = last.after(cursor)
+            return True
+        return False
 
     def _wait(self, connection: ClientConnection) -> float:
         """Return in how many seconds output is possible, 0: at once."""
@@ -263,7 +284,7 @@ class Replay:
             return WAITS
         until = now() + _STEP
         chosen = select(self.ahead, cursor, rules, self._room(held), lambda: now() >= until)
-        self.cursor = chosen.through
+        self.cursor, self.start_ms = chosen.through, rules.start_ms
         self._unrecorded += chosen.records
         self.fruitless = not chosen.entries and not chosen.no_room
         for reason, count in chosen.left_out.items():
@@ -320,7 +341,7 @@ class Replay:
     def _is_permitted(self, access: TopicAcl | None) -> bool:
         """Return whether the client may read the past of the filter at present."""
         if self._allowed is None or self._allowed[0] is not access:
-            inner = self._matches.topic_filter
+            inner = self.matches.topic_filter
             allowed = access is None or (access.may_subscribe(inner) and access.may_replay(inner))
             self._allowed = access, allowed
         return self._allowed[1]
@@ -348,7 +369,10 @@ class Replay:
                     return "packet_too_large"  # [MQTT-3.1.2-24]
             return ""
 
-        return Rules(self._matches, held.qos, why_not, replay.until.get(""), replay.until_ms)
+        until, until_ms = replay.until.get(""), replay.until_ms
+        # Messages of an open record may come later, which is older than a beginning just now.
+        start_ms = self.start_ms if self._recorded is None else 0
+        return Rules(self.matches, held.qos, why_not, until, until_ms, self.last, start_ms)
 
     def _is_as_published(self, message: Message, held: SubscriptionState) -> bool:
         """Return whether a message is sent with RETAIN, as it was published."""

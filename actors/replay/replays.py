@@ -139,7 +139,7 @@ class Replays:
         if start.word == NEW:
             event.start = {"": last}
         elif start.word == LAST:
-            raise BadMoment("last is not available yet: use all, new, a time or a position")
+            event.start, event.last = {"": last}, True
         elif start.word != ALL:
             event.start, event.start_ms = start.positions, start.time_ms or 0
         if parts.until:

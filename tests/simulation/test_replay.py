@@ -173,6 +173,53 @@ def test_kill_at_each_step(steps: int, qos: int) -> None:
     simulate(whole)
 
 
+@pytest.mark.parametrize("steps", [None, *range(0, 24, 3)])
+def test_the_last_message_of_each_topic_over_kills(steps: int | None) -> None:
+    async def whole() -> None:
+        async with World(max_ack_pending=1).running() as world:
+            sender = await world.connect("s")
+            await publish(world, sender, numbers(8), 2)
+            got: list[bytes] = []
+            pending: dict[int, bytes] = {}
+            world.fuse = steps
+            reader(world, got, pending, ("$replay/last/t/#", 2))
+            await asyncio.sleep(0.02)
+            world.fuse = None
+            if not world.up:
+                await world.crash()
+                await world.start()
+            reader(world, got, pending, ("$replay/last/t/#", 2))
+            await world.go(0.5)
+            assert got == [b"5", b"6", b"7"]
+            again = await world.connect("s")
+            await publish(world, again, [b"8"], 2)
+            await world.go(0.5)
+            assert got == [b"5", b"6", b"7", b"8"]
+            check_log(world)
+
+    simulate(whole)
+
+
+@pytest.mark.parametrize("start", ["0s", "new", "1h", "all"])
+def test_beginnings_beside_a_publisher(start: str) -> None:
+    """The audit knows what each of them has to send."""
+
+    async def whole() -> None:
+        async with World().running() as world:
+            sender = await world.connect("s")
+            got: list[bytes] = []
+            task = asyncio.create_task(publish(world, sender, numbers(40), 1))
+            await asyncio.sleep(0.0105)
+            reader(world, got, {}, (f"$replay/{start}/t/#", 1))
+            await task
+            await world.go(0.5)
+            assert got == numbers(40)[-len(got) :]
+            assert len(got) >= 20
+            check_log(world)
+
+    simulate(whole)
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_no_output_before_its_cursor_is_on_disk(qos: int) -> None:
     async def whole() -> None:
