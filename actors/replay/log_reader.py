@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from actors.replay.selection import LogRecord
+from actors.replay.selection import LastMessages, LogRecord, TopicMatches
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, UnknownLogFormat
 from eventstore.format.positions import INDEX_BITS, Position, position
 from eventstore.format.records import Record, decode_record
@@ -39,7 +39,7 @@ _TAIL = 4 * 1024 * 1024
 """Maximum bytes of decoded records, and of new records that are not decoded yet."""
 _UNRELEASED = 8 * 1024 * 1024
 """Bytes of QoS 2 messages kept until they are released; others are read from the log again."""
-_RETRY = 0.5
+_RETRY, _UNTIL_STORED = 0.5, 0.01
 _PAUSE, _SHARE = 0.001, 9
 """Seconds of decoding after which others run, and length of the pause, relative to that, while
 nothing of what is read is sent and others have work."""
@@ -54,6 +54,8 @@ class Reading(Protocol):
     cursor: Position | None
     start_ms: int
     fruitless: bool
+    last: LastMessages | None
+    matches: TopicMatches
 
     def on_read(self) -> None:
         """Continue: there are records, or the beginning is known."""
@@ -168,6 +170,11 @@ class LogReader:
         if replay not in self._waiting:
             return
         self.withdraw(replay)
+        if replay.last is not None and not replay.last.complete:
+            wanted = next_record(replay.last.through)
+            if wanted < self.first:
+                self.request(replay)  # the log was cut meanwhile: it goes on at its beginning
+                return
         wanted = next_record(replay.cursor) if replay.cursor is not None else self.first
         if wanted < self.first:
             replay.on_cut(self.first)
@@ -183,6 +190,9 @@ class LogReader:
             if self._waiting.pop(replay, 0) is None:
                 replay.on_read()
             return
+        if replay.last is not None and not replay.last.complete:
+            await self._search(replay, replay.last)
+            return
         wanted = next_record(replay.cursor)
         if wanted < self.first:
             self.withdraw(replay)
@@ -191,13 +201,30 @@ class LogReader:
         if wanted not in self._records and wanted <= self.last:
             await self._read(wanted, fruitless=replay.fruitless)
         for other in [*self._waiting]:
-            if other.cursor is None:
+            if other.cursor is None or (other.last is not None and not other.last.complete):
                 continue
             records = self.take(next_record(other.cursor))
             if records or other is replay:
                 self.withdraw(other)
-                other.ahead.extend(records)
+                if not other.ahead:  # it may have got them from memory meanwhile
+                    other.ahead.extend(records)
                 other.on_read()
+
+    async def _search(self, replay: Reading, last: LastMessages) -> None:
+        """Search some records for the last messages of topics; others follow in turn."""
+        last.skip_to(position(self.first, 0) - 1)
+        wanted = next_record(last.through)
+        if not last.complete and wanted not in self._records and wanted <= self.last:
+            await self._read(wanted, fruitless=True)
+        for record in self.take(wanted):
+            last.add(record, replay.matches)
+        if wanted > self.last:  # what was appended when it began is not on disk yet
+            await asyncio.sleep(_UNTIL_STORED)
+        if self._waiting.pop(replay, 0) is None:
+            if last.complete or last.too_many:
+                replay.on_read()
+            else:
+                self._waiting[replay] = None
 
     async def _beginning(self, start_ms: int) -> Position:
         """Return the end of the last record before the log reaches a time."""

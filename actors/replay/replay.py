@@ -17,7 +17,7 @@ import orjson
 import structlog
 
 from actors.replay.log_reader import next_record
-from actors.replay.selection import Rules, TopicMatches, select
+from actors.replay.selection import MESSAGES_AT_ONCE, LastMessages, Rules, TopicMatches, select
 from actors.routing.option_semantics import is_no_local, is_retain_as_published
 from actors.session.decisions import queueing
 from actors.session.decisions.acknowledgements import PACKET_IDS, take_packet_ids
@@ -43,13 +43,16 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 LIVE, WITHHELD, ENDED, DAMAGED = "live", "withheld", "ended", "damaged"
-_FINAL: Final = frozenset({ENDED, DAMAGED, "too_many_topics"})
+TOO_MANY_TOPICS: Final = "too_many_topics"
+_FINAL: Final = frozenset({ENDED, DAMAGED, TOO_MANY_TOPICS})
 WAITS: Final = inf
 """The next step follows when something has changed."""
 _AT_GATE: Final = 2
 """Steps whose output may wait for the disk."""
 _RECORDED_EVERY: Final = 10_000
 """Records without a message for the client after which the cursor is recorded."""
+_ENOUGH: Final = 4
+"""Part of a step, or of a smaller window, for which it waits while messages are in flight."""
 _SPARE, _SPARE_SHARE = 16, 4
 """What stays free of the Receive Maximum for other subscriptions of the client: at most so many,
 and at most that part of it."""
@@ -72,7 +75,6 @@ class Replay:
         "_gap",
         "_gated",
         "_left_out",
-        "_matches",
         "_new_gap",
         "_node",
         "_reader",
@@ -86,6 +88,8 @@ class Replay:
         "due",
         "filter",
         "fruitless",
+        "last",
+        "matches",
         "next_at",
         "queued",
         "session",
@@ -125,7 +129,12 @@ class Replay:
         """Why it cannot go on; None: it can."""
         self._changed = state.state
         """The state that was recorded last."""
-        self._matches = TopicMatches(state.topic_filter)
+        self.matches = TopicMatches(state.topic_filter)
+        """Which topics match the filter."""
+        self.last: LastMessages | None = None
+        """Which messages it sends up to where it began, if it is the last of each topic."""
+        if state.last:
+            self.last = LastMessages(state.start.get("", 0), self.cursor or 0)
         self._allowed: tuple[TopicAcl | None, bool] | None = None
         """Permissions, and whether they cover the filter; None: not known yet."""
         self._gated: deque[int] = deque()
@@ -179,13 +188,20 @@ class Replay:
         return session.state.replays.get(self.filter)
 
     @property
+    def state(self) -> str:
+        """The state that was recorded last, as it is shown."""
+        return self._changed or "reading"
+
+    @property
     def is_live(self) -> bool:
         """Whether everything has been read."""
         return self.cursor is not None and next_record(self.cursor) > self._reader.last
 
     @property
     def lag(self) -> int:
-        """Number of records that are to be read."""
+        """Number of records that are to be read; 0 if it has ended."""
+        if self._changed in _FINAL:
+            return 0
         cursor = self.cursor if self.cursor is not None else 0
         return max(0, self._reader.last - max(next_record(cursor), self._reader.first) + 1)
 
@@ -221,6 +237,8 @@ class Replay:
         wait = self._wait(connection)
         if wait > 0:
             return wait
+        if self.last is not None and not self._find_last(self.last, self.cursor):
+            return WAITS
         if not self.ahead:
             if self.is_live:
                 return self._at_end(held.replay)
@@ -229,6 +247,18 @@ class Replay:
                 self._reader.request(self)
                 return WAITS
         return self._read(held, connection, self._rules(held, held.replay, connection), interval)
+
+    def _find_last(self, last: LastMessages, cursor: Position) -> bool:
+        """Return whether the last messages of topics are known; go on to the next one."""
+        if last.too_many:
+            self._change(TOO_MANY_TOPICS)
+        elif not last.complete:
+            self._reader.request(self)
+        else:
+            if not self.ahead:
+                self.cursor = last.after(cursor)
+            return True
+        return False
 
     def _wait(self, connection: ClientConnection) -> float:
         """Return in how many seconds output is possible, 0: at once."""
@@ -254,7 +284,7 @@ class Replay:
             return WAITS
         until = now() + _STEP
         chosen = select(self.ahead, cursor, rules, self._room(held), lambda: now() >= until)
-        self.cursor = chosen.through
+        self.cursor, self.start_ms = chosen.through, rules.start_ms
         self._unrecorded += chosen.records
         self.fruitless = not chosen.entries and not chosen.no_room
         for reason, count in chosen.left_out.items():
@@ -291,9 +321,16 @@ class Replay:
         return _AGAIN if until_ms else WAITS
 
     def _room(self, held: SubscriptionState) -> int:
-        """Return how many messages at QoS 1 and 2 may be sent."""
-        state = self.session.state
-        room = queueing.room(state, held, self._node.delivery_limits.window)
+        """Return how many messages at QoS 1 and 2 may be sent; 0 also if that is not worth a step.
+
+        Few messages are as many events as many are. While messages are in flight, their
+        acknowledgements make more room.
+        """
+        state, window = self.session.state, self._node.delivery_limits.window
+        room = queueing.room(state, held, window)
+        if held.outstanding:
+            enough = min(window, state.receive_maximum, MESSAGES_AT_ONCE) // _ENOUGH
+            room = room if room >= enough else 0
         if len(state.subscriptions) > len(state.replays):
             spare = min(_SPARE, state.receive_maximum // _SPARE_SHARE)
             free = min(PACKET_IDS, state.receive_maximum)
@@ -304,7 +341,7 @@ class Replay:
     def _is_permitted(self, access: TopicAcl | None) -> bool:
         """Return whether the client may read the past of the filter at present."""
         if self._allowed is None or self._allowed[0] is not access:
-            inner = self._matches.topic_filter
+            inner = self.matches.topic_filter
             allowed = access is None or (access.may_subscribe(inner) and access.may_replay(inner))
             self._allowed = access, allowed
         return self._allowed[1]
@@ -332,7 +369,10 @@ class Replay:
                     return "packet_too_large"  # [MQTT-3.1.2-24]
             return ""
 
-        return Rules(self._matches, held.qos, why_not, replay.until.get(""), replay.until_ms)
+        until, until_ms = replay.until.get(""), replay.until_ms
+        # Messages of an open record may come later, which is older than a beginning just now.
+        start_ms = self.start_ms if self._recorded is None else 0
+        return Rules(self.matches, held.qos, why_not, until, until_ms, self.last, start_ms)
 
     def _is_as_published(self, message: Message, held: SubscriptionState) -> bool:
         """Return whether a message is sent with RETAIN, as it was published."""

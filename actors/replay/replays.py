@@ -7,7 +7,7 @@ part takes about a millisecond. A replay has a place while its client is connect
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,6 +67,23 @@ class Replays:
         """The replays of connected clients."""
         return [*self._placed, *self._waiting]
 
+    def states(self) -> dict[str, int]:
+        """Return the number of replays of connected clients by state."""
+        counts = Counter(replay.state for replay in self._placed)
+        if self._waiting:
+            counts["waiting"] = len(self._waiting)
+        return dict(counts)
+
+    @property
+    def records_read(self) -> int:
+        """The number of records read since the start."""
+        return self.reader.records_read
+
+    @property
+    def lag(self) -> int:
+        """The largest number of records that a replay has not read yet."""
+        return max((replay.lag for replay in self._placed), default=0)
+
     # Subscribing.
 
     def refuses(
@@ -122,7 +139,7 @@ class Replays:
         if start.word == NEW:
             event.start = {"": last}
         elif start.word == LAST:
-            raise BadMoment("last is not available yet: use all, new, a time or a position")
+            event.start, event.last = {"": last}, True
         elif start.word != ALL:
             event.start, event.start_ms = start.positions, start.time_ms or 0
         if parts.until:

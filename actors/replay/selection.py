@@ -5,7 +5,7 @@ Pure: it gets decoded records and the rules of a subscription, and knows no cloc
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,6 +25,8 @@ RECORDS_AT_ONCE: Final = 64
 """Messages, payload bytes and records of one step."""
 _TOPICS: Final = 4096
 """Topics whose answer is cached."""
+_LAST_TOPICS: Final = 10_000
+"""Topics of which a replay may send the last message."""
 _LOOKED_AT_ONCE: Final = 512
 """Messages after which the clock is read again."""
 
@@ -69,6 +71,61 @@ class TopicMatches(dict[bytes, bool]):
         return found
 
 
+class LastMessages:
+    """Finds the last message of each topic up to a position, in records that are read in order."""
+
+    __slots__ = ("_order", "_places", "complete", "start", "through", "too_many")
+
+    def __init__(self, start: Position, through: Position) -> None:
+        self.start = start
+        """The last position that counts."""
+        self.through = through
+        """The last position that was searched."""
+        self._places: dict[bytes, Position] = {}
+        """The last position of each topic."""
+        self._order: list[Position] = []
+        """The same positions in order, once all are known."""
+        self.complete = through >= start
+        """Whether everything was searched."""
+        self.too_many = False
+        """Whether there are more topics than it may hold."""
+
+    def add(self, record: LogRecord, matching: TopicMatches) -> None:
+        """Search the next record."""
+        if self.complete:
+            return
+        for publications in record.publications:
+            positions, topics = publications.positions, publications.topics
+            for number in range(bisect_right(positions, self.through), len(positions)):
+                if positions[number] > self.start:
+                    break
+                if matching[topics[number]]:
+                    self._places[topics[number]] = positions[number]
+        self.skip_to(position(record.sequence + 1, 0) - 1)
+        self.too_many = len(self._places) > _LAST_TOPICS
+
+    def skip_to(self, through: Position) -> None:
+        """Go on after a position: what is before it was searched, or was cut off."""
+        self.through = max(self.through, through)
+        if self.through >= self.start and not self.complete:
+            self.complete = True
+            self._order = sorted(self._places.values())
+            self._places = {}
+
+    def is_left_out(self, at: Position) -> bool:
+        """Return whether the message at a position is not the last one of its topic."""
+        if at > self.start:
+            return False
+        number = bisect_left(self._order, at)
+        return number >= len(self._order) or self._order[number] != at
+
+    def after(self, cursor: Position) -> Position:
+        """Return the position up to which there is nothing to send after a cursor."""
+        number = bisect_right(self._order, cursor)
+        following = self._order[number] - 1 if number < len(self._order) else self.start
+        return max(cursor, following)
+
+
 @dataclass(slots=True)
 class Rules:
     """What a replay sends at present."""
@@ -82,6 +139,10 @@ class Rules:
     """The last position that is read; None: there is none."""
     until_ms: int = 0
     """The last time that is read, Unix time in milliseconds; 0: there is none."""
+    last: LastMessages | None = None
+    """The only messages that are sent up to its start; None: all are."""
+    start_ms: int = 0
+    """Unix time in milliseconds before which records are skipped; 0 once the log has reached it."""
 
 
 @dataclass(slots=True)
@@ -119,6 +180,15 @@ def select(
     while ahead and not step.ended:
         record = ahead[0]
         begins, ends = position(record.sequence, 0), position(record.sequence + 1, 0) - 1
+        if ends <= step.through:
+            ahead.popleft()  # it was read before
+            continue
+        if record.time_ms >= rules.start_ms:
+            rules.start_ms = 0
+        else:
+            ahead.popleft()
+            step.through, step.records = ends, step.records + 1
+            continue
         if (rules.until_ms and record.time_ms > rules.until_ms) or (
             rules.until is not None and begins > rules.until
         ):
@@ -134,7 +204,9 @@ def select(
                 if not looked % _LOOKED_AT_ONCE and is_late():
                     return step
                 topic = publications.topics[number]
-                if not rules.matches[topic]:
+                if not rules.matches[topic] or (
+                    rules.last is not None and rules.last.is_left_out(at)
+                ):
                     step.through = at
                     continue
                 message = message_of(publications, number)

@@ -229,6 +229,17 @@ class ReplayDirectory(Protocol):
     def record_cursors(self) -> None:
         """Record the cursors of all replays: the log is about to be cut."""
 
+    def states(self) -> dict[str, int]:
+        """Return the number of replays of connected clients by state."""
+
+    @property
+    def records_read(self) -> int:
+        """The number of records read since the start."""
+
+    @property
+    def lag(self) -> int:
+        """The largest number of records that a replay has not read yet."""
+
 
 class LogHold(Protocol):
     """The component that cuts the log: ``actors.maintenance.retention.Retention``."""

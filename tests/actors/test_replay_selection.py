@@ -9,6 +9,7 @@ from actors.replay.selection import (
     BYTES_AT_ONCE,
     MESSAGES_AT_ONCE,
     RECORDS_AT_ONCE,
+    LastMessages,
     LogRecord,
     Rules,
     Step,
@@ -90,6 +91,38 @@ def test_what_is_left_out_is_counted_and_passed() -> None:
     assert topics(chosen) == ["a/1"]
     assert chosen.left_out == {"not_permitted": 2}
     assert chosen.through == position(6, 0) - 1
+
+
+def test_records_that_were_read_before_change_nothing() -> None:
+    chosen, ahead = step([record(5, "a/1"), record(4, "a/0"), record(6, "a/2")], rules())
+    assert topics(chosen) == ["a/1", "a/2"]
+    assert (chosen.through, len(ahead)) == (position(7, 0) - 1, 0)
+
+
+def test_records_before_the_beginning_are_skipped_until_the_log_reaches_it() -> None:
+    given = rules()
+    given.start_ms = 6000
+    records = [record(5, "a/1"), record(6, "a/2"), record(7, "a/3")._replace(time_ms=100)]
+    chosen, _ = step(records, given)
+    assert topics(chosen) == ["a/2", "a/3"]
+    assert given.start_ms == 0
+
+
+def test_the_last_message_of_each_topic() -> None:
+    records = [record(5, "a/1", "a/2", "a/1"), record(6, "b"), record(7, "a/3"), record(8, "a/2")]
+    last = LastMessages(position(7, 0), -1)
+    for one in records:
+        last.add(one, TopicMatches("a/#"))
+    assert last.complete
+    assert [last.after(at) for at in (0, position(5, 2), position(7, 0))] == [
+        position(5, 1) - 1, position(7, 0) - 1, position(7, 0),
+    ]  # fmt: skip
+    given = rules()
+    given.last = last
+    chosen, _ = step(records, given)
+    assert [entry.at for entry in chosen.entries] == [
+        position(5, 1), position(5, 2), position(7, 0), position(8, 0),
+    ]  # fmt: skip
 
 
 def test_the_bounds_of_a_step() -> None:

@@ -135,7 +135,7 @@ def test_a_bounded_replay_ends(clients: Clients5, topic: str) -> None:
     [
         "$replay/{}", "$replay//{}", "$replay/yesterday/{}", "$replay/5..4/{}",
         "$replay/all/$share/g/{}",
-        "$replay/99999999/{}", "$replay/all/$replay/all/{}", "$replay/2h..3h/{}", "$replay/last/{}",
+        "$replay/99999999/{}", "$replay/all/$replay/all/{}", "$replay/2h..3h/{}",
         "$share/g/$replay/all/{}", "$replay/p0:3/{}", "$replay/9999999999.0/{}", "$stream/x",
         "$replay/2999-01-01T00:00Z/{}",
     ],
@@ -294,6 +294,21 @@ def test_wildcards_and_other_topics(clients: Clients5, topic: str) -> None:
     client = clients.five()
     client.subscribe((f"$replay/all/{topic}/+/b", 1))
     assert payloads(receive(client, 2)) == [b"0", b"1"]
+    silent(client)
+
+
+def test_the_last_message_of_each_topic(clients: Clients5, topic: str) -> None:
+    """Also one that was not retained, and one whose retained message was cleared."""
+    for name in "abc":
+        publish(clients, f"{topic}/{name}", 3)
+    clients.five().publish(f"{topic}/b", b"", 1, retain=True)
+    publish(clients, f"{topic}/a", 1, begin=9)
+    client = clients.five(properties=((p.RECEIVE_MAXIMUM, 1),))
+    assert client.subscribe((f"$replay/last/{topic}/#", 1)) == (1,)
+    found = [receive(client, 1)[0] for _ in range(3)]
+    assert [(one.topic[-1], one.payload) for one in found] == [("c", b"2"), ("b", b""), ("a", b"9")]
+    publish(clients, f"{topic}/c", 2, begin=3)
+    assert payloads(receive(client, 1) + receive(client, 1)) == [b"3", b"4"]
     silent(client)
 
 

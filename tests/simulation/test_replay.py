@@ -6,11 +6,15 @@ from collections.abc import Iterable
 import pytest
 from harness import packets as p
 from harness.packets import Publish, Pubrel
+from harness.plainaudit import violations
 
 from actors.access.rules import Permissions, Rule
 from actors.maintenance import retention
+from actors.replay.log_reader import LogReader
+from actors.replay.selection import LogRecord
 from eventstore.format.events import Delivered, ReplayReached
 from eventstore.format.positions import count_runs
+from eventstore.format.records import Record, decode_record
 from simulation.fold import compare
 from simulation.log_cuts import cuts
 from simulation.world import SimClient, World, in_world, simulate
@@ -68,8 +72,8 @@ async def publish(world: World, client: SimClient, payloads: Iterable[bytes], qo
     await world.go(0.05)
 
 
-def check_cursors(world: World) -> None:
-    """A cursor is in the turn of its deliveries, and counts them."""
+def check_log(world: World) -> None:
+    """A cursor is in the turn of its deliveries, and counts them; the audit finds nothing."""
     turn: list[object] = []
     for record in world.disk.decoded():
         turn += [event for _, event in record.events()]
@@ -83,6 +87,9 @@ def check_cursors(world: World) -> None:
         counted = sum(event.sent for event in turn if isinstance(event, ReplayReached))
         assert sent <= counted
         turn = []
+    history = sorted(world.disk.stream.history.items())
+    assert not violations([decode_record(at, data) for at, data in history])
+    compare(world)
 
 
 @pytest.mark.parametrize("cutting", [False, True])
@@ -102,8 +109,33 @@ def test_the_seam(before: int, qos: int, cutting: bool) -> None:
             await task
             await world.go(0.5)
             assert got == numbers(24)
-            check_cursors(world)
-            compare(world)
+            check_log(world)
+
+    simulate(whole)
+
+
+@pytest.mark.parametrize("pause", [0.0005, 0.002, 0.01])
+def test_the_seam_with_slow_reading(monkeypatch: pytest.MonkeyPatch, pause: float) -> None:
+    """Records come from the stream while the journal passes on newer ones."""
+    decoded = LogReader._decoded
+
+    async def slowly(self: LogReader, record: Record) -> LogRecord:
+        await asyncio.sleep(pause)
+        return await decoded(self, record)
+
+    monkeypatch.setattr(LogReader, "_decoded", slowly)
+
+    async def whole() -> None:
+        async with World(max_ack_pending=3).running() as world:
+            sender = await world.connect("s")
+            got: list[bytes] = []
+            await publish(world, sender, numbers(40), 2)
+            reader(world, got, {}, (FILTER, 2))
+            more = [b"%d" % number for number in range(40, 120)]
+            await publish(world, sender, more, 2)
+            await world.go(3)
+            assert got == numbers(120)
+            check_log(world)
 
     simulate(whole)
 
@@ -132,12 +164,58 @@ def test_kill_at_each_step(steps: int, qos: int) -> None:
             # The SUBSCRIBE may be lost with the first broker; a second one continues.
             reader(world, got, pending, (FILTER, qos))
             await world.go(0.5)
-            check_cursors(world)
+            check_log(world)
             if qos == 2:
                 assert got == numbers(8)
             else:
                 assert list(dict.fromkeys(got)) == numbers(8)
-            compare(world)
+
+    simulate(whole)
+
+
+@pytest.mark.parametrize("steps", [None, *range(0, 24, 3)])
+def test_the_last_message_of_each_topic_over_kills(steps: int | None) -> None:
+    async def whole() -> None:
+        async with World(max_ack_pending=1).running() as world:
+            sender = await world.connect("s")
+            await publish(world, sender, numbers(8), 2)
+            got: list[bytes] = []
+            pending: dict[int, bytes] = {}
+            world.fuse = steps
+            reader(world, got, pending, ("$replay/last/t/#", 2))
+            await asyncio.sleep(0.02)
+            world.fuse = None
+            if not world.up:
+                await world.crash()
+                await world.start()
+            reader(world, got, pending, ("$replay/last/t/#", 2))
+            await world.go(0.5)
+            assert got == [b"5", b"6", b"7"]
+            again = await world.connect("s")
+            await publish(world, again, [b"8"], 2)
+            await world.go(0.5)
+            assert got == [b"5", b"6", b"7", b"8"]
+            check_log(world)
+
+    simulate(whole)
+
+
+@pytest.mark.parametrize("start", ["0s", "new", "1h", "all"])
+def test_beginnings_beside_a_publisher(start: str) -> None:
+    """The audit knows what each of them has to send."""
+
+    async def whole() -> None:
+        async with World().running() as world:
+            sender = await world.connect("s")
+            got: list[bytes] = []
+            task = asyncio.create_task(publish(world, sender, numbers(40), 1))
+            await asyncio.sleep(0.0105)
+            reader(world, got, {}, (f"$replay/{start}/t/#", 1))
+            await task
+            await world.go(0.5)
+            assert got == numbers(40)[-len(got) :]
+            assert len(got) >= 20
+            check_log(world)
 
     simulate(whole)
 
@@ -203,7 +281,7 @@ async def test_takeover_continues(world: World) -> None:
     await publish(world, sender, [b"3", b"4"], 2)
     await world.go(0.2)
     assert got == numbers(5)
-    compare(world)
+    check_log(world)
 
 
 @in_world()
@@ -221,7 +299,7 @@ async def test_unsubscribe_with_messages_in_flight(world: World) -> None:
     assert not [one for one in client.take() if isinstance(one, Publish)]
     state = world.broker.node.state.sessions.live["r"]
     assert not state.subscriptions
-    compare(world)
+    check_log(world)
 
 
 def allowing(*history: str) -> Permissions:
@@ -256,7 +334,7 @@ def test_a_permission_that_goes_and_comes_back() -> None:
             broker.reload(world.options, broker.admission.authenticator, allowing("#"))
             await world.go(3)
             assert got == numbers(5)
-            compare(world)
+            check_log(world)
 
     simulate(whole)
 
@@ -288,7 +366,7 @@ def test_a_cut_leaves_a_gap_that_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
             gaps = [event.gap[""] for event in reached if event.gap]
             assert len(gaps) == 1
             assert gaps[0][1] >> 20 in [cut.first - 1 for cut in cuts(world)]
-            compare(world)
+            check_log(world)
 
     simulate(whole)
 
