@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from cli.logs.source_flags import SourceFlags
     from eventstore.reading.log_source import LogSource
+    from outbox.mqtt.bridge_sink import MqttSink
     from outbox.sink import Sink
 
 _log = structlog.get_logger("foldmq")
@@ -81,7 +82,7 @@ async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
         await durable.listen(source.client, node)
         tasks = [
             asyncio.create_task(_keep(each, node, source, control, durable))
-            for each in request["sinks"]
+            for each in _with_local(request)
         ]
         watching = asyncio.create_task(_until_gone(source.client))
         ended = asyncio.create_task(end.wait())
@@ -91,6 +92,11 @@ async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
             await end_tasks([*tasks, watching, ended])
     if not end.is_set():
         raise LogUnavailable("the connection to NATS was lost")
+
+
+def _with_local(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the destinations, each with the listener of the broker for messages in."""
+    return [{**each, "local": request["local"]} for each in request["sinks"]]
 
 
 async def _until_gone(client: Client) -> None:
@@ -113,9 +119,11 @@ async def _keep(
     """Run a destination; start it again if it fails, which concerns no other destination."""
     pause = _FAILED_AGAIN[0]
     while True:
-        runner = _runner(settings, node, source, control, durable)
         try:
-            await runner.run()
+            if settings["kind"] == "mqtt" and not settings["filters"]:
+                await _run_inward(settings, node)
+            else:
+                await _runner(settings, node, source, control, durable).run()
         except Exception as error:  # noqa: BLE001 - a fault of one destination or sink
             _log.error("a destination failed", to=settings["name"], exc_info=error)
         await asyncio.sleep(pause)
@@ -134,15 +142,33 @@ def _runner(
     name = settings["name"]
     sink: Sink
     if settings["kind"] == "mqtt":
-        # Only a broker with connections loads the MQTT client.
-        from outbox.mqtt.bridge_sink import MqttSink, batch_limits
-        from outbox.mqtt.options import read_connection
+        from outbox.mqtt.bridge_sink import batch_limits
 
-        connection = read_connection(name, settings["table"])
-        sink, limits = MqttSink(connection), batch_limits(connection)
+        connection = _mqtt_sink(settings)
+        sink, limits = connection, batch_limits(connection.options)
     else:
         sink, limits = _http_sink(settings)
     return DestinationRunner(name, node, sink, due, control, limits)
+
+
+def _mqtt_sink(settings: Mapping[str, Any]) -> MqttSink:
+    # Only a broker with connections loads the MQTT client.
+    from outbox.mqtt.bridge_sink import MqttSink
+    from outbox.mqtt.options import read_connection
+    from outbox.mqtt.peer import LocalAddress
+
+    local = settings["local"]
+    connection = read_connection(settings["name"], settings["table"])
+    return MqttSink(connection, LocalAddress(**local) if local is not None else None)
+
+
+async def _run_inward(settings: Mapping[str, Any], node: str) -> None:
+    """Run a connection that has messages in only, which is no destination of the log."""
+    sink = _mqtt_sink(settings)
+    try:
+        await sink.take(node)
+    finally:
+        await sink.close()
 
 
 def _http_sink(settings: Mapping[str, Any]) -> tuple[Sink, BatchLimits]:

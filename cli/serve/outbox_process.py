@@ -16,13 +16,15 @@ import structlog
 
 from cli.logs.outbox_subjects import stored_subject
 from cli.settings.child_environment import environment_for
+from cli.settings.connection_settings import local_listener
 from cli.settings.sink_settings import sink_request
 from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from actors.session.node_context import NodeContext
+    from cli.common.endpoints import Endpoint
     from cli.settings.settings import Settings
     from eventstore.datadir import DataDir
     from eventstore.nats.direct_client import DirectClient
@@ -42,15 +44,23 @@ class OutboxProcess:
         self._keeping: asyncio.Task[None] | None = None
 
     def start(
-        self, settings: Settings, datadir: DataDir, node: NodeContext, client: DirectClient
+        self,
+        settings: Settings,
+        datadir: DataDir,
+        node: NodeContext,
+        client: DirectClient,
+        places: Sequence[Endpoint],
     ) -> None:
-        """Begin, if there are destinations."""
-        if not settings.destinations:
+        """Begin, if there are destinations; ``places`` are the addresses of the listeners."""
+        sinks = {**settings.sinks, **settings.connections}
+        if not sinks:
             return
-        _announce_durable(node, client)
+        if settings.destinations:
+            _announce_durable(node, client)
         request = {
             "node": node.options.node,
-            "sinks": [sink_request(name, each) for name, each in settings.destinations.items()],
+            "sinks": [sink_request(name, each) for name, each in sinks.items()],
+            "local": local_listener(settings, places),
         }
         environment = environment_for(settings, datadir)
         work = self._keep(datadir, environment, orjson.dumps(request) + b"\n")

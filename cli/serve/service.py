@@ -312,7 +312,7 @@ class Service:
         journal = broker.node.journal
         self._index.start(settings, datadir, lambda: journal.durable)
         await stack.enter_async_context(self._outbox)
-        self._outbox.start(settings, datadir, broker.node, store.client)
+        self._outbox.start(settings, datadir, broker.node, store.client, listening)
         if self._process is None:
             self._announce(listening, datadir, store, broker.node.state.proof.doubts)
         else:
