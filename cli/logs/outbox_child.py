@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from cli.logs.logs import open_logs
 from cli.logs.outbox_subjects import stored_subject
 from cli.settings.broker_child import belong_to_the_broker, watch_stdin
 from eventstore.errors import LogUnavailable, UsageError
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.task_cancellation import end_tasks
 from outbox.control import BrokerUnavailable, RecordedCursor
 from outbox.log_reader import DueMessages
@@ -26,7 +28,7 @@ from outbox.selection import Selection
 from outbox.sinks.http import HttpOptions, HttpSink
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from nats.aio.client import Client
     from nats.aio.msg import Msg
@@ -67,14 +69,16 @@ def _read_request() -> dict[str, Any]:
 async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
     end = asyncio.Event()
     await watch_stdin(end)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end.set)
     node = request["node"]
     async with open_logs(replace(flags, node=node)) as logs:
         (source,) = logs.values()
         control = _NatsControl(LiveBroker(node, source.where, source.client))
         durable = _Announcements(control)
         await durable.listen(source.client, node)
+        permitted = _permissions(request["permissions"])
         tasks = [
-            asyncio.create_task(_keep(each, node, source, control, durable))
+            asyncio.create_task(_keep(each, permitted, source, control, durable))
             for each in request["sinks"]
         ]
         watching = asyncio.create_task(_until_gone(source.client))
@@ -99,7 +103,7 @@ async def _until_gone(client: Client) -> None:
 
 async def _keep(
     settings: Mapping[str, Any],
-    node: str,
+    permitted: Callable[[str | None], Callable[[str], bool] | None],
     source: LogSource,
     control: _NatsControl,
     durable: _Announcements,
@@ -107,7 +111,7 @@ async def _keep(
     """Run a destination; start it again if it fails, which concerns no other destination."""
     pause = _FAILED_AGAIN[0]
     while True:
-        runner = _runner(settings, node, source, control, durable)
+        runner = _runner(settings, permitted, source, control, durable)
         try:
             await runner.run()
         except Exception as error:  # noqa: BLE001 - a fault of one destination or sink
@@ -118,7 +122,7 @@ async def _keep(
 
 def _runner(
     settings: Mapping[str, Any],
-    node: str,
+    permitted: Callable[[str | None], Callable[[str], bool] | None],
     source: LogSource,
     control: _NatsControl,
     durable: _Announcements,
@@ -136,9 +140,24 @@ def _runner(
         settings["batch_wait"],
         *settings["retry"],
     )
-    selection = Selection(settings["filters"])
+    selection = Selection(settings["filters"], permitted(settings["user"]))
     due = partial(DueMessages, source, selection, durable)
+    node = source.stream.removeprefix(LOG_STREAM_PREFIX)
     return DestinationRunner(settings["name"], node, HttpSink(options), due, control, limits)
+
+
+def _permissions(path: str | None) -> Callable[[str | None], Callable[[str], bool] | None]:
+    """Return a function that returns which topics a user may read; None: all topics."""
+    if path is None:
+        return lambda _user: None
+    from actors.access import rules_file
+
+    rules = rules_file.load(Path(path))
+
+    def permitted(user: str | None) -> Callable[[str], bool] | None:
+        return None if user is None else rules.access(user, (), "").may_read
+
+    return permitted
 
 
 class _NatsControl:

@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from cli.common.units import seconds
+from cli.settings.setting_sources import ConfigError
 from cli.settings.setting_types import ExpandedPath, Seconds, SettingsGroup, Size, allowed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from cli.settings.setting_sources import Layer
     from cli.settings.settings import Settings
@@ -72,6 +73,7 @@ class SinkSettings(SettingsGroup):
         Field(min_length=1, max_length=_MOST_FILTERS),
         AfterValidator(_filters),
     ]
+    user: str | None = Field(default=None, min_length=1, max_length=256)
     format: Literal["batch", "structured", "binary"] = "batch"
     signing_secret_file: ExpandedPath | None = None
     token_file: ExpandedPath | None = None
@@ -91,7 +93,7 @@ class SinkSettings(SettingsGroup):
         """The digest of the settings that determine which messages are due."""
         from outbox.selection import selection_digest
 
-        return selection_digest(self.kind, self.filters)
+        return selection_digest(self.kind, self.filters, self.user)
 
 
 def read_sinks(layers: list[Layer], problems: list[str]) -> dict[str, SinkSettings]:
@@ -138,7 +140,17 @@ def sink_contradictions(settings: Settings) -> Iterator[str]:
             )
         if sink.when_full == "wait" and not (settings.keep_bytes or settings.keep_bytes is None):
             yield f'sink.{name}: when_full = "wait" needs keep_bytes: at that size publishers wait'
-        yield from _unreadable(name, sink)
+        if sink.user is not None and settings.permissions is None:
+            yield f"sink.{name}.user needs permissions: without them every user may read all topics"
+
+
+def check_sink_files(settings: Settings) -> None:
+    """Raise ConfigError with a line for each file of a sink that cannot be used."""
+    problems = [
+        problem for name, sink in settings.sinks.items() for problem in _unreadable(name, sink)
+    ]
+    if problems:
+        raise ConfigError(*problems)
 
 
 def _unreadable(name: str, sink: SinkSettings) -> Iterator[str]:
@@ -161,6 +173,13 @@ def _unreadable(name: str, sink: SinkSettings) -> Iterator[str]:
             yield f"sink.{name}.{key} = {path}: {why}"
 
 
-def sink_request(name: str, sink: SinkSettings) -> Mapping[str, Any]:
-    """Return a destination as the process of the outbox reads it."""
-    return {"name": name, **sink.model_dump(mode="json", by_alias=True)}
+def outbox_request(settings: Settings, node: str) -> dict[str, Any]:
+    """Return what the process of the outbox reads from its standard input."""
+    return {
+        "node": node,
+        "permissions": str(settings.permissions) if settings.permissions is not None else None,
+        "sinks": [
+            {"name": name, **sink.model_dump(mode="json", by_alias=True)}
+            for name, sink in settings.sinks.items()
+        ],
+    }
