@@ -41,8 +41,6 @@ _RETRY = 0.5
 _POLL = 0.01
 _UNRELEASED = 16 * 1024 * 1024
 """Bytes of QoS 2 messages kept until they are released; others are read from the log again."""
-_CURSORS = frozenset({"Followed", "Forwarded"})
-"""Events that only say how far something is: they make no position due to be recorded."""
 
 
 class TurnReached(Protocol):
@@ -173,7 +171,7 @@ class LogFollower:
             position(parts[-1].sequence + 1, 0) - 1,
             {record.sequence: record.link.hex() for record in parts},
         )
-        more = any(raw["e"] not in _CURSORS for record in parts for raw in record.raw_events)
+        more = any(raw["e"] != "Followed" for record in parts for raw in record.raw_events)
         own, here = self._node.options.node, MessageStore(1 << 62)
         for record in parts:
             for effect in effects_in(record, through, own):

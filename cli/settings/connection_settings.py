@@ -39,6 +39,8 @@ class ConnectionSettings(DestinationSettings):
     """Whether messages come in."""
     digest: str = ""
     """The digest of the settings that determine which messages are due."""
+    user: str | None = None
+    """User whose permissions decide which messages go out."""
     table: dict[str, Any] = Field(default_factory=dict, repr=False)
     """The settings with mosquitto's names."""
 
@@ -80,6 +82,7 @@ def _read(name: str, table: Mapping[str, Any]) -> ConnectionSettings:
         **own,
         filters=check_filters(tuple(topics.local_filters)),
         takes=bool(topics.subscriptions),
+        user=options.local_username,
         digest=selection_digest("mqtt", [line.text for line in options.lines if line.is_out]),
         table=others,
     )
@@ -87,13 +90,18 @@ def _read(name: str, table: Mapping[str, Any]) -> ConnectionSettings:
 
 def connection_contradictions(settings: Settings) -> Iterator[str]:
     """Yield one message for each contradiction among these settings, with the remedy."""
-    from outbox.mqtt.options import read_connection
-
     for name, connection in settings.connections.items():
         where = f"connection.{name}"
         yield from retention_contradictions(settings, where, connection)
         if connection.takes:
             yield from _inward_contradictions(settings, where, connection)
+
+
+def unreadable_files(settings: Settings) -> Iterator[str]:
+    """Yield a line for each file of a connection that cannot be read."""
+    from outbox.mqtt.options import read_connection
+
+    for name, connection in settings.connections.items():
         options = read_connection(name, connection.table)
         tls = options.tls
         for key, path in (
@@ -107,7 +115,7 @@ def connection_contradictions(settings: Settings) -> Iterator[str]:
             try:
                 path.open("rb").close()
             except OSError as error:
-                yield f"{where}: {key} = {path}: cannot read: {error.strerror}"
+                yield f"connection.{name}: {key} = {path}: cannot read: {error.strerror}"
 
 
 def _inward_contradictions(

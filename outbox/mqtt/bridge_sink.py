@@ -158,7 +158,7 @@ class MqttSink:
             if sent is None:
                 continue
             block = message.block
-            if message.client == self.options.local_client_id or would_loop(block, log):
+            if would_loop(block, log):
                 self.looped += 1
                 continue
             if self.options.version == MQTT_5:
