@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from cli.logs.logs import open_logs
 from cli.logs.outbox_subjects import stored_subject
 from cli.settings.broker_child import belong_to_the_broker, watch_stdin
 from eventstore.errors import LogUnavailable, UsageError
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.task_cancellation import end_tasks
 from outbox.control import BrokerUnavailable, RecordedCursor
 from outbox.log_reader import DueMessages
@@ -26,13 +28,14 @@ from outbox.selection import Selection
 from outbox.sinks.http import HttpOptions, HttpSink
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
     from cli.logs.source_flags import SourceFlags
     from eventstore.reading.log_source import LogSource
+    from outbox.mqtt.bridge_sink import MqttSink
     from outbox.sink import Sink
 
 _log = structlog.get_logger("foldmq")
@@ -73,15 +76,17 @@ async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
     await asyncio.sleep(_GLANCE)
     if end.is_set():  # the broker is gone, and its log may not be opened without it
         return
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end.set)
     node = request["node"]
     async with open_logs(replace(flags, node=node)) as logs:
         (source,) = logs.values()
         control = _NatsControl(LiveBroker(node, source.where, source.client))
         durable = _Announcements(control)
         await durable.listen(source.client, node)
+        permitted = _permissions(request["permissions"])
         tasks = [
-            asyncio.create_task(_keep(each, node, source, control, durable))
-            for each in request["sinks"]
+            asyncio.create_task(_keep(each, permitted, source, control, durable))
+            for each in _with_local(request)
         ]
         watching = asyncio.create_task(_until_gone(source.client))
         ended = asyncio.create_task(end.wait())
@@ -91,6 +96,11 @@ async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
             await end_tasks([*tasks, watching, ended])
     if not end.is_set():
         raise LogUnavailable("the connection to NATS was lost")
+
+
+def _with_local(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the destinations, each with the listener of the broker for messages in."""
+    return [{**each, "local": request["local"]} for each in request["sinks"]]
 
 
 async def _until_gone(client: Client) -> None:
@@ -105,7 +115,7 @@ async def _until_gone(client: Client) -> None:
 
 async def _keep(
     settings: Mapping[str, Any],
-    node: str,
+    permitted: Callable[[str | None], Callable[[str], bool] | None],
     source: LogSource,
     control: _NatsControl,
     durable: _Announcements,
@@ -113,9 +123,11 @@ async def _keep(
     """Run a destination; start it again if it fails, which concerns no other destination."""
     pause = _FAILED_AGAIN[0]
     while True:
-        runner = _runner(settings, node, source, control, durable)
         try:
-            await runner.run()
+            if settings["kind"] == "mqtt" and not settings["filters"]:
+                await _run_inward(settings, source.stream.removeprefix(LOG_STREAM_PREFIX))
+            else:
+                await _runner(settings, permitted, source, control, durable).run()
         except Exception as error:  # noqa: BLE001 - a fault of one destination or sink
             _log.error("a destination failed", to=settings["name"], exc_info=error)
         await asyncio.sleep(pause)
@@ -124,25 +136,45 @@ async def _keep(
 
 def _runner(
     settings: Mapping[str, Any],
-    node: str,
+    permitted: Callable[[str | None], Callable[[str], bool] | None],
     source: LogSource,
     control: _NatsControl,
     durable: _Announcements,
 ) -> DestinationRunner:
-    selection = Selection(settings["filters"])
-    due = partial(DueMessages, source, selection, durable)
-    name = settings["name"]
+    own: str | None = None
     sink: Sink
     if settings["kind"] == "mqtt":
-        # Only a broker with connections loads the MQTT client.
-        from outbox.mqtt.bridge_sink import MqttSink, batch_limits
-        from outbox.mqtt.options import read_connection
+        from outbox.mqtt.bridge_sink import batch_limits
 
-        connection = read_connection(name, settings["table"])
-        sink, limits = MqttSink(connection), batch_limits(connection)
+        connection = _mqtt_sink(settings)
+        own = connection.options.local_client_id
+        sink, limits = connection, batch_limits(connection.options)
     else:
         sink, limits = _http_sink(settings)
-    return DestinationRunner(name, node, sink, due, control, limits)
+    selection = Selection(settings["filters"], permitted(settings["user"]), own)
+    due = partial(DueMessages, source, selection, durable)
+    node = source.stream.removeprefix(LOG_STREAM_PREFIX)
+    return DestinationRunner(settings["name"], node, sink, due, control, limits)
+
+
+def _mqtt_sink(settings: Mapping[str, Any]) -> MqttSink:
+    # Only a broker with connections loads the MQTT client.
+    from outbox.mqtt.bridge_sink import MqttSink
+    from outbox.mqtt.options import read_connection
+    from outbox.mqtt.peer import LocalAddress
+
+    local = settings["local"]
+    connection = read_connection(settings["name"], settings["table"])
+    return MqttSink(connection, LocalAddress(**local) if local is not None else None)
+
+
+async def _run_inward(settings: Mapping[str, Any], node: str) -> None:
+    """Run a connection that has messages in only, which is no destination of the log."""
+    sink = _mqtt_sink(settings)
+    try:
+        await sink.take(node)
+    finally:
+        await sink.close()
 
 
 def _http_sink(settings: Mapping[str, Any]) -> tuple[Sink, BatchLimits]:
@@ -160,6 +192,20 @@ def _http_sink(settings: Mapping[str, Any]) -> tuple[Sink, BatchLimits]:
         *settings["retry"],
     )
     return HttpSink(options), limits
+
+
+def _permissions(path: str | None) -> Callable[[str | None], Callable[[str], bool] | None]:
+    """Return a function that returns which topics a user may read; None: all topics."""
+    if path is None:
+        return lambda _user: None
+    from actors.access import rules_file
+
+    rules = rules_file.load(Path(path))
+
+    def permitted(user: str | None) -> Callable[[str], bool] | None:
+        return None if user is None else rules.access(user, (), "").may_read
+
+    return permitted
 
 
 class _NatsControl:

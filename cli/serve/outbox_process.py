@@ -9,20 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 import structlog
 
 from cli.logs.outbox_subjects import stored_subject
 from cli.settings.child_environment import environment_for
-from cli.settings.sink_settings import sink_request
+from cli.settings.connection_settings import local_listener
+from cli.settings.sink_settings import outbox_request
 from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from actors.session.node_context import NodeContext
+    from cli.common.endpoints import Endpoint
     from cli.settings.settings import Settings
     from eventstore.datadir import DataDir
     from eventstore.nats.direct_client import DirectClient
@@ -40,44 +42,70 @@ class OutboxProcess:
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._reloading = False
+        self._node = ""
+        self._settings: Settings
+        self._local: dict[str, Any] | None = None
 
     def start(
-        self, settings: Settings, datadir: DataDir, node: NodeContext, client: DirectClient
+        self,
+        settings: Settings,
+        datadir: DataDir,
+        node: NodeContext,
+        client: DirectClient,
+        places: Sequence[Endpoint],
     ) -> None:
-        """Begin, if there are destinations."""
-        if not settings.destinations:
+        """Begin, if there are destinations; ``places`` are the addresses of the listeners."""
+        if not (settings.sinks or settings.connections):
             return
-        _announce_durable(node, client)
-        request = {
-            "node": node.options.node,
-            "sinks": [sink_request(name, each) for name, each in settings.destinations.items()],
-        }
-        environment = environment_for(settings, datadir)
-        work = self._keep(datadir, environment, orjson.dumps(request) + b"\n")
-        self._keeping = asyncio.create_task(work, name="outbox")
+        if settings.destinations:
+            _announce_durable(node, client)
+        self._node = node.options.node
+        self._settings = settings
+        self._local = local_listener(settings, places)
+        self._keeping = asyncio.create_task(self._keep(datadir), name="outbox")
+
+    def reload(self, settings: Settings) -> None:
+        """Let the process read the permissions again, if a destination has a user."""
+        self._settings = settings
+        process = self._process
+        users = any(each.user is not None for each in settings.destinations.values())
+        if users and process is not None and process.returncode is None:
+            self._reloading = True
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End the process; while the broker still records events, it records its cursors."""
         if self._keeping is not None:
             self._keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeping
         await end_process(self._process, _STOP_SECONDS)
 
-    async def _keep(self, datadir: DataDir, environment: Mapping[str, str], request: bytes) -> None:
+    async def _keep(self, datadir: DataDir) -> None:
         """Start the process, and restart it whenever it ends."""
         now = asyncio.get_running_loop().time
         delay = _BACKOFF_SECONDS[0]
         while True:
             begun = now()
+            environment = environment_for(self._settings, datadir)
+            request = orjson.dumps(outbox_request(self._settings, self._node, self._local)) + b"\n"
             try:
                 self._process = await _launch(datadir, environment, request)
                 code = await self._process.wait()
                 why = f"exit {code}" if code >= 0 else f"signal {-code}"
             except OSError as error:
                 why = error.strerror or str(error)
+            if self._reloading:
+                self._reloading = False
+                continue
             if now() - begun > _STABLE_SECONDS:
                 delay = _BACKOFF_SECONDS[0]
             log.warning("the outbox ended, restarting it", reason=why, after_s=delay)

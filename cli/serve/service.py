@@ -62,6 +62,7 @@ from cli.serve.outbox_process import OutboxProcess
 from cli.serve.systemd_notify import Notifier
 from cli.serve.web_process import WebProcess
 from cli.settings.settings import RELOADABLE, Settings, check_settings
+from cli.settings.sink_settings import check_sink_files
 from cluster.leader import Replaced
 from cluster.standby import FellBehind, Leadership
 from eventstore.datadir import DataDir
@@ -194,6 +195,7 @@ class Service:
             self._notifier.stopping("draining")
             if not self._moves_to:
                 self._listeners.close_kept()
+            await self._outbox.stop()
             await self._drain(broker)
             if self._restarts:
                 reason = f"the leadership was handed over to node {self._moves_to}"
@@ -235,6 +237,7 @@ class Service:
         # Report invalid files before anything is started.
         Access(settings, "", None).authenticator(settings).close()
         check_files(settings)
+        check_sink_files(settings)
         if self._process is None:
             check_cluster_key(settings)
             check_store_key(settings.encryption_key_file)
@@ -316,7 +319,7 @@ class Service:
         journal = broker.node.journal
         self._index.start(settings, datadir, lambda: journal.durable)
         await stack.enter_async_context(self._outbox)
-        self._outbox.start(settings, datadir, broker.node, store.client)
+        self._outbox.start(settings, datadir, broker.node, store.client, listening)
         if self._process is None:
             self._announce(listening, datadir, store, broker.node.state.proof.doubts)
         else:
@@ -604,6 +607,7 @@ class Service:
         broker.node.certificates = certificates
         self._listeners.reloaded(merged)
         self._access.reloaded(merged)
+        self._outbox.reload(merged)
         self._authenticator, self._settings, self._bound = authenticator, merged, bound
         later = tuple(
             name

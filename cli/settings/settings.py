@@ -274,8 +274,9 @@ class Settings(
 
     @property
     def destinations(self) -> dict[str, "SinkSettings | ConnectionSettings"]:
-        """The destinations of the outbox by name."""
-        return {**self._sinks, **self._connections}
+        """The destinations of the outbox by name; connections only with messages out."""
+        connections = {name: each for name, each in self._connections.items() if each.filters}
+        return {**self._sinks, **connections}
 
     def take_destinations(
         self, sinks: dict[str, "SinkSettings"], connections: dict[str, "ConnectionSettings"]

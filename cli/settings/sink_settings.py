@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from cli.common.units import seconds
+from cli.settings.setting_sources import ConfigError
 from cli.settings.setting_types import ExpandedPath, Seconds, SettingsGroup, Size, allowed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from cli.settings.setting_sources import Layer
     from cli.settings.settings import Settings
@@ -82,6 +83,7 @@ class SinkSettings(DestinationSettings):
         Field(min_length=1, max_length=_MOST_FILTERS),
         AfterValidator(check_filters),
     ]
+    user: str | None = Field(default=None, min_length=1, max_length=256)
     format: Literal["batch", "structured", "binary"] = "batch"
     signing_secret_file: ExpandedPath | None = None
     token_file: ExpandedPath | None = None
@@ -97,7 +99,7 @@ class SinkSettings(DestinationSettings):
         """The digest of the settings that determine which messages are due."""
         from outbox.selection import selection_digest
 
-        return selection_digest(self.kind, self.filters)
+        return selection_digest(self.kind, self.filters, self.user)
 
 
 def read_sinks(layers: list[Layer], problems: list[str]) -> dict[str, SinkSettings]:
@@ -125,7 +127,9 @@ def setting_error(where: str, group: type[DestinationSettings], error: Any) -> s
     if error["type"] == "missing":
         return f"{place}: is required"
     if error["type"] == "extra_forbidden":
-        names = ", ".join(field.alias or key for key, field in group.model_fields.items())
+        shared = DestinationSettings.model_fields
+        keys = [key for key in group.model_fields if key not in shared] + [*shared]
+        names = ", ".join(group.model_fields[key].alias or key for key in keys)
         return f"{place}: unknown setting; known: {names}"
     key = "begin" if name == "from" else name
     given = json.dumps(error["input"], default=str)
@@ -138,7 +142,20 @@ def sink_contradictions(settings: Settings) -> Iterator[str]:
     """Yield one message for each contradiction among these settings, with the remedy."""
     for name, sink in settings.sinks.items():
         yield from retention_contradictions(settings, f"sink.{name}", sink)
-        yield from _unreadable(name, sink)
+        if sink.user is not None and settings.permissions is None:
+            yield f"sink.{name}.user needs permissions: without them every user may read all topics"
+
+
+def check_sink_files(settings: Settings) -> None:
+    """Raise ConfigError with a line for each file of a destination that cannot be used."""
+    from cli.settings.connection_settings import unreadable_files
+
+    problems = [
+        problem for name, sink in settings.sinks.items() for problem in _unreadable(name, sink)
+    ]
+    problems += unreadable_files(settings)
+    if problems:
+        raise ConfigError(*problems)
 
 
 def retention_contradictions(
@@ -175,6 +192,19 @@ def _unreadable(name: str, sink: SinkSettings) -> Iterator[str]:
             yield f"sink.{name}.{key} = {path}: {why}"
 
 
-def sink_request(name: str, sink: DestinationSettings) -> Mapping[str, Any]:
-    """Return a destination as the process of the outbox reads it."""
-    return {"name": name, **sink.model_dump(mode="json", by_alias=True)}
+def outbox_request(
+    settings: Settings, node: str, local: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what the process of the outbox reads from its standard input.
+
+    ``local`` is the listener of the broker for messages that come in.
+    """
+    return {
+        "node": node,
+        "permissions": str(settings.permissions) if settings.permissions is not None else None,
+        "sinks": [
+            {"name": name, **sink.model_dump(mode="json", by_alias=True)}
+            for name, sink in (*settings.sinks.items(), *settings.connections.items())
+        ],
+        "local": local,
+    }

@@ -11,23 +11,24 @@ import structlog
 from eventstore.task_cancellation import end_tasks
 from outbox.backoff import Backoff
 from outbox.mqtt.handshake import PeerRefusedError, code_text
+from outbox.mqtt.link import BridgeLink
 from outbox.mqtt.loop_path import with_log, would_loop
 from outbox.mqtt.outbound import Outbound, Outgoing
-from outbox.mqtt.peer import PeerUnavailableError, open_connection
+from outbox.mqtt.peer import PeerUnavailableError
+from outbox.mqtt.relay import Relay
 from outbox.mqtt.topic_lines import TopicMap
 from outbox.runner import BatchLimits
-from outbox.sink import RefusedMessages, TryAgain
+from outbox.sink import Destination, RefusedMessages, TryAgain
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.message_properties import with_remaining_expiry
-from protocol.mqtt.reason_codes import ReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from eventstore.format.positions import Position
     from outbox.mqtt.options import ConnectionOptions, PeerAddress
-    from outbox.mqtt.peer import PeerConnection
-    from outbox.sink import Destination, OutboxMessage
+    from outbox.mqtt.peer import LocalAddress
+    from outbox.sink import OutboxMessage
 
 _log = structlog.get_logger("foldmq")
 
@@ -48,15 +49,22 @@ def batch_limits(options: ConnectionOptions) -> BatchLimits:
 class MqttSink:
     """Sends messages to one other broker."""
 
-    def __init__(self, options: ConnectionOptions, now: Callable[[], float] = time.time) -> None:
-        """``now`` is the time in Unix seconds."""
-        self._options = options
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        local: LocalAddress | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``local`` is a listener of this broker, for messages in; ``now`` is Unix time."""
+        self.options = options
         self._now = now
         self._topics = TopicMap(options.lines)
-        self._qos2 = any(line.qos == 2 for line in options.lines)
+        self._qos2 = any(line.is_out and line.qos == 2 for line in options.lines)
         self._about: Destination | None = None
         self._outbound = Outbound(0, 0)
-        self._peer: PeerConnection | None = None
+        self._relay: Relay | None = None
+        self._local = local
+        self._peer: BridgeLink | None = None
         self._connecting = asyncio.Lock()
         self._changed = asyncio.Event()
         self._backoff = Backoff(options.restart_base, options.restart_cap)
@@ -73,9 +81,34 @@ class MqttSink:
         """Begin at a cursor; the other broker keeps none."""
         await self.close()
         self._about = about
+        if self._topics.subscriptions:
+            self._relay = Relay(self._topics, about.log)
         self._outbound = Outbound(about.number, about.through, about.received, qos2=self._qos2)
+        await self._connected()
+        begun = self._outbound.to_record()
+        if begun is not None:  # at once: messages in must survive the next start
+            await about.record_received(begun)
+            self._outbound.recorded(begun)
         self._keeping = asyncio.create_task(self._keep_connected())
         return None
+
+    async def take(self, log: str) -> None:
+        """Only receive messages, until cancelled."""
+
+        async def record_received(_position: Position) -> None:
+            """Record nothing: there are no messages out."""
+
+        reason = ""
+        while True:
+            try:
+                await self.open(Destination(self.options.name, log, 0, 0, 0, 0, record_received))
+                reason = ""
+                await asyncio.Event().wait()
+            except TryAgain as answer:
+                if answer.reason != reason:
+                    _log.warning("no connection", to=self.options.name, reason=answer.reason)
+                reason = answer.reason
+                await asyncio.sleep(answer.after or self.options.restart_base)
 
     async def send(self, batch: Sequence[OutboxMessage]) -> None:
         """Return when the other broker has acknowledged all messages of a batch for good."""
@@ -100,7 +133,7 @@ class MqttSink:
             raise RefusedMessages(code_text(code), code, [refusal.at for refusal in refusals])
         self._backoff.reset()
 
-    async def _await_change(self, peer: PeerConnection) -> None:
+    async def _await_change(self, peer: BridgeLink) -> None:
         """Wait for a packet of the peer, or the end of the connection."""
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
@@ -113,8 +146,8 @@ class MqttSink:
         if self._keeping is not None:
             await end_tasks([self._keeping])
             self._keeping = None
-        if self._peer is not None and self._about is not None:
-            self._peer.leave(self._about.log)
+        if self._peer is not None:
+            self._peer.leave()
         self._peer = None
 
     # Messages.
@@ -128,12 +161,12 @@ class MqttSink:
             if would_loop(block, log):
                 self.looped += 1
                 continue
-            if self._options.version == MQTT_5:
+            if self.options.version == MQTT_5:
                 if message.expires:
                     left = max(1, message.expires - int(self._now()))
                     block = with_remaining_expiry(block, left)
                 block = with_log(block, log)
-            retain = message.retain and self._options.outgoing_retain
+            retain = message.retain and self.options.outgoing_retain
             qos = min(message.qos, sent.qos)
             yield Outgoing(
                 *(message.number, message.at, sent.topic, message.payload, qos, retain, block)
@@ -150,13 +183,13 @@ class MqttSink:
         left = max(0.0, self._not_before - self._clock())
         return TryAgain(self._failure.reason, left, misconfigured=self._failure.misconfigured)
 
-    async def _connected(self) -> PeerConnection:
+    async def _connected(self) -> BridgeLink:
         """Return the open connection; raises TryAgain."""
         async with self._connecting:
             if self._peer is not None:
                 if self._peer.ended is None:
                     return self._peer
-                if self._clock() - self._opened >= self._options.restart_base:
+                if self._clock() - self._opened >= self.options.restart_base:
                     self._backoff.reset()
                 self._pause(self._peer.ended)
                 self._peer = None
@@ -169,9 +202,7 @@ class MqttSink:
                 except (PeerRefusedError, PeerUnavailableError) as error:
                     failure = failure or error
                     continue
-                _log.info(
-                    "connected to another broker", to=self._options.name, address=str(address)
-                )
+                _log.info("connected to another broker", to=self.options.name, address=str(address))
                 self._opened = self._clock()
                 return self._peer
             self._pause(str(failure), misconfigured=failure is not None and failure.misconfigured)
@@ -179,26 +210,21 @@ class MqttSink:
 
     def _addresses(self) -> Iterator[PeerAddress]:
         """Yield all addresses, from the first one on, or in turn with ``round_robin``."""
-        addresses = self._options.addresses
-        begin = self._next_address if self._options.round_robin else 0
+        addresses = self.options.addresses
+        begin = self._next_address if self.options.round_robin else 0
         for offset in range(len(addresses)):
             at = (begin + offset) % len(addresses)
             self._next_address = (at + 1) % len(addresses)
             yield addresses[at]
 
-    async def _connect_to(self, address: PeerAddress) -> PeerConnection:
+    async def _connect_to(self, address: PeerAddress) -> BridgeLink:
         log = self._about.log if self._about is not None else ""
-        for private in (True, False) if self._private else (False,):
-            try:
-                return await open_connection(
-                    *(self._options, log, address, self._outbound, self._changed.set),
-                    private=private,
-                )
-            except PeerRefusedError as error:
-                if not private or error.code is not ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
-                    raise
-                self._private = False  # a broker that knows no bridges
-        raise PeerUnavailableError("the other broker knows no bridges")
+        link = BridgeLink(
+            *(self.options, log, self._outbound, self._topics, self._changed.set),
+            *(self._relay, self._local),
+        )
+        await link.open(address, private=self._private)
+        return link
 
     async def _keep_connected(self) -> None:
         """Keep the connection open while there is nothing to send: the peer shows its state."""

@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING, Final, cast
 from outbox.mqtt.outbound import MAX_WINDOW, PeerLimits
 from protocol.errors import FoldmqError
 from protocol.mqtt import property_table as table
-from protocol.mqtt.client_packet_encoder import encode_connect, encode_publish
-from protocol.mqtt.client_packet_encoder_v5 import encode_connect_v5, encode_publish_v5
+from protocol.mqtt.client_packet_encoder import (
+    encode_connect,
+    encode_publish,
+    encode_subscribe,
+)
+from protocol.mqtt.client_packet_encoder_v5 import (
+    encode_connect_v5,
+    encode_publish_v5,
+    encode_subscribe_v5,
+)
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
-from protocol.mqtt.packets import Connect, ConnectCode, ConnectProperties, Will
+from protocol.mqtt.packets import Connect, ConnectCode, ConnectProperties, Subscribe, Will
 from protocol.mqtt.reason_codes import FOR_CONNECT_CODES, ReasonCode
+from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED
 
 if TYPE_CHECKING:
     from outbox.mqtt.options import ConnectionOptions
@@ -27,6 +36,10 @@ _WINDOW: Final = 20
 It is the limit of Mosquitto 2.0, which acknowledges more messages without storing them.
 """
 _ANY: Final = 65_535
+_LOCAL_KEEP_ALIVE: Final = 60
+_NEVER: Final = 0xFFFFFFFF
+_ONLY_NEW: Final = 0x10
+"""Retain Handling: retained messages are sent for a new subscription only."""
 _PASSING: Final = frozenset(
     {
         ReasonCode.UNSPECIFIED_ERROR,
@@ -84,8 +97,43 @@ def connect_packet(
     if options.version != MQTT_5:
         return encode_connect(connect)
     expiry = 0 if options.clean_session else options.session_expiry
-    connect.properties = ConnectProperties(session_expiry=expiry)
+    connect.properties = ConnectProperties(
+        session_expiry=expiry,
+        receive_maximum=options.receive_maximum,
+        maximum_packet_size=options.max_packet,
+    )
     return encode_connect_v5(connect)
+
+
+def local_connect_packet(options: ConnectionOptions, *, clean: bool) -> bytes:
+    """Return the CONNECT to this broker, for messages in."""
+    connect = Connect(
+        MQTT_5,
+        options.local_client_id,
+        clean,
+        _LOCAL_KEEP_ALIVE,
+        None,
+        options.local_username,
+        options.local_password.encode() if options.local_password is not None else None,
+        ConnectProperties(session_expiry=_NEVER),
+    )
+    return encode_connect_v5(connect)
+
+
+def local_limit(connack: Answer) -> int:
+    """Return the largest packet that this broker takes, in bytes; 0: no limit."""
+    return cast("int", connack.properties.get(table.MAXIMUM_PACKET_SIZE, 0))
+
+
+def subscribe_packet(filters: list[tuple[str, int]], packet_id: int, version: int) -> bytes:
+    """Return the SUBSCRIBE for messages in.
+
+    A broker that knows no bridges sends retained messages at each SUBSCRIBE before MQTT 5.
+    """
+    if version != MQTT_5:
+        return encode_subscribe(Subscribe(packet_id, filters))
+    options = [NO_LOCAL | RETAIN_AS_PUBLISHED | _ONLY_NEW] * len(filters)
+    return encode_subscribe_v5(Subscribe(packet_id, filters, options))
 
 
 def state_packet(options: ConnectionOptions, log: str, payload: bytes) -> bytes:

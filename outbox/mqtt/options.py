@@ -31,20 +31,16 @@ _LONG_CLIENT_ID: Final = 23
 _NEVER: Final = 0xFFFFFFFF
 
 LEFT_OUT: Final[Mapping[str, str]] = {
-    "bridge_attempt_unsubscribe": "nothing is subscribed to at the other broker",
+    "bridge_attempt_unsubscribe": "what no topic line names is dropped",
     "bridge_capath": "name a file with the CA certificates in bridge_cafile",
     "bridge_identity": "TLS needs certificates: see bridge_certfile",
-    "bridge_max_packet_size": "it is about messages in, and only messages out are supported",
     "bridge_max_topic_alias": "topics are sent in full",
     "bridge_psk": "TLS needs certificates: see bridge_certfile",
-    "bridge_receive_maximum": "it is about messages in, and only messages out are supported",
     "bridge_require_ocsp": "use certificates that are valid for a short time",
     "bridge_tls_engine": "keys are files: see bridge_keyfile",
     "idle_timeout": "a connection stays open",
-    "local_cleansession": "messages out need no local session: the log is the queue",
-    "local_clientid": "messages out need no local session: the log is the queue",
-    "local_password": "messages out need no local session: the log is the queue",
-    "local_username": "what topic names is sent, whoever may read it",
+    "local_cleansession": "it follows the session at the other broker",
+    "local_clientid": "it is bridge.NAME",
     "notifications_local_only": "with notifications = false the other broker gets none",
     "start_type": "a connection is always open, as with start_type automatic",
     "threshold": "a connection stays open",
@@ -103,6 +99,13 @@ class ConnectionOptions:
     keep_alive: int = 60
     max_inflight: int = 0
     """Unacknowledged messages; 0: 20 before MQTT 5, and what the other broker allows in MQTT 5."""
+    receive_maximum: int = 100
+    """Unacknowledged messages in that the other broker may send (MQTT 5)."""
+    max_packet: int = 1024 * 1024
+    """Size in bytes of the largest packet that the other broker may send."""
+    local_username: str | None = None
+    """User of this broker whose permissions messages in have; None: an anonymous client."""
+    local_password: str | None = field(default=None, repr=False)
     round_robin: bool = False
     bind_address: str | None = None
     tcp_keepalive: tuple[int, int, int] | None = None
@@ -114,6 +117,11 @@ class ConnectionOptions:
     notification_topic: str | None = None
     """None: $SYS/broker/connection/CLIENT/state."""
     outgoing_retain: bool = True
+
+    @property
+    def local_client_id(self) -> str:
+        """The client identifier at this broker."""
+        return f"bridge.{self.name}"
 
     def peer_client_id(self, log: str) -> str:
         """Return the client identifier at the other broker."""
@@ -170,6 +178,8 @@ def _options(name: str, values: dict[str, Any]) -> ConnectionOptions:
     has_password = "password" in values or "password_file" in values
     if has_password and "username" not in values:
         raise BridgeOptionError("a password also needs remote_username")
+    if "local_password" in values and "local_username" not in values:
+        raise BridgeOptionError("local_password also needs local_username")
     version = values.get("version", MQTT_5)
     if "session_expiry" in values and version != MQTT_5:
         raise BridgeOptionError(
@@ -240,15 +250,10 @@ def _lines(value: object) -> tuple[TopicLine, ...]:
             line = parse_topic_line(text)
         except TopicLineError as error:
             raise ValueError(str(error)) from None
-        if line.is_in:
+        if line.is_out and not line.qos:
             raise ValueError(
-                f"{text!r}: only messages out are supported: let the other broker connect to "
-                "this one, with out there"
-            )
-        if not line.qos:
-            raise ValueError(
-                f"{text!r}: QoS 0 is not supported: messages at QoS 0 are not in the log; write "
-                "out 1 for those at QoS 1 and 2"
+                f"{text!r}: QoS 0 is not supported for messages out: those at QoS 0 are not in "
+                "the log; write 1 for those at QoS 1 and 2"
             )
         lines.append(line)
     return tuple(lines)
@@ -308,6 +313,10 @@ _READ: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "cleansession": ("clean_session", _flag),
     "bridge_session_expiry_interval": ("session_expiry", _whole(0, _NEVER)),
     "keepalive_interval": ("keep_alive", _whole(5, 65_535)),
+    "bridge_receive_maximum": ("receive_maximum", _whole(1, 65_535)),
+    "bridge_max_packet_size": ("max_packet", _whole(1024, 268_435_460)),
+    "local_username": ("local_username", _text),
+    "local_password": ("local_password", _text),
     "max_inflight_messages": ("max_inflight", _whole(1, MAX_WINDOW)),
     "round_robin": ("round_robin", _flag),
     "bridge_bind_address": ("bind_address", _text),

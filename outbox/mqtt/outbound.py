@@ -10,11 +10,11 @@ QoS 2: a PUBREL is sent only after ``received`` is on disk. So after a restart, 
 before ``received`` gets its PUBREL again, and one behind it gets its PUBLISH again, which a peer
 that has it does not take twice.
 
-A run begins with a clean session, since the peer may still have identifiers of the run before. That
-it has one is recorded before the first message is sent, with ``received`` at ``through``: another
-clean session would let the peer take messages twice. The same is recorded when the peer has lost
-its session, or a later restart would take a message for received that the new session never had.
-Everything behind ``through`` is then sent as new.
+A run with QoS 2 begins with a clean session, since the peer may still have identifiers of the run
+before. That it has one is recorded before the first message is sent, with ``received`` at
+``through``: another clean session would let the peer take messages twice. The same is recorded when
+the peer has lost its session, or a later restart would take a message for received that the new
+session never had. Everything behind ``through`` is then sent as new.
 
 A message of the window that is not offered after a restart, because it has expired, may still wait
 for its release at the peer. Its identifier is released, so that it is free for a later message.
@@ -195,7 +195,7 @@ class Outbound:
     @property
     def needs_clean_session(self) -> bool:
         """Whether the next connection must ask for a clean session."""
-        return self._conflict or (self._first == 1 and not self._recorded)
+        return self._conflict or (self._qos2 and self._first == 1 and not self._recorded)
 
     @property
     def number(self) -> int:

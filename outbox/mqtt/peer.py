@@ -1,48 +1,32 @@
-"""One network connection to another broker: bytes to packets, acknowledgements, keep alive."""
+"""A network connection of a client to a broker: bytes to packets, CONNECT, keep alive, its end."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import ssl
-from typing import TYPE_CHECKING, Final, cast
-
-import structlog
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from eventstore.edited_files import client_context, unmarked_pair
-from outbox.mqtt.handshake import (
-    CONNECTED,
-    DISCONNECTED,
-    PeerRefusedError,
-    check_connack,
-    code_text,
-    connect_packet,
-    keep_alive_of,
-    limits_of,
-    state_packet,
-)
+from outbox.mqtt.handshake import check_connack, code_text, keep_alive_of
 from protocol.errors import FoldmqError
-from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import DISCONNECT, PINGREQ
 from protocol.mqtt.packets import Acks, PacketType
 from protocol.mqtt.server_decoder import ServerDecoder
 from protocol.mqtt.server_packet_decoder import Answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from outbox.mqtt.options import ConnectionOptions, PeerAddress, PeerTls
-    from outbox.mqtt.outbound import Outbound
-    from protocol.mqtt.server_packet_decoder import ServerPacket
-
-_log = structlog.get_logger("foldmq")
+    from protocol.mqtt.server_packet_decoder import SentMessage, ServerPacket
 
 _CONNECT_SECONDS: Final = 10.0
 """Time for the network connection, and again for the CONNACK."""
-_MAX_PACKET: Final = 1024 * 1024
-"""Size of the largest packet that is read: nothing is subscribed to."""
 _TLS_VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
-_PUBLISH_ACKS: Final = frozenset({PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP})
+_ACKS: Final = frozenset(
+    {PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP}
+)
 
 
 class PeerUnavailableError(FoldmqError):
@@ -53,22 +37,62 @@ class PeerUnavailableError(FoldmqError):
         self.misconfigured = misconfigured
 
 
+class Flow(Protocol):
+    """What happens on a connection, without I/O; all errors are FoldmqErrors, and end it."""
+
+    def acknowledged(
+        self, kind: PacketType, packet_ids: Sequence[int], reasons: Sequence[int]
+    ) -> None:
+        """Handle PUBACK, PUBREC, PUBREL or PUBCOMP packets; no reasons: all are 0."""
+
+    def published(self, message: SentMessage) -> None:
+        """Handle a message."""
+
+    def granted(self, codes: bytes) -> None:
+        """Handle a SUBACK."""
+
+    def packets(self) -> bytes:
+        """Return the next packets to be sent, some at a time; empty: there are none now."""
+
+    def disconnected(self) -> None:
+        """Handle the end of a connection that began."""
+
+
+class LocalAddress(NamedTuple):
+    """A listener of this broker."""
+
+    host: str
+    port: int
+    path: str = ""
+    """Path of a Unix socket, which is used instead if it is not empty."""
+
+
+class LinkOptions(NamedTuple):
+    """How a connection behaves."""
+
+    version: int
+    """Protocol level: 3, 4 or 5."""
+    keep_alive: int
+    """Seconds."""
+    max_packet: int
+    """Size in bytes of the largest packet that is read."""
+    tcp_keepalive: tuple[int, int, int] | None = None
+
+
 class PeerConnection(asyncio.Protocol):
     """A connection, from CONNECT to its end; ``changed`` is called after whatever happens."""
 
-    def __init__(
-        self, options: ConnectionOptions, outbound: Outbound, changed: Callable[[], None]
-    ) -> None:
+    def __init__(self, options: LinkOptions, flow: Flow, changed: Callable[[], None]) -> None:
         self.ended: str | None = None
         """Why it has ended."""
         self.closed = asyncio.Event()
-        self.unexpected = 0
-        """Messages from the peer, which is asked for none."""
+        self.on_room: Callable[[bool], None] | None = None
+        """Called when it can send no more (False), and when it can again."""
         self._options = options
-        self._outbound = outbound
+        self._flow = flow
         self._changed = changed
         self._loop = asyncio.get_running_loop()
-        self._decoder = ServerDecoder(options.version, _MAX_PACKET)
+        self._decoder = ServerDecoder(options.version, options.max_packet)
         self._transport: asyncio.Transport | None = None
         self._connack: asyncio.Future[Answer] = self._loop.create_future()
         self._ready = False
@@ -88,7 +112,7 @@ class PeerConnection(asyncio.Protocol):
 
         Raises PeerRefusedError or PeerUnavailableError.
         """
-        self._write(packet)
+        self.write(packet)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 connack = await self._connack
@@ -98,28 +122,36 @@ class PeerConnection(asyncio.Protocol):
         check_connack(connack, self._options.version)
         return connack
 
-    def begin(self, connack: Answer, log: str) -> None:
-        """Begin to send messages."""
+    def begin(self, connack: Answer) -> None:
+        """Begin to send messages: the flow has taken the CONNACK."""
         self._ready = True
-        limits = limits_of(connack, self._options)
-        self._outbound.connected(limits, session_present=connack.session_present)
         self._keep_alive = keep_alive_of(connack, self._options.keep_alive)
         if self._keep_alive:
             self._timer = self._loop.call_later(self._keep_alive / 2, self._check)
-        if self._options.notifications:
-            self._write(state_packet(self._options, log, CONNECTED))
         self.pump()
 
     def pump(self) -> None:
         """Send what may be sent now."""
-        while self._ready and not self._paused and (data := self._outbound.packets()):
-            self._write(data)
+        while self._ready and not self._paused and (data := self._flow.packets()):
+            self.write(data)
 
-    def leave(self, log: str) -> None:
+    def write(self, data: bytes) -> None:
+        """Send packets."""
+        self._written = True
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def hold(self, *, reading: bool) -> None:
+        """Stop or continue to read."""
+        if self._transport is not None and not self._transport.is_closing():
+            if reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def leave(self) -> None:
         """End the connection in order."""
-        if self._ready and self._options.notifications:
-            self._write(state_packet(self._options, log, DISCONNECTED))
-        self._write(DISCONNECT)
+        self.write(DISCONNECT)
         self.end("closed by this broker")
 
     def end(self, reason: str) -> None:
@@ -128,7 +160,7 @@ class PeerConnection(asyncio.Protocol):
             return
         self.ended = reason
         if self._ready:
-            self._outbound.disconnected()
+            self._flow.disconnected()
         self._ready = False
         if self._timer is not None:
             self._timer.cancel()
@@ -169,34 +201,37 @@ class PeerConnection(asyncio.Protocol):
         self.end(lost)
 
     def pause_writing(self) -> None:
-        """Stop sending: the peer reads slowly."""
+        """Stop sending: the broker reads slowly."""
         self._paused = True
+        if self.on_room is not None:
+            self.on_room(False)
 
     def resume_writing(self) -> None:
         """Send again."""
         self._paused = False
+        if self.on_room is not None:
+            self.on_room(True)
         self.pump()
 
     # How it works.
 
     def _handle(self, packet: ServerPacket) -> None:
         if isinstance(packet, Acks):
-            if packet.kind in _PUBLISH_ACKS:
-                self._outbound.acknowledged(packet.kind, packet.packet_ids)
+            self._flow.acknowledged(packet.kind, packet.packet_ids, packet.reasons)
         elif isinstance(packet, Answer):
             self._handle_answer(packet)
         else:
-            self.unexpected += 1
-            if self.unexpected == 1:
-                _log.warning("the other broker sends messages", connection=self._options.name)
+            self._flow.published(packet)
 
     def _handle_answer(self, packet: Answer) -> None:
         kind = packet.kind
-        if kind in _PUBLISH_ACKS:
-            self._outbound.acknowledged(kind, [packet.packet_id], [packet.reason])
+        if kind in _ACKS:
+            self._flow.acknowledged(kind, [packet.packet_id], [packet.reason])
         elif kind is PacketType.CONNACK:
             if not self._connack.done():
                 self._connack.set_result(packet)
+        elif kind is PacketType.SUBACK:
+            self._flow.granted(packet.codes)
         elif kind is PacketType.PINGRESP:
             self._pinged = False
         elif kind is PacketType.DISCONNECT:
@@ -209,14 +244,9 @@ class PeerConnection(asyncio.Protocol):
             return
         if not self._written:
             self._pinged = True
-            self._write(PINGREQ)
+            self.write(PINGREQ)
         self._written = False
         self._timer = self._loop.call_later(self._keep_alive / 2, self._check)
-
-    def _write(self, data: bytes) -> None:
-        self._written = True
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
 
 
 async def dial(
@@ -246,38 +276,22 @@ async def dial(
     return connection
 
 
-async def open_connection(
-    options: ConnectionOptions,
-    log: str,
-    address: PeerAddress,
-    outbound: Outbound,
-    changed: Callable[[], None],
-    *,
-    private: bool,
-) -> PeerConnection:
-    """Return a connection that sends messages; raises PeerRefusedError, PeerUnavailableError."""
-    password = _password(options)
-
-    async def connected(*, clean: bool) -> tuple[PeerConnection, Answer]:
-        made = await dial(options, address, lambda: PeerConnection(options, outbound, changed))
-        packet = connect_packet(options, log, password, clean=clean, private=private)
-        try:
-            return made, await made.connect(packet)
-        except (PeerRefusedError, asyncio.CancelledError):
-            made.end("refused")
-            raise
-
-    clean = outbound.needs_clean_session
-    if clean and options.version != MQTT_5:  # its clean session ends with the connection
-        made, _ = await connected(clean=True)
-        made.leave(log)
-        clean = False
-    made, connack = await connected(clean=clean)
-    made.begin(connack, log)
-    return made
+async def dial_local(address: LocalAddress, make: Callable[[], PeerConnection]) -> PeerConnection:
+    """Open a network connection to this broker; raises PeerUnavailableError."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            if address.path:
+                _, connection = await loop.create_unix_connection(make, address.path)
+            else:
+                _, connection = await loop.create_connection(make, address.host, address.port)
+    except (OSError, TimeoutError) as error:
+        raise PeerUnavailableError(f"this broker: {error_text(error)}") from None
+    return connection
 
 
-def _password(options: ConnectionOptions) -> str | None:
+def password_of(options: ConnectionOptions) -> str | None:
+    """Return the password of a connection; raises PeerUnavailableError."""
     if options.password_file is None:
         return options.password
     try:

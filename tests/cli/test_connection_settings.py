@@ -6,6 +6,7 @@ import pytest
 
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings, load_settings
+from cli.settings.sink_settings import check_sink_files, outbox_request
 
 LEAST = """
 addresses = ["broker.example"]
@@ -42,6 +43,25 @@ def test_the_digest_changes_with_what_is_sent(tmp_path: Path) -> None:
     assert digest(LEAST) != digest(LEAST.replace("hq/", "hr/"))
 
 
+def test_a_connection_without_messages_out_is_no_destination(tmp_path: Path) -> None:
+    text = LEAST.replace("out 1", "in 1").replace("out 2", "in 0")
+    settings = load(tmp_path, f'[connection.plant2]\n{text}local_username = "ann"\n')
+    assert settings.destinations == {}
+    connection = settings.connections["plant2"]
+    assert (connection.takes, connection.filters, connection.user) == (True, (), "ann")
+    (row,) = outbox_request(settings, "mylog", {"path": "s"})["sinks"]
+    assert (row["name"], row["kind"], row["table"]) == ("plant2", "mqtt", connection.table)
+
+
+def test_files_are_checked_before_a_start(tmp_path: Path) -> None:
+    settings = load(tmp_path, f'[connection.plant2]{LEAST}bridge_cafile = "/nowhere/ca"\n')
+    with pytest.raises(ConfigError) as raised:
+        check_sink_files(settings)
+    assert raised.value.args == (
+        "connection.plant2: bridge_cafile = /nowhere/ca: cannot read: No such file or directory",
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -61,8 +81,12 @@ def test_the_digest_changes_with_what_is_sent(tmp_path: Path) -> None:
             "connection.plant2: $SYS/#: the log has no such messages",
         ),
         (
-            f'[connection.plant2]{LEAST}bridge_cafile = "/nowhere/ca"\n',
-            "connection.plant2: bridge_cafile = /nowhere/ca: cannot read: No such file",
+            f'listen = ["ws://127.0.0.1:1"]\n[connection.plant2]{LEAST}'.replace("out 1", "in 1"),
+            "connection.plant2: messages in need a listener for TCP or a Unix socket without TLS",
+        ),
+        (
+            f"pseudonyms = true\n[connection.plant2]{LEAST}".replace("out 1", "in 1"),
+            "connection.plant2: with pseudonyms, messages in and out need two connections",
         ),
         (
             f'keep = "1h"\nkeep_bytes = 0\n[connection.plant2]{LEAST}max_behind = "2h"\n',
