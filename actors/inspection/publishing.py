@@ -154,7 +154,9 @@ class ApiPublishing:
             if packet.qos:
                 packet.packet_ids += self._packet_ids(count)
             places = publisher.publish_from_nats(packet)
-            positions = [first + at for first, size in places for at in range(size)]
+            # A message of QoS 2 takes effect with its Released, which follows.
+            behind = packet.qos == 2
+            positions = [first + size * behind + at for first, size in places for at in range(size)]
             routes = node.router.routes
             for at, message in enumerate(run[:count]):
                 receipt: _Receipt = {"matched": len(routes[message.topic].targets)}

@@ -385,7 +385,7 @@ async def _served(
         response = web.StreamResponse()
         response.content_type = form
         await response.prepare(request)
-        await send_stream(response, entries(), lambda error: {"detail": str(error)})
+        await send_stream(request, response, entries(), lambda error: {"detail": str(error)})
         return response
 
     app = web.Application()
@@ -432,6 +432,25 @@ async def test_a_slow_reader_pauses_the_reading() -> None:
         before = produced
         await asyncio.sleep(0.2)
     assert produced < 20_000
+    response.close()
+    await _until(ended)
+    await close()
+
+
+@pytest.mark.system
+async def test_reading_ends_when_the_client_leaves_while_nothing_happens() -> None:
+    ended = asyncio.Event()
+
+    async def entries() -> AsyncIterator[Item]:
+        try:
+            yield Item({"n": 1}, "1.0")
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    client, close = await _served(entries, EVENT_STREAM)
+    response = await client.get("/")
+    await response.content.readany()
     response.close()
     await _until(ended)
     await close()
@@ -499,7 +518,7 @@ async def test_a_key_publishes_once() -> None:
     assert {await one.text() for one in (*both, third)} == {
         '{"position":"1.0","log":"n","matched":1}'
     }
-    assert {one.headers["Location"] for one in both} == {"/api/v1/messages/1.0/story"}
+    assert {one.headers["Location"] for one in both} == {"/api/v1/messages/1.0"}
     assert len(link.parts) == 1
     other = await client.post("/", data=b'{"topic":"b"}', headers=key)
     assert other.status == problem_of(KeyReused("")).status == 422

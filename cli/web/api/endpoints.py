@@ -31,6 +31,7 @@ from cli.web.api.problem_types import (
 from cli.web.api.publishing import ApiPublisher
 from cli.web.api.snapshots import Snapshot, find_snapshot, matches_tag, wait_for
 from cli.web.api.streams import EVENT_STREAM, NDJSON, dumps, send_stream
+from eventstore.display import name as display_name
 from eventstore.errors import CutOff, NotFound, UsageError
 from protocol.errors import FoldmqError
 
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 
 JSON: Final = "application/json"
 _PROBLEM: Final = "application/problem+json"
-_REGEX: Final = {"id": "{id:.+}", "topic": "{topic:.+}", "position": "{position}"}
+_REGEX: Final = {"id": "{id:(?s:.+)}", "topic": "{topic:(?s:.+)}"}
+"""Names in paths may have any characters, also line breaks."""
 _REPEATED: Final = frozenset({"type"})
 """Parameters that may be given several times."""
 _FIRST_SECONDS: Final = 5.0
@@ -152,6 +154,8 @@ class ApiEndpoints:
         form = accepted(request.headers.get("Accept", ""), offered)
         kind = cast("type[Params]", operation.params)
         params = read_params(kind, _given(request, operation))
+        if params.log is not None:
+            params = await self._with_log(params, params.log)
         call = Call(self._link, self._lists, grant.role.sees_payloads)
         token = getattr(params, "next", None)
         about = list_digest(operation, params)
@@ -176,6 +180,13 @@ class ApiEndpoints:
             return await self._stream(request, call, operation, snapshot, form, grant)
         except CutOff as error:
             raise await self._with_first(error, params.log) from None
+
+    async def _with_log(self, params: Params, log: str) -> Params:
+        """Return parameters whose log exists; the only one has no name. Raises NotFound."""
+        names = [name for name in await self._link.logs() if name]
+        if log not in (names or [self._link.node]):
+            raise NotFound(f"there is no log {display_name(log)}")
+        return params if names else params.model_copy(update={"log": None})
 
     async def _with_first(self, error: CutOff, name: str | None) -> CutOff:
         """Return an error that says where the log begins now."""
@@ -265,7 +276,7 @@ class ApiEndpoints:
                     self._access.add_headers(request, response)
                     response.headers["X-Accel-Buffering"] = "no"
                     await response.prepare(request)
-                    await send_stream(response, _after(first, found), self._details)
+                    await send_stream(request, response, _after(first, found), self._details)
                 finally:
                     first.cancel()
                     with contextlib.suppress(asyncio.CancelledError, Exception):

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -12,10 +12,17 @@ from cli.logs.logs import Logs
 from cli.logs.topic_flags import check_filter
 from cli.web.api.live_answers import numbered
 from cli.web.api.operation import Call, Item, StreamMark, open_sources, positions_text
-from cli.web.api.parameters import ListParams, Name
+from cli.web.api.parameters import ListParams, Name, Params
 from cli.web.api.past_answers import place_text, places_after
-from eventstore.errors import UsageError
-from eventstore.format.positions import Position, position
+from eventstore.errors import CutOff, NotFound, UsageError
+from eventstore.format.positions import (
+    Position,
+    index_of,
+    parse_position,
+    position,
+    sequence_of,
+)
+from eventstore.reading.log_points import LogPoint
 from eventstore.reading.moments import ALL, LAST, NEW, BadMoment, Moment, ends_before, parse_moment
 from projections.past.message_history import (
     HistoryRange,
@@ -197,6 +204,40 @@ class _MessageItems:
         self._places[view.log] = view.position
         value = publication_object(view, payload=self._call.payloads)
         return Item(value, place_text(self._places))
+
+
+class MessageParams(Params):
+    """The parameters of ``message``."""
+
+    position: Annotated[
+        str,
+        Field(
+            pattern=r"^[0-9]{1,13}\.[0-9]{1,7}$",
+            examples=["12.3"],
+            description="Where the message took effect, at QoS 2 with its PUBREL.",
+        ),
+    ]
+
+
+async def message(call: Call, params: MessageParams) -> dict[str, Any]:
+    """Return the message that took effect at a position; raises NotFound if none did."""
+    try:
+        at = parse_position(params.position)
+    except ValueError as error:
+        raise UsageError(f"position: {error}") from None
+    async with open_sources(call, params.log) as logs:
+        if logs.several:
+            raise UsageError(f"a position is one of a log: give log, one of {', '.join(logs)}")
+        source = logs[""]
+        if sequence_of(at) < source.begin:
+            raise CutOff(f"position {params.position} was deleted: {source.beginning()}")
+        place = {"": LogPoint(sequence_of(at), index_of(at))}
+        if sequence_of(at) <= source.last:
+            reader = MessageHistory(logs, "#")
+            async with contextlib.aclosing(reader.between(HistoryRange(place, place))) as views:
+                async for view in views:
+                    return publication_object(view, payload=call.payloads)
+    raise NotFound(f"no message took effect at position {params.position}")
 
 
 class LastParams(ListParams):

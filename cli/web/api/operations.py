@@ -90,6 +90,12 @@ OPERATIONS: Final = (
         moments=("from_", "to"),
     ),
     Operation(
+        *("message", "GET", "/messages/{position}", messages.MessageParams),
+        *(schemas.PublicationObject, _VIEW, _CHEAP, messages.message),
+        "The message that took effect at a position; its payload needs a token that may see it.",
+        "foldmq history FILTER",
+    ),
+    Operation(
         *("story", "GET", "/messages/{position}/story", past.StoryParams),
         *(schemas.StoryObject, _VIEW, _DEAR, past.story),
         "What happened to a message: publication, deliveries, acknowledgements, drops.",

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 1000
 """Maximum rows of a page."""
 _UNIX_TIME: Final = re.compile(r"@([0-9]{1,11})(\.[0-9]{1,6})?")
-_LONGEST: Final = 65_535
-"""Maximum characters of a name."""
+_LONGEST: Final = 40_000
+"""Maximum characters of a name: more may not fit into a URL."""
 
 Name = Annotated[str, Field(min_length=1, max_length=_LONGEST)]
 Moment = Annotated[

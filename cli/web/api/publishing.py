@@ -192,7 +192,7 @@ class ApiPublisher:
         if "position" not in receipt:
             return web.Response(status=202, body=dumps(receipt), content_type="application/json")
         response = web.Response(status=201, body=dumps(receipt), content_type="application/json")
-        where = f"{base}/messages/{receipt['position']}/story"
+        where = f"{base}/messages/{receipt['position']}"
         log = f"?log={receipt['log']}" if self._link.names else ""
         response.headers["Location"] = where + log
         response.headers["Foldmq-Position"] = (

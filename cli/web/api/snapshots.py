@@ -50,10 +50,14 @@ async def wait_for(call: Call, after: str) -> None:
     wanted = dict[str, int]()
     for part in after.split(","):
         log, _, where = part.rpartition(":")
-        wanted[log] = sequence_of(parse_position(where))
+        try:
+            wanted[log] = sequence_of(parse_position(where))
+        except ValueError:
+            raise UsageError(f"after: {part} is not a position") from None
     names = await call.link.logs()
     if not wanted.keys() <= set(names):
-        raise UsageError(f"after: must be LOG:POSITION, of the logs {', '.join(names)}")
+        form = f"LOG:POSITION, of the logs {', '.join(names)}" if call.link.names else "a position"
+        raise UsageError(f"after: must be {form}")
     for _ in range(_LOOKS):
         if all([await _last(call, log) >= at for log, at in wanted.items()]):
             return

@@ -68,6 +68,7 @@ def _replaced(value: Any) -> Any:
 
 
 async def send_stream(
+    request: web.Request,
     response: web.StreamResponse,
     entries: AsyncIterator[Item | StreamMark],
     problem: Callable[[Exception], dict[str, Any]],
@@ -75,7 +76,7 @@ async def send_stream(
     """Send all entries, until they end or the client leaves; ``problem`` describes an error."""
     events = response.content_type == EVENT_STREAM
     encode = as_event if events else as_line
-    output = _Output(response, ping=_PING if events else b"")
+    output = _Output(request, response, ping=_PING if events else b"")
     if events:
         output.add(_RETRY)
     flushing = asyncio.create_task(output.keep(), name="stream")
@@ -97,6 +98,12 @@ async def send_stream(
         await output.flush()
     except ConnectionError:
         pass  # the client has left
+    except asyncio.CancelledError:
+        if not output.left:
+            raise
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
     finally:
         await end_tasks([flushing])
 
@@ -108,7 +115,12 @@ def _sse(event: str, about: dict[str, Any]) -> bytes:
 class _Output:
     """Bytes on their way to a client."""
 
-    def __init__(self, response: web.StreamResponse, ping: bytes) -> None:
+    def __init__(self, request: web.Request, response: web.StreamResponse, ping: bytes) -> None:
+        """Send to the client of a request, from the current task."""
+        self.left = False
+        """Whether the client left while nothing was sent, so that the task was cancelled."""
+        self._request = request
+        self._task = asyncio.current_task()
         self._response = response
         self._ping = ping
         self._pieces: list[bytes] = []
@@ -130,11 +142,19 @@ class _Output:
             self._sent_at = time.monotonic()
             await self._response.write(data)
 
+    def _has_left(self) -> bool:
+        transport = self._request.transport
+        return transport is None or transport.is_closing()
+
     async def keep(self) -> None:
         """Send what waits, and a sign of life if nothing does."""
         with contextlib.suppress(ConnectionError):
             while True:
                 await asyncio.sleep(_FLUSH_SECONDS)
+                if self._has_left() and self._task is not None:
+                    self.left = True
+                    self._task.cancel()
+                    return
                 if self._ping and time.monotonic() - self._sent_at > _PING_SECONDS:
                     self.add(self._ping)
                 await self.flush()
