@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Final
 
-from cli.logs.key_files import read_key, warn_of_access
+from cli.logs.key_files import read_key
 from cli.settings.settings import Settings
 
-_NAME: Final = "cluster_key_file"
 _SHORTEST_KEY: Final = 16
 
 
@@ -18,15 +17,4 @@ def cluster_key(settings: Settings) -> bytes:
 
 def read_cluster_key(path: Path) -> bytes:
     """Return the key of a cluster in a file; raises ConfigError for an invalid one."""
-    return read_key(_NAME, path, _SHORTEST_KEY)
-
-
-def check_cluster_key(settings: Settings) -> None:
-    """Check the file with the cluster's key, and log a warning if other users can access it.
-
-    Raises ConfigError for an invalid file.
-    """
-    path = settings.cluster_key_file
-    if path is not None:
-        read_cluster_key(path)
-        warn_of_access(_NAME, path, "the cluster")
+    return read_key("cluster_key_file", path, _SHORTEST_KEY)

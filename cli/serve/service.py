@@ -24,9 +24,7 @@ from cli.commands.certificate_advice import advise_on_certificates
 from cli.common import logging_setup
 from cli.common.endpoints import Endpoint
 from cli.common.memory import GarbageCollector, trim_after_peaks, tune_collector
-from cli.logs.cluster_keys import check_cluster_key
 from cli.logs.index_process import IndexProcess
-from cli.logs.key_files import check_store_key
 from cli.serve.auth_factory import (
     Access,
     make_permissions,
@@ -40,6 +38,7 @@ from cli.serve.certificates import read_certificates, with_files
 from cli.serve.cluster_member import ClusterMember, SteppedDown
 from cli.serve.edge_factory import PeerSockets
 from cli.serve.http_monitor import HttpMonitor
+from cli.serve.key_checks import check_keys
 from cli.serve.limits_factory import (
     affordable_connections,
     limit_options,
@@ -239,8 +238,7 @@ class Service:
         check_files(settings)
         check_sink_files(settings)
         if self._process is None:
-            check_cluster_key(settings)
-            check_store_key(settings.encryption_key_file)
+            check_keys(settings)
         datadir = stack.enter_context(DataDir(settings.data_dir))
         for line in datadir.narrowed:
             log.warning(line)

@@ -31,13 +31,6 @@ def guarded(**options: float) -> World:
     return World(**{"keep": 0.0, "keep_bytes": BOUND, "keep_until_archived": True, **options})
 
 
-async def traffic(world: World, client: SimClient, messages: int) -> None:
-    for number in range(messages):
-        client.send(p.publish("noise", bytes(200), 1, number % 65_535 + 1))
-        await world.go(0.05)
-        client.take()
-
-
 def link_of_record(world: World, sequence: int) -> str:
     return decode_record(sequence, world.disk.stream.history[sequence]).link.hex()
 

@@ -48,13 +48,6 @@ def world_with(**options: Any) -> World:
     return World(**{"keep": 0.0, "keep_bytes": BOUND, "destinations": (erp,), **options})
 
 
-async def traffic(world: World, client: SimClient, messages: int) -> None:
-    for number in range(messages):
-        client.send(p.publish("noise", bytes(200), 1, number % 65_535 + 1))
-        await world.go(0.05)
-        client.take()
-
-
 async def report(world: World, through: int, **more: Any) -> dict[str, Any]:
     """Report as the process of the outbox does."""
     run = world.broker.node.state.destinations["erp"].run
