@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from cli.common import text
 from cli.logs.next_commands import shell_word, show_session
@@ -312,6 +312,10 @@ def _capped(count: int) -> str:
     return f"{count:,} or more" if count >= _REMEMBERED else f"{count:,}"
 
 
+_LOST: Final = frozenset({"", "closed", "error", "keep_alive"})
+"""Reasons for ends of connections that came from the client or its network."""
+
+
 def _flapping(one: Mapping[str, Any]) -> _Described:
     ended = f", the last end: {close_text(one['last_close'])}" if one["last_close"] else ""
     return (
@@ -321,7 +325,9 @@ def _flapping(one: Mapping[str, Any]) -> _Described:
             f"{_begin(one)}; {_capped(one['failed'])} of its connections ended without a "
             f"DISCONNECT in the last minute{ended}"
         ),
-        "the client fails after it connected, or its network does",
+        "the client fails after it connected, or its network does"
+        if one["last_close"] in _LOST
+        else "the broker ends its connections because of what the client sends or is allowed to",
         f"foldmq log --type SessionClosed --session {shell_word(one['client'])} -n 6",
     )
 

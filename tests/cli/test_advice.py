@@ -291,6 +291,18 @@ def test_a_protocol_error_is_a_notice_that_names_the_client() -> None:
     assert (one.severity, one.cause.startswith("the client or its network")) == ("warning", True)
 
 
+def test_a_packet_that_is_too_large_leads_to_the_setting() -> None:
+    error = "packet of 70011 bytes, at most 65536 are accepted [MQTT-4.8.0-1]"
+    (one,) = advise_on_refusals([refusal(error=error)])
+    assert one.cause.endswith("raise max_packet_size")
+    flapping = {
+        "code": "flapping", "client": "camera", "connects": 9, "since_ms": 1, "recent": 5,
+        "failed": 4, "last_close": "protocol_error",
+    }  # fmt: skip
+    assert advise(flapping).cause.startswith("the broker ends its connections")
+    assert "its network" in advise({**flapping, "last_close": "keep_alive"}).cause
+
+
 def test_each_refusal_has_a_sentence() -> None:
     source = (SOURCE.with_name("status_metrics.py")).read_text("utf-8")
     exported = re.search(r"^REFUSED = \((.*?)^\)", source, re.DOTALL | re.MULTILINE)
