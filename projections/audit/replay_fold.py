@@ -21,6 +21,7 @@ from projections.audit.audit_results import AuditResults
 from projections.audit.facts import READ
 from projections.audit.replay_audit import ReplayStep
 from projections.audit.rule_table import Rule
+from projections.views.replay_view import place_text
 from protocol.mqtt.topic_trie import FilterTrie
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class _LogReplays:
             default=0,
         )
         if last >= max(cut, log.begin) and not log.outline.holes:
-            what = f"a replay passed over {format_position(first)} to {format_position(last)}"
+            what = f"a replay passed over {format_position(first)} to {place_text(last)}"
             self._report(Rule.REPLAY, self._at, f"{what}, which was not cut off")
         if step.begin is not None and first <= step.begin:
             what = f"a replay did not read {format_position(first)}, which it had read"
@@ -223,10 +224,10 @@ class _LogReplays:
         read, told = len(chosen), step.sent + left_out
         if read == told or (step.elsewhere and read < told):
             return
-        since = "the beginning" if step.begin is None else format_position(step.begin)
+        since = "the beginning" if step.begin is None else place_text(step.begin)
         what = (
             f"of {read:,} messages on {shown(step.topic_filter)} from {since} to "
-            f"{format_position(step.through)}, {step.sent:,} were sent and {left_out:,} left out"
+            f"{place_text(step.through)}, {step.sent:,} were sent and {left_out:,} left out"
         )
         self._report(Rule.REPLAY, self._at, what)
 

@@ -83,7 +83,7 @@ from eventstore.reasons import (
 )
 from projections.log_proof import cause, unproven_end
 from projections.past.message_story import topic_of
-from projections.views.replay_view import opened_text, place_text, reached_text
+from projections.views.replay_view import opened_text, place_text, position_fields, reached_text
 from projections.views.session_text import options_text
 from projections.views.session_view import Published, Topics
 from protocol.mqtt.reason_codes import ReasonCode
@@ -595,6 +595,8 @@ def event_object(
     elif isinstance(event, LogCut):
         found["begins"] = display.iso(event.begins_ms)
         del found["begins_ms"]
+    elif isinstance(event, (ReplayOpened, ReplayReached)):
+        found |= position_fields(event)
     pids, refs = from_runs(getattr(event, "pids", ())), from_runs(getattr(event, "refs", ()))
     if refs:
         found["messages"] = _ref_objects(refs, pids, topics)

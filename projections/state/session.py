@@ -75,8 +75,7 @@ class ReplayState:
     last: bool = False
     """Up to ``start`` it sends the last message of each topic, and then all messages."""
     through: dict[str, Position] = field(default_factory=dict)
-    """The last positions that were read, by the name of the log; of a log that has none, nothing
-    was read."""
+    """The last positions that were read, by the name of the log; none: nothing was read."""
     state: str = ""
     """See ``ReplayReached``."""
     sent: int = 0

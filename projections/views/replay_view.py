@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from eventstore import display
+from eventstore.format.events import ReplayOpened
 from eventstore.format.positions import MAX_INDEX, format_position, index_of, sequence_of
 from protocol.mqtt.replay_filters import replayed_filter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from eventstore.format.events import ReplayOpened, ReplayReached
+    from eventstore.format.events import ReplayReached
     from eventstore.format.positions import Position
     from projections.state.session import ReplayState
 
@@ -125,6 +126,19 @@ def opened_text(event: ReplayOpened) -> str:
         ends = f", up to {vector_text(event.until)}"
     topic_filter = display.name(event.topic_filter or replayed_filter(event.filter))
     return f"replays {topic_filter} {begins}{ends}, for {display.name(event.filter)}"
+
+
+def position_fields(event: ReplayOpened | ReplayReached) -> dict[str, object]:
+    """Return the positions of an event of a replay for its JSON object, as text."""
+    if isinstance(event, ReplayOpened):
+        until = {"until": _texts(event.until)} if event.until else {}
+        return {"start": _texts(event.start), **until}
+    gap = {log: [*map(format_position, ends)] for log, ends in event.gap.items()}
+    return {"through": _texts(event.through), **({"gap": gap} if gap else {})}
+
+
+def _texts(vector: Mapping[str, Position]) -> dict[str, str]:
+    return {log: format_position(at) for log, at in vector.items()}
 
 
 def reached_text(event: ReplayReached) -> str:

@@ -228,3 +228,15 @@ def test_every_event_is_an_object_without_defaults(at: int, event: Event) -> Non
 def test_an_event_of_a_client_at_level_4_has_no_fields_of_mqtt_5() -> None:
     found = event_object(SessionOpened("c", False, False, 4), REF, 0, NONE, None)
     assert not {"clean_start", "receive_maximum", "packet_maximum"} & found.keys()
+
+
+def test_positions_of_replays_are_text_in_json() -> None:
+    opened = ReplayOpened("c", "$replay/all/a", {"": REF}, until={"n-p1": REF + 1})
+    found = event_object(opened, REF, 0, NONE, None)
+    assert found["start"] == {"": "5.0"}
+    assert found["until"] == {"n-p1": "5.1"}
+    reached = ReplayReached("c", "$replay/all/a", {"": REF}, gap={"": [REF, REF + 3]})
+    found = event_object(reached, REF, 0, NONE, None)
+    assert (found["through"], found["gap"]) == ({"": "5.0"}, {"": ["5.0", "5.3"]})
+    plain = event_object(ReplayReached("c", "$replay/all/a", {}), REF, 0, NONE, None)
+    assert not {"gap", "sent", "left_out", "state"} & plain.keys()
