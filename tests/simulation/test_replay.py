@@ -9,6 +9,7 @@ from harness.packets import Publish, Pubrel
 from harness.plainaudit import violations
 
 from actors.access.rules import Permissions, Rule
+from actors.inspection.problems import ProblemSearch
 from actors.maintenance import retention
 from actors.replay.log_reader import LogReader
 from actors.replay.selection import LogRecord
@@ -419,6 +420,11 @@ async def test_a_damaged_record_ends_the_replay_alone(world: World) -> None:
     held = world.broker.node.state.sessions.live["r"].replays[FILTER].replay
     assert held is not None
     assert held.state == "damaged"
+    problems = ProblemSearch(world.broker.node)
+    assert not [*problems.run()]
+    assert {"client": "r", "code": "replay_stopped", "filter": FILTER, "state": "damaged"} in (
+        problems._found
+    )
     assert got == numbers(len(got))
     assert len(got) < 3
     sender.send(p.publish("t/a", b"x", 1, 77))
