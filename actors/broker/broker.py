@@ -32,6 +32,7 @@ from actors.kernel.actor import LoopActor
 from actors.kernel.kernel import Kernel
 from actors.kernel.references import ActorFailed
 from actors.kernel.turn_work import TurnWork
+from actors.maintenance.destination_holds import open_destinations
 from actors.maintenance.projector import Projector
 from actors.maintenance.recovery import (
     adopt,
@@ -205,6 +206,9 @@ class Broker(LoopActor):
         if self.bridge is None and self.node.state.bridged is not None:
             self.node.emit(Bridged(0))
             self.kernel.wake()
+        if self.node.options.destinations or self.node.state.destinations:
+            open_destinations(self.node)
+            self.kernel.wake()
         if mark is not None:
             work = verify_in_background(self.node, mark.sequence, bytes.fromhex(mark.link))
             self._background.append(self._loop.create_task(work, name="verify_in_background"))
@@ -243,6 +247,7 @@ class Broker(LoopActor):
             await self.bridge.stop()
         if self.exchange is not None:
             self.exchange.end()
+        self.inspection.operations.publishing.end()
         if self.node.dropped:
             _log.warning("dropped since the start", **self.node.dropped)
         self.node.emit(BrokerStopped(to=to))

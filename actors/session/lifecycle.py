@@ -11,6 +11,7 @@ import structlog
 from actors.routing.subscriber import is_shared
 from actors.session.decisions import queueing, sharing
 from actors.session.delivery_encoder import DeliveryEncoder
+from actors.session.overdue import left_by
 from actors.session.session_messages import (
     NEXT_TURN,
     ConnectionAttached,
@@ -451,6 +452,9 @@ class SessionLifecycle:
         self._publisher.connection = None
         if connection is not None and connection.session is session:
             connection.session = None
+        left = self._node.clients.find(session.name).unacknowledged
+        if connection is not None:
+            left = left_by(connection, self._delivery, state, self._node)
         returned = self._delivery.find(sharing.refs_to_return(state))
         self._delivery.forget()
         stays = not state.clean if expiry is None else bool(expiry)
@@ -473,6 +477,7 @@ class SessionLifecycle:
             event.expiry = self._expiry(expiry) if expiry is not None else None
         at = session.emit(event)
         self._node.clients.closed(session.name, reason, self._node.clock.time_ms())
+        self._node.clients.find(session.name).unacknowledged = left
         _log.debug(
             "disconnected",
             client=session.name,

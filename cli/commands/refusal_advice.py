@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from cli.commands.advice import Advice
@@ -277,6 +278,8 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
         _SESSION,
     ),
 }
+_LARGE: Final = re.compile(r"packet of \d+ bytes, at most \d+ are accepted")
+_LARGER: Final = "the client sends larger packets than it may: send less, or raise max_packet_size"
 _UNKNOWN: Final = _RefusalText("refused", "", "a limit of the broker", SERVER_LOG)
 
 
@@ -304,7 +307,7 @@ def _advice(one: Mapping[str, Any]) -> Advice:
         f"a {noun}" if count == 1 else f"{noun}s",
         title,
         _evidence(one),
-        known.cause,
+        _LARGER if _LARGE.match(str(one.get("error") or "")) else known.cause,
         command,
     )
 

@@ -35,8 +35,8 @@ _TOPICS: Final = {
         "permissions denied_publish clear_denied_retained pseudonyms"
     ),
     "Log and retention": (
-        "data_dir sync keep keep_bytes keep_until_archived index_bytes commit_delay ack_delay "
-        "commit_timeout"
+        "data_dir encryption_key_file sync keep keep_bytes keep_until_archived index_bytes "
+        "commit_delay ack_delay commit_timeout"
     ),
     "Log on an external NATS server": (
         "nats_url nats_user nats_password nats_password_file nats_creds nats_nkey nats_ca "
@@ -76,8 +76,8 @@ _TOPICS: Final = {
         "bridge_password_file bridge_creds bridge_nkey"
     ),
     "Monitoring and operation": (
-        "web web_operate web_idle metrics metrics_hosts sys_interval log_level log_format "
-        "event_loop"
+        "web web_idle web_api web_cors web_operate metrics metrics_hosts sys_interval log_level "
+        "log_format event_loop"
     ),
 }
 
@@ -143,6 +143,7 @@ _METAVARS: Final = {
     "metrics": "HOST:PORT|off",
     "metrics_hosts": "NAME",
     "web": "HOST:PORT|off",
+    "web_cors": "ORIGIN",
 }
 _METAVARS_BY_TYPE: Final[dict[object, str]] = {
     str: "TEXT",

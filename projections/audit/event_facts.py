@@ -6,6 +6,13 @@ from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
+from eventstore.format.destination_events import (
+    DestinationClosed,
+    DestinationOpened,
+    Forwarded,
+    ForwardLost,
+    ForwardRefused,
+)
 from eventstore.format.events import (
     NATS_SESSION,
     Delivered,
@@ -24,6 +31,7 @@ from eventstore.format.node_events import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
+    ClockJumped,
     Followed,
     LimitsApplied,
     LogArchived,
@@ -50,6 +58,7 @@ from projections.audit.chain_check import (
     DOUBT,
     FOLLOWED,
     GIVEN_UP,
+    JUMPED,
     LIMITS,
     REPEATED,
     REPLAYS_THERE,
@@ -57,6 +66,7 @@ from projections.audit.chain_check import (
     STARTED,
     STOPPED,
 )
+from projections.audit.destination_check import DestinationNotes
 from projections.audit.event_codec import pack_events, packed_item
 from projections.audit.expected_messages import packed_size
 from projections.audit.facts import CLEARED, EXPIRED_SO, REPEATED_SO, SET
@@ -114,11 +124,13 @@ class FactMakers:
         self._repeated_at: Position = 0
         """Position of the first of them."""
         self._shared = self._replays = False
+        self._destinations = DestinationNotes(note)
 
     def finish(self, last: Position) -> None:
         """Emit the remaining facts; no events follow until ``last``."""
         self._give_sent()
         self._note_repeated(last)
+        self._destinations.finish()
 
     # Messages.
 
@@ -383,6 +395,7 @@ class FactMakers:
             self._repeated = [0, 0]
 
     def _cut(self, event: LogCut, at: Position) -> None:
+        self._destinations.finish()
         fields = ("first", "link", "begins_ms")
         self._note(at, CUT, {name: getattr(event, name) for name in fields})
 
@@ -424,6 +437,16 @@ class FactMakers:
         if event.through >= at:
             self._note(at, BRIDGED_LATER, {"through": event.through})
 
+    def _forwarded(self, event: Forwarded, at: Position) -> None:
+        self._destinations.forwarded(event, at)
+
+    def _destination(
+        self,
+        event: DestinationOpened | ForwardRefused | ForwardLost | DestinationClosed,
+        at: Position,
+    ) -> None:
+        self._destinations.other(event, at)
+
     def _followed(self, event: Followed, at: Position) -> None:
         if event.log not in self.followed:
             self.followed.add(event.log)
@@ -432,6 +455,9 @@ class FactMakers:
     def _given_up(self, event: LogSalvaged, at: Position) -> None:
         self._doubtful(event, at)
         self._note(at, GIVEN_UP, {"first": event.first, "last": event.end, "until": event.until})
+
+    def _jumped(self, event: ClockJumped, at: Position) -> None:
+        self._note(at, JUMPED, {"ms": event.ms})
 
     def _archived(self, event: LogArchived, at: Position) -> None:
         known = self.links.get(event.through)
@@ -532,12 +558,18 @@ FACT_MAKERS: Final[dict[type, Callable[[FactMakers, Any, Position], bool | None]
     LogEndUnproven: FactMakers._doubtful,
     BrokerStarted: FactMakers._started,
     BrokerStopped: FactMakers._stopped,
+    ClockJumped: FactMakers._jumped,
     LimitsApplied: FactMakers._limits,
     OperatorActed: FactMakers._acted,
     Followed: FactMakers._followed,
     LogArchived: FactMakers._archived,
     LogSalvaged: FactMakers._given_up,
     Bridged: FactMakers._bridged,
+    Forwarded: FactMakers._forwarded,
+    **dict.fromkeys(
+        (DestinationOpened, ForwardRefused, ForwardLost, DestinationClosed),
+        FactMakers._destination,
+    ),
 }
 """Type of event -> method that makes its facts; other types make none.
 

@@ -151,6 +151,8 @@ def _message(story: MessageStory) -> str:
         parts.append(f"QoS {story.qos}{' retained' if story.retain else ''}")
     if story.size is not None:
         parts.append(display.size(story.size))
+        if story.retain and not story.size and story.effective:
+            parts.append("which removed the retained message on the topic")
     if story.expires:
         parts.append(f"expires {display.clock(expiry_ms(story.expires))}")
     return ", ".join(parts)
