@@ -54,6 +54,8 @@ _MAX: Final = 500
 _WHOSE: Final = ("client", "user", "address", "listener", "error", "why")
 """The fields of a refusal that are shown."""
 
+_STOPPED: Final = frozenset({"damaged", "too_many_topics", "withheld"})
+"""States of a replay that does not go on by itself."""
 _MQTT_5: Final = 5
 """Protocol level from which nothing is sent again on the same connection [MQTT-4.4.0-1]."""
 
@@ -154,6 +156,9 @@ class ProblemSearch:
             }
         if isinstance(connection, Connection):
             yield from self._reader(connection)
+        for held in state.replays.values():
+            if held.replay is not None and held.replay.state in _STOPPED:
+                yield {"code": "replay_stopped", "filter": held.filter, "state": held.replay.state}
         queue = delivery_preview.full_queue(state, limits)
         filling = (
             state.queued >= _FILLING * limits.queued_messages

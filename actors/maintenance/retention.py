@@ -353,6 +353,11 @@ class Retention:
 
     async def cut(self, checkpoint: Checkpoint, reason: str) -> None:
         """Delete the records before a checkpoint."""
+        # What is repeated before the cut is what sessions refer to: replays must not add to it.
+        with self._node.replays.held_before(checkpoint.begun >> INDEX_BITS):
+            await self._cut_before(checkpoint, reason)
+
+    async def _cut_before(self, checkpoint: Checkpoint, reason: str) -> None:
         node = self._node
         first = checkpoint.begun >> INDEX_BITS
         await self._carry(position(first, 0))

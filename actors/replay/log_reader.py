@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -24,7 +25,7 @@ from eventstore.reading.publications import Publications, Releases, publications
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator
 
     from actors.session.node_context import NodeContext
     from eventstore.log.message_store import Message
@@ -81,6 +82,10 @@ class LogReader:
         self._unreleased = MessageStore(_UNRELEASED)
         self._waiting: dict[Reading, None] = {}
         self._task: asyncio.Task[None] | None = None
+        self.held_before = 0
+        """Sequence before which no message is sent, as the log is being cut there; 0: it is not."""
+        self._cuts = 0
+        """Number of times that such a cut began or ended."""
         self.records_read = 0
         """Number of records decoded since the start."""
         self._logged_problem = ""
@@ -121,6 +126,18 @@ class LogReader:
         self._records[record.sequence] = record
         while self._size > _CACHED and len(self._records) > 1:
             self._size -= self._records.popitem(last=False)[1].size
+
+    def hold(self, first: int) -> None:
+        """Begin, or with 0 end, a cut before a record.
+
+        Records in memory may have messages of which the content will be gone.
+        """
+        self.held_before = first
+        self._cuts += 1
+        if first:
+            self._records.clear()
+            self._size = 0
+            self._unreleased = MessageStore(_UNRELEASED)
 
     # Reading.
 
@@ -274,7 +291,11 @@ class LogReader:
                 for part in void:
                     self._keep(LogRecord(part.sequence, part.time_ms, (), _RECORD))
                 for part in complete:
+                    cuts = self._cuts
                     decoded = await self._decoded(part)
+                    while self._cuts != cuts:
+                        cuts = self._cuts
+                        decoded = await self._decoded(part)
                     self._keep(decoded)
                     size += decoded.size
                 self.records_read += 1
@@ -314,7 +335,7 @@ class LogReader:
             if isinstance(item, StoredMessages):
                 self._unreleased.add(item)
             elif isinstance(item, Releases):
-                publications += with_content(item, await self._contents(item.refs, record))
+                publications += await self._released(item, record)
             else:
                 publications.append(item)
         for some in publications:
@@ -322,28 +343,48 @@ class LogReader:
             size += _MESSAGE * len(some)
         return LogRecord(record.sequence, record.time_ms, publications, size)
 
-    async def _contents(self, refs: Iterable[Position], record: Record) -> list[Message]:
-        """Return messages at QoS 2 that are released in a record; unknown ones are read again."""
-        node, kept = self._node, self._unreleased
-        wanted = [*refs]
-        missing = {
-            carrier
-            for ref in wanted
-            if kept.get(ref) is None and node.messages.get(ref) is None
-            for carrier in node.state.carriers_of(ref >> INDEX_BITS)
-        }
+    async def _released(self, releases: Releases, record: Record) -> list[Publications]:
+        """Return messages at QoS 2 that are released in a record; unknown ones are read again.
+
+        Those that a cut has removed since are left out: no session referred to them any more.
+        """
+        node, kept, recent = self._node, self._unreleased, self._node.messages
+        begins = max(self.first, self.held_before)
+        missing: set[int] = set()
+        for ref in releases.refs:
+            sequence = ref >> INDEX_BITS
+            if sequence < begins:
+                missing.update(node.state.carried.get(sequence, ()))
+            elif kept.get(ref) is None and recent.get(ref) is None:
+                missing.add(sequence)
         store = MessageStore(1 << 62)
         for other in await node.log.read_some(missing) if missing else ():
             for stored in messages_of(other):
                 store.add(stored)
-        messages = []
-        for ref in wanted:
-            message = kept.get(ref) or store.get(ref) or node.messages.get(ref)
-            if message is None:
-                what = f"releases a message of record {ref >> INDEX_BITS}, which is gone"
-                raise CorruptLog(record.sequence, what)
-            messages.append(message)
-        return messages
+        found: list[Message] = []
+        numbers: list[int] = []
+        for number, ref in enumerate(releases.refs):
+            message = store.get(ref)
+            if message is None and ref >> INDEX_BITS >= begins:
+                message = kept.get(ref) or recent.get(ref)
+                if message is None:
+                    what = f"releases a message of record {ref >> INDEX_BITS}, which is gone"
+                    raise CorruptLog(record.sequence, what)
+            if message is not None:
+                found.append(message)
+                numbers.append(number)
+        if len(numbers) < len(releases.refs):
+            _log.warning(
+                "messages were cut off before they could be replayed",
+                released_in=record.sequence,
+                count=len(releases.refs) - len(numbers),
+            )
+            releases = replace(
+                releases,
+                positions=[releases.positions[number] for number in numbers],
+                refs=[releases.refs[number] for number in numbers],
+            )
+        return [*with_content(releases, found)]
 
     def _log_problem(self, reason: str) -> None:
         if reason != self._logged_problem:

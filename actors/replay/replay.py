@@ -237,6 +237,8 @@ class Replay:
         wait = self._wait(connection)
         if wait > 0:
             return wait
+        if next_record(self.cursor) < self._reader.held_before:
+            return WAITS
         if self.last is not None and not self._find_last(self.last, self.cursor):
             return WAITS
         if not self.ahead:

@@ -8,6 +8,7 @@ part takes about a millisecond. A replay has a place while its client is connect
 from __future__ import annotations
 
 from collections import Counter, deque
+from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,7 @@ from protocol.mqtt.replay_filters import replayed_filter, split_replay
 from protocol.mqtt.topics import TopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
@@ -199,6 +200,19 @@ class Replays:
         for replay in self._placed:
             replay.record_cursor()
         self._node.kernel.wake()
+
+    @contextmanager
+    def held_before(self, first: int) -> Iterator[None]:
+        """Send no message of the records before one: the log is about to be cut there."""
+        self.reader.hold(first)
+        for replay in self._placed:
+            replay.ahead.clear()
+        try:
+            yield
+        finally:
+            self.reader.hold(0)
+            for replay in self._placed:
+                self._wake(replay)
 
     def _place(self, session: Session, topic_filter: str) -> None:
         state = session.state.replays[topic_filter].replay

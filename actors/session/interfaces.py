@@ -229,6 +229,9 @@ class ReplayDirectory(Protocol):
     def record_cursors(self) -> None:
         """Record the cursors of all replays: the log is about to be cut."""
 
+    def held_before(self, first: int) -> AbstractContextManager[None]:
+        """Send no message of the records before one: the log is about to be cut there."""
+
     def states(self) -> dict[str, int]:
         """Return the number of replays of connected clients by state."""
 

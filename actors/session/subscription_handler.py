@@ -408,7 +408,7 @@ class SubscriptionHandler:
             at += len(part)
             gone = []
             for topic_filter in part:
-                if topic_filter in session.state.replays:
+                if topic_filter in session.state.replays and topic_filter not in gone:
                     self._node.replays.end(session, topic_filter)
                     gone.append(topic_filter)
                     codes.append(ReasonCode.SUCCESS)

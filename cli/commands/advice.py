@@ -265,7 +265,7 @@ def _permission_check(one: Mapping[str, Any], what: str) -> str | None:
     action, _, topic = what.partition(" ")
     path, user, groups = one.get("permissions"), one.get("user"), one.get("groups") or ()
     words = ["-" if user is None else user, one["client"], action, topic]
-    known = path and user != "-" and action in ("publish", "subscribe")
+    known = path and user != "-" and action in ("publish", "subscribe", "history")
     exact = "\\" not in topic and not topic.endswith(" more)")
     if not known or not exact or not "".join([*words, *groups, path or ""]).isprintable():
         return None
@@ -379,6 +379,23 @@ def _no_member(one: Mapping[str, Any]) -> _Described:
     )
 
 
+_REPLAY_STOPPED: Final[dict[str, tuple[str, str]]] = {
+    "damaged": ("a record of the log is damaged", "foldmq log verify"),
+    "too_many_topics": ("its filter has more than 10,000 topics", ""),
+    "withheld": ("the client lost the right history, or subscribe", ""),
+}
+
+
+def _replay_stopped(one: Mapping[str, Any]) -> _Described:
+    cause, command = _REPLAY_STOPPED.get(one["state"], (text.escaped(one["state"]), ""))
+    return (
+        "gets no more messages of a replay",
+        f"{text.escaped(one['filter'])} is {text.escaped(one['state'])}",
+        cause + (f": {command} says which" if command else ""),
+        show_session(one["client"]),
+    )
+
+
 def _unknown(one: Mapping[str, Any]) -> _Described:
     return text.escaped(one["code"]), "", "", show_session(one["client"])
 
@@ -392,6 +409,7 @@ _KINDS: dict[str, tuple[Severity, Callable[[Mapping[str, Any]], _Described]]] = 
     "no_member": ("problem", _no_member),
     "slow_reader": ("problem", _slow_reader),
     "stuck_release": ("problem", _stuck_release),
+    "replay_stopped": ("problem", _replay_stopped),
     "drops": ("warning", _drops),
     "denied": ("warning", _denied),
     "flapping": ("warning", _flapping),

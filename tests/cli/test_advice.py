@@ -49,6 +49,7 @@ PROBLEMS: list[dict[str, Any]] = [
     {"code": "stuck_publish", "count": 2, "connected": True, "first": 1 << 20},
     {"code": "slow_reader", "unsent": 5000, "max_unsent": 9000, "address": "[::1]:4"},
     {"code": "no_member", "queued": 3, "members": 2},
+    {"code": "replay_stopped", "filter": HOSTILE, "state": "damaged"},
     {"code": "of a later broker"},
 ]  # fmt: skip
 

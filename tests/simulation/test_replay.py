@@ -9,6 +9,7 @@ from harness.packets import Publish, Pubrel
 from harness.plainaudit import violations
 
 from actors.access.rules import Permissions, Rule
+from actors.inspection.problems import ProblemSearch
 from actors.maintenance import retention
 from actors.replay.log_reader import LogReader
 from actors.replay.selection import LogRecord
@@ -366,7 +367,42 @@ def test_a_cut_leaves_a_gap_that_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
             gaps = [event.gap[""] for event in reached if event.gap]
             assert len(gaps) == 1
             assert gaps[0][1] >> 20 in [cut.first - 1 for cut in cuts(world)]
+            await world.go(3)  # a checkpoint may be written
             check_log(world)
+
+    simulate(whole)
+
+
+def test_a_cut_below_a_replay_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not refer to messages of the removed part that are not repeated behind the cut."""
+    monkeypatch.setattr(retention, "_MIN", 2000)
+
+    async def whole() -> None:
+        options = {"keep": 0.0, "keep_bytes": 40_000, "max_ack_pending": 1}
+        async with World(**options).running() as world:
+            sender = await world.connect("s")
+            await publish(world, sender, numbers(3), 2)
+            stuck = await world.connect("r", filters=[(FILTER, 1)])
+            await world.go(0.1)
+            (first,) = [one for one in stuck.received if isinstance(one, Publish)]
+            for number in range(400):
+                sender.send(p.publish("noise", bytes(200), 1, number + 1000))
+                await world.go(0.05)
+                if number % 100 == 50:  # it takes one message while the log is being cut
+                    found = [one for one in stuck.take() if isinstance(one, Publish)]
+                    stuck.send(*(p.puback(one.packet_id or 0) for one in found))
+            assert world.disk.stream.first > 50
+            await world.restart()
+            got: list[bytes] = []
+            reader(world, got, {})
+            await world.go(0.5)
+            again = await world.connect("s")
+            await publish(world, again, [b"7"], 2)
+            await world.go(0.5)
+            assert first.payload == b"0"
+            assert got[-1] == b"7"
+            history = sorted(world.disk.stream.history.items())
+            assert not violations([decode_record(at, data) for at, data in history])
 
     simulate(whole)
 
@@ -384,6 +420,11 @@ async def test_a_damaged_record_ends_the_replay_alone(world: World) -> None:
     held = world.broker.node.state.sessions.live["r"].replays[FILTER].replay
     assert held is not None
     assert held.state == "damaged"
+    problems = ProblemSearch(world.broker.node)
+    assert not [*problems.run()]
+    assert {"client": "r", "code": "replay_stopped", "filter": FILTER, "state": "damaged"} in (
+        problems._found
+    )
     assert got == numbers(len(got))
     assert len(got) < 3
     sender.send(p.publish("t/a", b"x", 1, 77))
