@@ -112,8 +112,7 @@ class HttpSink:
             if options.signing_secret_file is not None:
                 secrets = read_secrets(options.signing_secret_file.read_text("utf-8"))
             if options.token_file is not None:
-                token = options.token_file.read_text("utf-8").strip()
-                headers["Authorization"] = f"Bearer {token}"
+                headers["Authorization"] = f"Bearer {read_token(options.token_file)}"
         except (OSError, BadSecret, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise TryAgain(
@@ -127,6 +126,14 @@ class HttpSink:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file. Raises OSError, BadSecret and UnicodeDecodeError."""
+    token = path.read_text("utf-8").strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise BadSecret("must have one line with a token")
+    return token
 
 
 def webhook_id(log: str, batch: Sequence[OutboxMessage]) -> str:
