@@ -130,6 +130,7 @@ def test_files_are_checked_before_the_start(tmp_path: Path) -> None:
         check_sink_files(loaded(tmp_path, f"token_file = '{token}'"))
 
 
+@pytest.mark.system
 def test_without_destinations_nothing_of_the_outbox_is_loaded() -> None:
     code = (
         "import sys, cli.serve.service\n"

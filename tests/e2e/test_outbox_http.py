@@ -147,6 +147,14 @@ def test_a_poison_message_is_refused_by_its_position(
     assert (row["code"], row["reason"]) == (422, "Unprocessable Entity")
     (event,) = run("log", *where, "--json", "--type", "MessagePublished").objects[2:3]
     assert row["position"] == event["position"]
+
+    def outcomes() -> list[str]:
+        stories = run("why", "--topic", "orders/1", "--last", "5", *where, "--json").objects
+        return [one["outcome"] for story in stories for one in story.get("destinations", ())]
+
+    until(lambda: sorted(outcomes()) == ["refused", *["sent"] * 4], "the outcomes")
+    said = run("why", "--position", row["position"], *where).out
+    assert "refused by erp: 422 Unprocessable Entity" in said
     broker.stop()
 
 
