@@ -71,8 +71,14 @@ def test_messages_come_in_order_signed_and_once(
     where = ("--data-dir", str(broker.data_dir))
     until(lambda: "record" in run("outbox", "show", "erp", *where).out, "the cursor")
     assert run("outbox", "ls", *where, "--json").objects[0]["refused"] == 0
+    publish(broker, "last")
+    until(lambda: len(hooks.stored) == 22, "the last message")
+    # A stop records the cursor: nothing comes twice.
+    broker.restart()
+    publish(broker, "next")
+    until(lambda: len(hooks.stored) >= 23, "the next message")
+    assert hooks.payloads == [*range(20), "two", "last", "next"]
     broker.stop()
-    assert len(hooks.stored) == 21
 
 
 @pytest.mark.parametrize("victim", ["broker", "outbox", "everything", "server"])
