@@ -53,6 +53,8 @@ class Progress:
     count: int = 0
     """Number of messages stored since the last report."""
     refused: list[RefusedGroup] = field(default_factory=list)
+    reset: bool = False
+    """Whether ``received`` is lower than before: a receiver lost what it had."""
     lost: list[tuple[Position, int]] = field(default_factory=list)
     """Positions, and numbers, of messages that the log no longer has."""
     retried: list[Position] = field(default_factory=list)
@@ -67,6 +69,7 @@ class Progress:
             "run": run,
             "through": self.through,
             "received": self.received,
+            "reset": self.reset,
             "number": self.number,
             "count": self.count,
             "refused": [[to_runs(each.refs), each.reason, each.code] for each in self.refused],

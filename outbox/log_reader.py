@@ -179,7 +179,7 @@ class DueMessages:
         )
         for at, ref, topic, payload, block, expires in columns:
             name = topic.decode()
-            if not self._selection.is_due(name):
+            if not self._selection.is_due(name) or published.session == self._selection.own:
                 continue
             self._number += 1
             if not self._selection.may_have(name):

@@ -273,7 +273,8 @@ class DestinationRunner:
 
     async def _record_received(self, received: Position) -> None:
         """Record how far a receiver at QoS 2 has the messages; returns when that is on disk."""
-        self._done.received = max(received, self._done.received)
+        self._done.reset = self._done.reset or received < self._done.received
+        self._done.received = received
         while True:
             with contextlib.suppress(BrokerUnavailable):
                 await self._record()
@@ -310,6 +311,7 @@ class DestinationRunner:
             cursor = await self._control.record(request)
         except BaseException:
             self._done.count += done.count
+            self._done.reset = self._done.reset or done.reset
             self._done.refused[:0] = done.refused
             self._done.lost[:0] = done.lost
             self._done.retried[:0] = done.retried

@@ -18,8 +18,17 @@ _KNOWN_TOPICS = 4096
 class Selection:
     """The topics that match the filters of a destination."""
 
-    def __init__(self, filters: Sequence[str], permitted: Callable[[str], bool] | None = None):
-        """``permitted`` returns whether the user of the destination may read a topic."""
+    def __init__(
+        self,
+        filters: Sequence[str],
+        permitted: Callable[[str], bool] | None = None,
+        own: str | None = None,
+    ) -> None:
+        """``permitted`` returns whether the user of the destination may read a topic.
+
+        Messages that the client ``own`` publishes came from the destination and are not due.
+        """
+        self.own = own
         self._filters = tuple(filters)
         self._permitted = permitted
         self._known: dict[str, bool] = {}

@@ -57,12 +57,13 @@ class Destination:
     through: Position
     """The cursor: every message due up to here is stored."""
     received: Position
-    """A receiver at QoS 2 has the messages up to here; 0: as ``through``."""
+    """A receiver at QoS 2 has the messages up to here; 0: none has a session in this run."""
     number: int
     """Number of messages that were due up to ``through``."""
     record_received: Callable[[Position], Awaitable[None]]
     """Records a position up to which a receiver has the messages at QoS 2, in PUBREC; returns when
-    that is on disk, so that their PUBREL may be sent."""
+    that is on disk, so that their PUBREL may be sent. It may be lower than before: a receiver that
+    lost its session has them no longer."""
 
 
 class Sink(Protocol):

@@ -110,14 +110,19 @@ class DestinationDesk:
         due = number(request, "number", 0, _LAST)
         refused, lost = _refused_groups(request), _lost_messages(request)
         retried = _positions(request, "retried")
-        if run != state.run or through < state.through or received < state.received:
+        if 0 < received < through:
+            received = through
+        reset = request.get("reset") is True and received != state.received
+        if run != state.run or through < state.through:
+            return self._cursor(name, state)
+        if received < state.received and not reset:
             return self._cursor(name, state)
         if max(through, received) > position(self._node.journal.durable + 1, 0):
             raise Refused("through is behind the end of the log")
         self._reports[name] = _report(request, self._node.clock.time_ms())
         for ref in retried:
             self._retries.get(name, {}).pop(ref, None)
-        changed = through > state.through or received > state.received
+        changed = through > state.through or received > state.received or reset
         if not (changed or refused or lost or retried):
             return self._cursor(name, state)
         emit = self._node.emit
@@ -125,8 +130,6 @@ class DestinationDesk:
             emit(ForwardRefused(name, refs, reason, code=code))
         for at, messages in lost:
             emit(ForwardLost(name, at - 1, at, "cut", messages=messages))
-        if received <= through:
-            received = 0
         command = OperatorCommand("forwarded", by, name, None)
         command.put_on_record(
             self._node, Forwarded(name, through, received=received, number=due, count=count)

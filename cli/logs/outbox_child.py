@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from cli.logs.source_flags import SourceFlags
     from eventstore.reading.log_source import LogSource
+    from outbox.mqtt.bridge_sink import MqttSink
+    from outbox.sink import Sink
 
 _log = structlog.get_logger("foldmq")
 
@@ -46,6 +48,8 @@ _QUIET = 2.0
 """Seconds without an announcement after which the broker is asked for the end of its log."""
 _FAILED_AGAIN = (1.0, 60.0)
 """Seconds after which a destination that failed is started again: at first, and at most."""
+_GLANCE = 0.01
+"""Seconds in which the end of standard input is seen, if it has come already."""
 _GONE = 15.0
 """Seconds without a connection to NATS after which the process ends: the broker restarts it."""
 
@@ -73,6 +77,9 @@ def _read_request() -> dict[str, Any]:
 async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
     end = asyncio.Event()
     await watch_stdin(end)
+    await asyncio.sleep(_GLANCE)
+    if end.is_set():  # the broker is gone, and its log may not be opened without it
+        return
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end.set)
     node = request["node"]
     async with open_logs(replace(flags, node=node)) as logs:
@@ -83,7 +90,7 @@ async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
         permitted = _permissions(request["permissions"])
         tasks = [
             asyncio.create_task(_keep(each, permitted, source, control, durable))
-            for each in request["sinks"]
+            for each in _with_local(request)
         ]
         watching = asyncio.create_task(_until_gone(source.client))
         ended = asyncio.create_task(end.wait())
@@ -93,6 +100,11 @@ async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
             await end_tasks([*tasks, watching, ended])
     if not end.is_set():
         raise LogUnavailable("the connection to NATS was lost")
+
+
+def _with_local(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the destinations, each with the listener of the broker for messages in."""
+    return [{**each, "local": request["local"]} for each in request["sinks"]]
 
 
 async def _until_gone(client: Client) -> None:
@@ -115,9 +127,11 @@ async def _keep(
     """Run a destination; start it again if it fails, which concerns no other destination."""
     pause = _FAILED_AGAIN[0]
     while True:
-        runner = _runner(settings, permitted, source, control, durable)
         try:
-            await runner.run()
+            if settings["kind"] == "mqtt" and not settings["filters"]:
+                await _run_inward(settings, source.stream.removeprefix(LOG_STREAM_PREFIX))
+            else:
+                await _runner(settings, permitted, source, control, durable).run()
         except Exception as error:  # noqa: BLE001 - a fault of one destination or sink
             _log.error("a destination failed", to=settings["name"], exc_info=error)
         await asyncio.sleep(pause)
@@ -131,6 +145,43 @@ def _runner(
     control: _NatsControl,
     durable: _Announcements,
 ) -> DestinationRunner:
+    own: str | None = None
+    sink: Sink
+    if settings["kind"] == "mqtt":
+        from outbox.mqtt.bridge_sink import batch_limits
+
+        connection = _mqtt_sink(settings)
+        own = connection.options.local_client_id
+        sink, limits = connection, batch_limits(connection.options)
+    else:
+        sink, limits = _http_sink(settings)
+    selection = Selection(settings["filters"], permitted(settings["user"]), own)
+    due = partial(DueMessages, source, selection, durable)
+    node = source.stream.removeprefix(LOG_STREAM_PREFIX)
+    return DestinationRunner(settings["name"], node, sink, due, control, limits)
+
+
+def _mqtt_sink(settings: Mapping[str, Any]) -> MqttSink:
+    # Only a broker with connections loads the MQTT client.
+    from outbox.mqtt.bridge_sink import MqttSink
+    from outbox.mqtt.options import read_connection
+    from outbox.mqtt.peer import LocalAddress
+
+    local = settings["local"]
+    connection = read_connection(settings["name"], settings["table"])
+    return MqttSink(connection, LocalAddress(**local) if local is not None else None)
+
+
+async def _run_inward(settings: Mapping[str, Any], node: str) -> None:
+    """Run a connection that has messages in only, which is no destination of the log."""
+    sink = _mqtt_sink(settings)
+    try:
+        await sink.take(node)
+    finally:
+        await sink.close()
+
+
+def _http_sink(settings: Mapping[str, Any]) -> tuple[Sink, BatchLimits]:
     files = ("signing_secret_file", "token_file", "ca_file")
     options = HttpOptions(
         settings["url"],
@@ -144,10 +195,7 @@ def _runner(
         settings["batch_wait"],
         *settings["retry"],
     )
-    selection = Selection(settings["filters"], permitted(settings["user"]))
-    due = partial(DueMessages, source, selection, durable)
-    node = source.stream.removeprefix(LOG_STREAM_PREFIX)
-    return DestinationRunner(settings["name"], node, HttpSink(options), due, control, limits)
+    return HttpSink(options), limits
 
 
 def _permissions(path: str | None) -> Callable[[str | None], Callable[[str], bool] | None]:

@@ -51,7 +51,7 @@ def make_options(
                 *(name, sink.kind, sink.filters, sink.digest, sink.begin),
                 *(sink.max_behind, sink.max_behind_bytes, sink.when_full),
             )
-            for name, sink in settings.sinks.items()
+            for name, sink in settings.destinations.items()
         ),
     )
 

@@ -9,20 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 import structlog
 
 from cli.logs.outbox_subjects import stored_subject
 from cli.settings.child_environment import environment_for
+from cli.settings.connection_settings import local_listener
 from cli.settings.sink_settings import outbox_request
 from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from actors.session.node_context import NodeContext
+    from cli.common.endpoints import Endpoint
     from cli.settings.settings import Settings
     from eventstore.datadir import DataDir
     from eventstore.nats.direct_client import DirectClient
@@ -43,23 +45,31 @@ class OutboxProcess:
         self._reloading = False
         self._node = ""
         self._settings: Settings
+        self._local: dict[str, Any] | None = None
 
     def start(
-        self, settings: Settings, datadir: DataDir, node: NodeContext, client: DirectClient
+        self,
+        settings: Settings,
+        datadir: DataDir,
+        node: NodeContext,
+        client: DirectClient,
+        places: Sequence[Endpoint],
     ) -> None:
-        """Begin, if there are destinations."""
-        if not settings.sinks:
+        """Begin, if there are destinations; ``places`` are the addresses of the listeners."""
+        if not (settings.sinks or settings.connections):
             return
-        _announce_durable(node, client)
+        if settings.destinations:
+            _announce_durable(node, client)
         self._node = node.options.node
         self._settings = settings
+        self._local = local_listener(settings, places)
         self._keeping = asyncio.create_task(self._keep(datadir), name="outbox")
 
     def reload(self, settings: Settings) -> None:
         """Let the process read the permissions again, if a destination has a user."""
         self._settings = settings
         process = self._process
-        users = any(sink.user is not None for sink in settings.sinks.values())
+        users = any(each.user is not None for each in settings.destinations.values())
         if users and process is not None and process.returncode is None:
             self._reloading = True
             with contextlib.suppress(ProcessLookupError):
@@ -86,7 +96,7 @@ class OutboxProcess:
         while True:
             begun = now()
             environment = environment_for(self._settings, datadir)
-            request = orjson.dumps(outbox_request(self._settings, self._node)) + b"\n"
+            request = orjson.dumps(outbox_request(self._settings, self._node, self._local)) + b"\n"
             try:
                 self._process = await _launch(datadir, environment, request)
                 code = await self._process.wait()

@@ -315,7 +315,7 @@ class Service:
         journal = broker.node.journal
         self._index.start(settings, datadir, lambda: journal.durable)
         await stack.enter_async_context(self._outbox)
-        self._outbox.start(settings, datadir, broker.node, store.client)
+        self._outbox.start(settings, datadir, broker.node, store.client, listening)
         if self._process is None:
             self._announce(listening, datadir, store, broker.node.state.proof.doubts)
         else:
@@ -605,8 +605,11 @@ class Service:
             for name in Settings.model_fields
             if name not in RELOADABLE and getattr(new, name) != getattr(merged, name)
         )
-        if new.sinks != merged.sinks:
-            later = (*later, "sink")
+        for table, changed in (
+            ("sink", new.sinks != merged.sinks),
+            ("connection", new.connections != merged.connections),
+        ):
+            later = (*later, table) if changed else later
         if later:
             log.warning("changed settings that need a restart", settings=", ".join(later))
         log.info("settings reloaded")

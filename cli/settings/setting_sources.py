@@ -46,7 +46,7 @@ RENAMED: Final[Mapping[str, str]] = MappingProxyType(
 """Old names of settings, which still work: each with the name to use."""
 
 
-TABLES: Final = ("sink",)
+TABLES: Final = ("sink", "connection")
 """Settings that are tables with names of the operator's: ``[sink.NAME]`` in the TOML file only."""
 
 

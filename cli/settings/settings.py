@@ -22,6 +22,11 @@ from actors.limits.broker_options import BrokerOptions
 from cli.common.units import Address
 from cli.settings.access_settings import AccessFields, access_contradictions
 from cli.settings.bridge_settings import BridgeFields, bridge_contradictions
+from cli.settings.connection_settings import (
+    ConnectionSettings,
+    connection_contradictions,
+    read_connections,
+)
 from cli.settings.limit_settings import LimitFields
 from cli.settings.listener_settings import Listen, ListenerFields, listed_twice, problem
 from cli.settings.log_settings import INDEX_BYTES, LogSettings, log_contradictions
@@ -234,6 +239,7 @@ class Settings(
 
     _old_names: tuple[str, ...] = PrivateAttr(default=())
     _sinks: dict[str, "SinkSettings"] = PrivateAttr(default_factory=dict)
+    _connections: dict[str, "ConnectionSettings"] = PrivateAttr(default_factory=dict)
 
     @property
     def old_names(self) -> tuple[str, ...]:
@@ -245,9 +251,22 @@ class Settings(
         """The destinations of the outbox by name: the tables ``[sink.NAME]``."""
         return self._sinks
 
-    def take_sinks(self, sinks: dict[str, "SinkSettings"]) -> None:
-        """Set the result of :attr:`sinks`."""
-        self._sinks = sinks
+    @property
+    def connections(self) -> dict[str, "ConnectionSettings"]:
+        """The connections to other brokers by name: the tables ``[connection.NAME]``."""
+        return self._connections
+
+    @property
+    def destinations(self) -> dict[str, "SinkSettings | ConnectionSettings"]:
+        """The destinations of the outbox by name; connections only with messages out."""
+        connections = {name: each for name, each in self._connections.items() if each.filters}
+        return {**self._sinks, **connections}
+
+    def take_destinations(
+        self, sinks: dict[str, "SinkSettings"], connections: dict[str, "ConnectionSettings"]
+    ) -> None:
+        """Set the results of :attr:`sinks` and :attr:`connections`."""
+        self._sinks, self._connections = sinks, connections
 
     def remember_old_names(self, lines: Iterable[str]) -> None:
         """Set the result of :attr:`old_names`."""
@@ -349,10 +368,11 @@ def load_settings(
     problems: list[str] = []
     layers = read_layers(flags, environment, config, Settings.model_fields, problems)
     sinks = read_sinks(layers, problems)
+    connections = read_connections(layers, problems)
     settings = read_settings(Settings, layers, problems)
     if problems:
         raise UnknownSettingError(*problems)
-    settings.take_sinks(sinks)
+    settings.take_destinations(sinks, connections)
     check_settings(settings)
     settings.remember_old_names(
         f"{layer.shown(new)}: this setting is called {new} now"
@@ -392,6 +412,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         access_contradictions,
         bridge_contradictions,
         sink_contradictions,
+        connection_contradictions,
     ):
         yield from contradictions(settings)
 

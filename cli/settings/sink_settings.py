@@ -37,7 +37,8 @@ def _url(url: str) -> str:
     return url
 
 
-def _filters(filters: tuple[str, ...]) -> tuple[str, ...]:
+def check_filters(filters: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the filters; raises ValueError unless the log may have such messages."""
     # The help page of serve needs no rules of MQTT.
     from protocol.mqtt.topics import is_reserved_filter, validate_topic_filter
 
@@ -63,15 +64,24 @@ def _retry(value: object) -> object:
     return pauses
 
 
-class SinkSettings(SettingsGroup):
-    """A destination that gets messages over HTTP. Sizes in bytes, times in seconds."""
+class DestinationSettings(SettingsGroup):
+    """What all destinations of the outbox have. Sizes in bytes, times in seconds."""
+
+    begin: Literal["now", "oldest"] = Field(default="now", alias="from")
+    max_behind: Seconds = Field(default=0.0, ge=0)
+    max_behind_bytes: Size = Field(default=0, ge=0)
+    when_full: Literal["skip", "wait"] = "skip"
+
+
+class SinkSettings(DestinationSettings):
+    """A destination that gets messages over HTTP."""
 
     kind: Literal["http"]
     url: Annotated[str, AfterValidator(_url)]
     filters: Annotated[
         tuple[str, ...],
         Field(min_length=1, max_length=_MOST_FILTERS),
-        AfterValidator(_filters),
+        AfterValidator(check_filters),
     ]
     user: str | None = Field(default=None, min_length=1, max_length=256)
     format: Literal["batch", "structured", "binary"] = "batch"
@@ -83,10 +93,6 @@ class SinkSettings(SettingsGroup):
     batch_bytes: Size = Field(default=_MIB, ge=1024, le=64 * _MIB)
     batch_wait: Seconds = Field(default=0.005, ge=0, le=60)
     retry: Annotated[tuple[float, float], BeforeValidator(_retry)] = (1.0, 300.0)
-    begin: Literal["now", "oldest"] = Field(default="now", alias="from")
-    max_behind: Seconds = Field(default=0.0, ge=0)
-    max_behind_bytes: Size = Field(default=0, ge=0)
-    when_full: Literal["skip", "wait"] = "skip"
 
     @property
     def digest(self) -> str:
@@ -108,49 +114,62 @@ def read_sinks(layers: list[Layer], problems: list[str]) -> dict[str, SinkSettin
             try:
                 sinks[name] = SinkSettings(**table)  # type: ignore[arg-type]
             except ValidationError as error:
-                problems += [_sentence(where, each) for each in error.errors()]
+                problems += [setting_error(where, SinkSettings, each) for each in error.errors()]
     if len(sinks) > _MOST_SINKS:
         problems.append(f"there are {len(sinks)} sinks: at most {_MOST_SINKS} are possible")
     return sinks
 
 
-def _sentence(where: str, error: Any) -> str:
+def setting_error(where: str, group: type[DestinationSettings], error: Any) -> str:
+    """Return an error of pydantic in one line; ``where`` names the table."""
     name = str(error["loc"][0]) if error["loc"] else ""
     place = f"{where}.{name}"
     if error["type"] == "missing":
         return f"{place}: is required"
     if error["type"] == "extra_forbidden":
-        names = ", ".join(field.alias or key for key, field in SinkSettings.model_fields.items())
+        shared = DestinationSettings.model_fields
+        keys = [key for key in group.model_fields if key not in shared] + [*shared]
+        names = ", ".join(group.model_fields[key].alias or key for key in keys)
         return f"{place}: unknown setting; known: {names}"
     key = "begin" if name == "from" else name
     given = json.dumps(error["input"], default=str)
     if error["type"] in ("too_short", "tuple_type", "too_long"):
         return f"{place} = {given}: must be a list of 1 to {_MOST_FILTERS} topic filters"
-    return f"{place} = {given}: {allowed(name, SinkSettings.model_fields[key], error)}"
+    return f"{place} = {given}: {allowed(name, group.model_fields[key], error)}"
 
 
 def sink_contradictions(settings: Settings) -> Iterator[str]:
     """Yield one message for each contradiction among these settings, with the remedy."""
     for name, sink in settings.sinks.items():
-        longer = sink.max_behind > settings.keep > 0
-        if longer and not (sink.max_behind_bytes or settings.keep_bytes):
-            yield (
-                f"sink.{name}: max_behind is longer than keep, and needs max_behind_bytes, so that "
-                "a destination that is away does not fill the disk"
-            )
-        if sink.when_full == "wait" and not (settings.keep_bytes or settings.keep_bytes is None):
-            yield f'sink.{name}: when_full = "wait" needs keep_bytes: at that size publishers wait'
+        yield from retention_contradictions(settings, f"sink.{name}", sink)
         if sink.user is not None and settings.permissions is None:
             yield f"sink.{name}.user needs permissions: without them every user may read all topics"
 
 
 def check_sink_files(settings: Settings) -> None:
-    """Raise ConfigError with a line for each file of a sink that cannot be used."""
+    """Raise ConfigError with a line for each file of a destination that cannot be used."""
+    from cli.settings.connection_settings import unreadable_files
+
     problems = [
         problem for name, sink in settings.sinks.items() for problem in _unreadable(name, sink)
     ]
+    problems += unreadable_files(settings)
     if problems:
         raise ConfigError(*problems)
+
+
+def retention_contradictions(
+    settings: Settings, where: str, sink: DestinationSettings
+) -> Iterator[str]:
+    """Yield what contradicts the settings of the log in a table named ``where``."""
+    longer = sink.max_behind > settings.keep > 0
+    if longer and not (sink.max_behind_bytes or settings.keep_bytes):
+        yield (
+            f"{where}: max_behind is longer than keep, and needs max_behind_bytes, so that "
+            "a destination that is away does not fill the disk"
+        )
+    if sink.when_full == "wait" and not (settings.keep_bytes or settings.keep_bytes is None):
+        yield f'{where}: when_full = "wait" needs keep_bytes: at that size publishers wait'
 
 
 def _unreadable(name: str, sink: SinkSettings) -> Iterator[str]:
@@ -173,13 +192,19 @@ def _unreadable(name: str, sink: SinkSettings) -> Iterator[str]:
             yield f"sink.{name}.{key} = {path}: {why}"
 
 
-def outbox_request(settings: Settings, node: str) -> dict[str, Any]:
-    """Return what the process of the outbox reads from its standard input."""
+def outbox_request(
+    settings: Settings, node: str, local: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what the process of the outbox reads from its standard input.
+
+    ``local`` is the listener of the broker for messages that come in.
+    """
     return {
         "node": node,
         "permissions": str(settings.permissions) if settings.permissions is not None else None,
         "sinks": [
             {"name": name, **sink.model_dump(mode="json", by_alias=True)}
-            for name, sink in settings.sinks.items()
+            for name, sink in (*settings.sinks.items(), *settings.connections.items())
         ],
+        "local": local,
     }

@@ -54,7 +54,7 @@ class Forwarded:
     v: Literal[1] = 1
     received: int = 0
     """Position up to which a receiver at QoS 2 has the messages, although not all of them are
-    released; 0: as ``through``."""
+    released; 0: no receiver has a session in this run."""
     number: int = 0
     """Number of messages that were due up to ``through`` since DestinationOpened."""
     count: int = 0

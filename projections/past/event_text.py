@@ -412,7 +412,7 @@ def _destination_opened(event: DestinationOpened, _topics: Topics) -> str:
 
 def _forwarded(event: Forwarded, _topics: Topics) -> str:
     said = f"{display.name(event.to)} has its messages up to {place_text(event.through)}"
-    if event.received:
+    if event.received > event.through:
         said += f", and received up to {place_text(event.received)}"
     return f"{said}: {event.count} more" if event.count else said
 

@@ -66,6 +66,7 @@ def breaks(*events: Event, pieces: int = 1) -> list[tuple[int, str]]:
 SOUND: list[list[Event]] = [
     [OPENED, done(1), done(2, number=3), done(3, number=3), done(3, number=3)],
     [OPENED, done(1), done(2, received=at(3)), done(2, received=at(4)), done(4)],
+    [OPENED, done(1), done(2, received=at(3)), done(2, received=position(3, 0) - 1)],
     [OPENED, done(2), ForwardRefused("erp", [at(2)], "no"), done(3)],
     [OPENED, done(2), lost(2, 3), LogCut(4, "ab", 0, "keep"), done(5)],
     [OPENED, done(2), done(2), done(4), CUT_AT_5],
