@@ -16,7 +16,8 @@ from eventstore.format.records import decode_record
 from eventstore.log.jetstream_log import EventLog
 from simulation.fold import compare, described, fold
 from simulation.idle_broker import MINUTE, look_rarely
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.log_cuts import traffic
+from simulation.world import World, in_world, simulate
 
 BOUND = 40_000
 PLACE = "/archive/node=sim"
@@ -29,13 +30,6 @@ def _small_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def guarded(**options: float) -> World:
     return World(**{"keep": 0.0, "keep_bytes": BOUND, "keep_until_archived": True, **options})
-
-
-async def traffic(world: World, client: SimClient, messages: int) -> None:
-    for number in range(messages):
-        client.send(p.publish("noise", bytes(200), 1, number % 65_535 + 1))
-        await world.go(0.05)
-        client.take()
 
 
 def link_of_record(world: World, sequence: int) -> str:

@@ -22,8 +22,8 @@ from eventstore.format.positions import position
 from simulation.fold import compare, fold
 from simulation.idle_broker import MINUTE, look_rarely
 from simulation.inspection import ask, change
-from simulation.log_cuts import cuts
-from simulation.world import SimClient, World, in_world
+from simulation.log_cuts import cuts, traffic
+from simulation.world import World, in_world
 
 BOUND = 40_000
 SHOWN = {
@@ -46,13 +46,6 @@ def world_with(**options: Any) -> World:
     limits = {name: options.pop(name) for name in ("max_behind", "when_full") if name in options}
     erp = DestinationOptions("erp", "http", ("noise",), "d1", **limits)
     return World(**{"keep": 0.0, "keep_bytes": BOUND, "destinations": (erp,), **options})
-
-
-async def traffic(world: World, client: SimClient, messages: int) -> None:
-    for number in range(messages):
-        client.send(p.publish("noise", bytes(200), 1, number % 65_535 + 1))
-        await world.go(0.05)
-        client.take()
 
 
 async def report(world: World, through: int, **more: Any) -> dict[str, Any]:
