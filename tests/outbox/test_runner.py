@@ -37,6 +37,14 @@ class Log:
         self.turns = list(turns)
         self.cut = 0
 
+    async def messages_at(self, refs: Sequence[int]) -> list[OutboxMessage]:
+        return [
+            replace(message, number=0)
+            for portion in self.turns
+            for message in portion.messages
+            if message.position in refs
+        ]
+
     async def after(self, through: int, number: int) -> AsyncIterator[LogPortion]:
         if through >> 20 < self.cut - 1:
             raise CursorLost
@@ -56,6 +64,7 @@ class Control:
     def __init__(self) -> None:
         self.cursor = RecordedCursor(RUN, RUN, 0, 0, paused=False)
         self.away = False
+        self.retry: tuple[int, ...] = ()
         self.asked = 0
         """How often the runner asked where to begin."""
         self.requests: list[Mapping[str, Any]] = []
@@ -67,10 +76,11 @@ class Control:
 
     async def record(self, request: Mapping[str, Any]) -> RecordedCursor:
         self._check()
+        self.retry = tuple(ref for ref in self.retry if ref not in request["retried"])
         if request["run"] == self.cursor.run and request["through"] >= self.cursor.through:
             self.requests.append(request)
             self.move(request["through"], request["number"], paused=self.cursor.paused)
-        return self.cursor
+        return replace(self.cursor, retry=self.retry)
 
     def move(self, through: int, number: int = 0, *, paused: bool = False) -> None:
         self.cursor = RecordedCursor(self.cursor.run, through, 0, number, paused)
@@ -302,11 +312,22 @@ async def _gone() -> None:
         )
 
 
+async def _sent_again() -> None:
+    """Refused messages come again when an operator asks, and are reported once."""
+    scene = Scene(turn(2, 1, 2))
+    async with scene:
+        await scene.stores(1, 2)
+        scene.control.retry = (position(2, 1), position(7, 0))
+        await scene.stores(1, 2, 0)
+        await happens(lambda: not scene.control.retry, "the report")
+        assert scene.control.count == 3
+
+
 @pytest.mark.parametrize(
     "scenario",
     [
         *(_in_order, _at_a_stop, _retried, _refused_by_halves, _refused_by_name, _expired),
-        *(_broker_away, _paused, _skipped, _cut, _own_cursor, _gone),
+        *(_broker_away, _paused, _skipped, _cut, _own_cursor, _gone, _sent_again),
     ],
     ids=lambda scenario: scenario.__name__.lstrip("_"),
 )
