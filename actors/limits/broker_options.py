@@ -7,6 +7,7 @@ from typing import Literal
 
 from actors.limits.destination_options import DestinationOptions
 from actors.limits.limit_options import LimitOptions
+from eventstore.format.records import FORMAT
 
 MIB = 1024 * 1024
 
@@ -93,5 +94,7 @@ class BrokerOptions:
     """Time between updates of ``$SYS/broker/...``; 0 disables them."""
     max_record: int = 8 * MIB
     """Size at which a record of the log is closed, at most half of NATS's max_payload."""
+    record_format: int = FORMAT
+    """Newest format of records that all processes of this node can read."""
     message_cache: int = 64 * MIB
     """Memory for recently published messages."""

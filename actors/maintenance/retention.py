@@ -369,6 +369,7 @@ class Retention:
         (record,) = await node.log.read_some([first])
         if not self._guard.may_delete_before(first):
             return  # the sessions that hold messages have changed meanwhile
+        node.replays.record_cursors()
         event = LogCut(first, record.previous.hex(), record.time_ms, reason)
         for loss in self._destinations.losses(first, reason):
             node.emit(loss)

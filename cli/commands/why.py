@@ -137,16 +137,13 @@ def _write(
     paint = _on_stdout if has_colours(sys.stdout) else None
     now_ms = int(time.time() * 1000)
     for number, one in enumerate(found):
-        log, story, note = one
         if as_json:
-            mine = client if log in ("", node) else None
-            more: dict[str, object] = (
-                {"log": log, **({"note": note} if note else {})} if log else {}
-            )
+            more = log_story_object(one, node, client)
             if forwards[number]:
                 more["destinations"] = [outcome.as_object() for outcome in forwards[number]]
-            sys.stdout.write(text.json_line({**more, **story_object(story, mine)}) + "\n")
+            sys.stdout.write(text.json_line(more) + "\n")
             continue
+        log = one.log
         if number:
             sys.stdout.write("\n")
         if log:
@@ -155,6 +152,14 @@ def _write(
             sys.stdout.write(line + "\n")
         for outcome in forwards[number]:
             sys.stdout.write(f"  {outcome.text()}\n")
+
+
+def log_story_object(found: LogStory, node: str | None, client: str | None) -> dict[str, object]:
+    """Return a history as a JSON object; ``node`` is the log with the session of the client."""
+    log, story, note = found
+    mine = client if log in ("", node) else None
+    more = {"log": log, **({"note": note} if note else {})} if log else {}
+    return {**more, **story_object(story, mine)}
 
 
 def position_of_message(given: str) -> Position:

@@ -13,9 +13,9 @@ from cli.common import text
 from cli.common.colour import painted
 from cli.common.package_version import version
 from cli.common.units import Address
-from cli.logs.cluster_keys import check_cluster_key
 from cli.serve.auth_factory import Access, make_permissions
 from cli.serve.certificates import read_certificates
+from cli.serve.key_checks import check_keys
 from cli.serve.listener_factory import Listeners
 from cli.serve.log_bound import log_bound
 from cli.serve.log_store import check_files, fit_packet_size, nats_tls, nats_users
@@ -87,7 +87,7 @@ def check_configuration(settings: Settings) -> None:
         lambda: Access(settings, "", None).authenticator(settings).close(),
         lambda: check_files(settings),
         lambda: check_sink_files(settings),
-        lambda: check_cluster_key(settings),
+        lambda: check_keys(settings),
         lambda: nats_users(settings),
         lambda: nats_tls(settings),
         lambda: fit_packet_size(settings, largest_record(STORED_MAX, subject)),

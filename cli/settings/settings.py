@@ -28,7 +28,13 @@ from cli.settings.connection_settings import (
     read_connections,
 )
 from cli.settings.limit_settings import LimitFields
-from cli.settings.listener_settings import Listen, ListenerFields, listed_twice, problem
+from cli.settings.listener_settings import (
+    Listen,
+    ListenerFields,
+    Origins,
+    listed_twice,
+    problem,
+)
 from cli.settings.log_settings import INDEX_BYTES, LogSettings, log_contradictions
 from cli.settings.setting_sources import ConfigError, UnknownSettingError, read_layers
 from cli.settings.setting_types import (
@@ -209,6 +215,16 @@ class Settings(
         default=Address("127.0.0.1", 18830),
         description='Address of the web page, or "off". It asks for a token: the one in the '
         "data directory, or one created with 'foldmq web-token'.",
+    )
+    web_api: bool = Field(
+        default=True,
+        description="Serve the HTTP API below /api/v1 at the address of the web page. It asks for "
+        "a token as well.",
+    )
+    web_cors: Origins = Field(
+        default=(),
+        description="Origin of other web pages that may use the HTTP API, with a token. May be "
+        "repeated. Default: none.",
     )
     web_operate: bool = Field(
         default=False,

@@ -24,6 +24,11 @@ from eventstore.format.positions import Run
 
 NATS_SESSION: Final = "$nats"
 """The client identifier of publications by NATS clients in the log. No client can have it."""
+API_SESSION: Final = "$api/"
+"""Prefix of the client identifiers of publications through the HTTP API, before the name of the
+token. No client can have such an identifier."""
+API_USER: Final = "$api"
+"""The user of these publications, in the rules of permissions."""
 LOG_SESSION: Final = "$log/"
 """Prefix of the client identifiers of messages taken from other logs, before the name of the log.
 No client can have such an identifier."""

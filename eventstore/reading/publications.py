@@ -115,6 +115,11 @@ def publications_in(
         yield from publications_of(record, event, base + index, wanted)
 
 
+def awaits_release(event: MessagePublished) -> bool:
+    """Return whether the messages of an event take effect only with their PUBREL."""
+    return event.qos == 2 and not event.will
+
+
 def publications_of(
     record: Record, event: Event, at: Position, wanted: Callable[[str], bool] | None = None
 ) -> Iterator[PublicationItem]:
@@ -135,7 +140,7 @@ def _published(
     wanted: Callable[[str], bool] | None,
 ) -> Iterator[Publications | StoredMessages]:
     """Yield the messages of an event, or their content if they wait for PUBREL."""
-    waits = event.qos == 2 and not event.will
+    waits = awaits_release(event)
     count = event.count
     chosen: Sequence[int] = range(count)
     if wanted is not None and not waits:

@@ -20,6 +20,7 @@ from eventstore.format.events import (
     MessagePublished,
     Queued,
     Released,
+    ReplayOpened,
     RetainedExpired,
     Subscribed,
     WillArmed,
@@ -30,6 +31,7 @@ from eventstore.format.node_events import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
+    ClockJumped,
     Followed,
     LimitsApplied,
     LogArchived,
@@ -56,8 +58,10 @@ from projections.audit.chain_check import (
     DOUBT,
     FOLLOWED,
     GIVEN_UP,
+    JUMPED,
     LIMITS,
     REPEATED,
+    REPLAYS_THERE,
     SHARED_THERE,
     STARTED,
     STOPPED,
@@ -86,7 +90,9 @@ if TYPE_CHECKING:
 _SENT: Final = 65_536
 """Maximum QoS 2 messages held until their release; others are joined by a fold."""
 _MAX_REF: Final = 1 << 62
-_OF_SUBSCRIPTIONS: Final = frozenset({"generation", "clean", "connected", "subscriptions"})
+_OF_SUBSCRIPTIONS: Final = frozenset(
+    {"generation", "clean", "connected", "subscriptions", "replays"}
+)
 """Fields of a session's snapshot that concern its subscriptions."""
 
 
@@ -117,7 +123,7 @@ class FactMakers:
         """Sessions and retained messages repeated since the last note."""
         self._repeated_at: Position = 0
         """Position of the first of them."""
-        self._shared = False
+        self._shared = self._replays = False
         self._destinations = DestinationNotes(note)
 
     def finish(self, last: Position) -> None:
@@ -151,8 +157,6 @@ class FactMakers:
             payloads = self._payloads(event)
             refs = range(at, at + count)
             self._facts.wills.extend(refs, refs, self._checks(event, payloads), _topics(event))
-        if not qos and not event.retain:
-            return False
         refs = range(at, at + count)
         if count == 1 and qos and not event.retain and (qos == 1 or event.will):  # most frequent
             self._message(event, at)
@@ -174,11 +178,10 @@ class FactMakers:
             if event.retain:
                 self._with_payload(event, event.session, at, payloads)
             return event.retain
-        if qos:
-            sessions, levels = [event.session] * count, [qos | self.record.part << 2] * count
-            self._facts.effects.extend(
-                sessions, refs, refs, times, levels, checks, topics, sizes, expires
-            )
+        sessions, levels = [event.session] * count, [qos | self.record.part << 2] * count
+        self._facts.effects.extend(
+            sessions, refs, refs, times, levels, checks, topics, sizes, expires
+        )
         if event.retain:
             nothing = [None] * count
             kinds = [SET | qos << 2] * count
@@ -273,6 +276,15 @@ class FactMakers:
                     event.session, at, self.record.steady_ms, number, topic_filter
                 )
 
+    def _opened_replay(self, event: ReplayOpened, at: Position) -> None:
+        self._of_span(event, at)
+        self._has_replays()
+
+    def _has_replays(self) -> None:
+        if not self._replays:
+            self._replays = True
+            self._note(0, REPLAYS_THERE, {})
+
     def _armed(self, event: WillArmed, at: Position) -> bool:
         self._of_span(event, at)
         area = self.record.payload
@@ -287,6 +299,8 @@ class FactMakers:
         if not any(self._repeated):
             self._repeated_at = at
         self._repeated[0] += event.last
+        if "replays" in event.state:
+            self._has_replays()
         state = {name: event.state[name] for name in event.state if name in _OF_SUBSCRIPTIONS}
         short = SessionSnapshot(event.session, state, event.part, event.last)
         one = packed_item(short, at, self.record.steady_ms, self.record.part)
@@ -442,6 +456,9 @@ class FactMakers:
         self._doubtful(event, at)
         self._note(at, GIVEN_UP, {"first": event.first, "last": event.end, "until": event.until})
 
+    def _jumped(self, event: ClockJumped, at: Position) -> None:
+        self._note(at, JUMPED, {"ms": event.ms})
+
     def _archived(self, event: LogArchived, at: Position) -> None:
         known = self.links.get(event.through)
         values = {"through": event.through, "link": event.link, "known": known}
@@ -528,6 +545,7 @@ FACT_MAKERS: Final[dict[type, Callable[[FactMakers, Any, Position], bool | None]
     Queued: FactMakers._queued,
     MessageDropped: FactMakers._dropped,
     Subscribed: FactMakers._subscribed,
+    ReplayOpened: FactMakers._opened_replay,
     WillArmed: FactMakers._armed,
     SessionSnapshot: FactMakers._snapshot,
     RetainedSnapshot: FactMakers._repeated_messages,
@@ -540,6 +558,7 @@ FACT_MAKERS: Final[dict[type, Callable[[FactMakers, Any, Position], bool | None]
     LogEndUnproven: FactMakers._doubtful,
     BrokerStarted: FactMakers._started,
     BrokerStopped: FactMakers._stopped,
+    ClockJumped: FactMakers._jumped,
     LimitsApplied: FactMakers._limits,
     OperatorActed: FactMakers._acted,
     Followed: FactMakers._followed,

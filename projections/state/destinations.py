@@ -42,7 +42,7 @@ class DestinationState:
     through: Position
     """Position up to which it has every message that was due to it."""
     received: Position = 0
-    """Position up to which a receiver at QoS 2 has the messages; 0: none has a session."""
+    """Position up to which a receiver at QoS 2 has the messages; 0: there is none."""
     number: int = 0
     """Number of messages due up to ``through`` since it was opened."""
     paused: bool = False

@@ -22,7 +22,7 @@ from eventstore.format.positions import position
 from simulation.fold import compare, fold
 from simulation.idle_broker import MINUTE, look_rarely
 from simulation.inspection import ask, change
-from simulation.log_cuts import cuts, traffic
+from simulation.log_cuts import cuts, publish_noise
 from simulation.world import World, in_world
 
 BOUND = 40_000
@@ -68,7 +68,7 @@ def losses(world: World) -> list[ForwardLost]:
 async def test_a_cut_beyond_a_cursor_is_an_event_before_it(world: World) -> None:
     client = await world.connect("c")
     for _ in range(6):
-        await traffic(world, client, 100)
+        await publish_noise(world, client, 100)
     history = checked_records(world.disk.stream.history)
     found = [each.record for each in history if each.record is not None]
     turns = [[event for _, event in record.events()] for record in found]
@@ -87,7 +87,7 @@ async def test_a_cut_beyond_a_cursor_is_an_event_before_it(world: World) -> None
 async def test_a_cursor_that_keeps_up_loses_nothing(world: World) -> None:
     client = await world.connect("c")
     for _ in range(30):
-        await traffic(world, client, 20)
+        await publish_noise(world, client, 20)
         await report(world, end(world), number=20, count=20)
     assert cuts(world)
     assert losses(world) == []
@@ -124,11 +124,11 @@ async def test_a_longer_bound_keeps_the_log_and_then_ends(
     look_rarely(monkeypatch)
     client = await world.connect("c")
     for _ in range(8):
-        await traffic(world, client, 20)
+        await publish_noise(world, client, 20)
         await world.go(10 * MINUTE)
     assert cuts(world) == []
     for _ in range(8):
-        await traffic(world, client, 20)
+        await publish_noise(world, client, 20)
         await world.go(10 * MINUTE)
     assert cuts(world)
     assert {each.reason for each in losses(world)} == {"max_behind"}
@@ -137,7 +137,7 @@ async def test_a_longer_bound_keeps_the_log_and_then_ends(
 @in_world(world_with)
 async def test_a_report_is_recorded_once_and_only_forward(world: World) -> None:
     client = await world.connect("c")
-    await traffic(world, client, 3)
+    await publish_noise(world, client, 3)
     done = end(world)
     refused = [[[position(5, 0)], "no", 422]]
     answer = await report(world, done, number=3, count=2, refused=refused)
@@ -166,7 +166,7 @@ async def test_a_pause_survives_a_crash_and_a_cut(world: World) -> None:
         await change(world, "pause_destination", to="erp")
     await world.restart()
     client = await world.connect("c")
-    await traffic(world, client, 500)
+    await publish_noise(world, client, 500)
     assert cuts(world)
     assert fold(world.disk.decoded()).destinations["erp"].paused
     assert (await report(world, end(world)))["paused"]
@@ -177,7 +177,7 @@ async def test_a_pause_survives_a_crash_and_a_cut(world: World) -> None:
 @in_world(world_with)
 async def test_an_operator_skips_what_waits(world: World) -> None:
     client = await world.connect("c")
-    await traffic(world, client, 3)
+    await publish_noise(world, client, 3)
     answer = await change(world, "skip_destination", to="erp")
     (loss,) = losses(world)
     assert (loss.after, loss.until) == (answer["after"], answer["until"])
@@ -192,7 +192,7 @@ async def test_an_operator_skips_what_waits(world: World) -> None:
 @in_world(world_with)
 async def test_refused_messages_wait_until_they_were_sent_again(world: World) -> None:
     client = await world.connect("c")
-    await traffic(world, client, 3)
+    await publish_noise(world, client, 3)
     refs = [position(5, 0), position(6, 0)]
     await change(world, "retry_messages", to="erp", refs=refs)
     assert (await report(world, end(world)))["retry"] == refs
@@ -206,7 +206,7 @@ async def test_refused_messages_wait_until_they_were_sent_again(world: World) ->
 @in_world(world_with)
 async def test_the_settings_open_change_and_close_destinations(world: World) -> None:
     client = await world.connect("c")
-    await traffic(world, client, 3)
+    await publish_noise(world, client, 3)
     await report(world, done := end(world), number=3, count=3)
     changed = DestinationOptions("erp", "http", ("other",), "d2")
     late = DestinationOptions("new", "http", ("#",), "d3", begin="oldest")
@@ -231,7 +231,7 @@ async def test_the_settings_open_change_and_close_destinations(world: World) -> 
 @in_world(lambda: World(keep=0.0, keep_bytes=BOUND))
 async def test_without_destinations_the_log_has_none_of_these_events(world: World) -> None:
     client = await world.connect("c")
-    await traffic(world, client, 500)
+    await publish_noise(world, client, 500)
     assert cuts(world)
     kinds = (DestinationOpened, DestinationClosed, Forwarded, ForwardLost)
     assert not [each for each in world.disk.events() if isinstance(each, kinds)]
