@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PAUSE: Final = "pause_destination"
 RESUME: Final = "resume_destination"
 SKIP: Final = "skip_destination"
+RETRY: Final = "retry_messages"
 """Actions of OperatorActed; the target is the name of the destination."""
 
 
