@@ -75,14 +75,14 @@ class Log:
         return self.number == len(self.messages)
 
 
-def message(number: int, qos: int = 1, **changes: Any) -> OutboxMessage:
+def message(at: int, qos: int = 1, **changes: Any) -> OutboxMessage:
     values: dict[str, Any] = {
-        "at": number * 10,
-        "position": number * 10,
-        "number": number,
+        "at": at * 10,
+        "position": at * 10,
+        "number": at,
         "time_ms": 0,
         "topic": "sensors/a",
-        "payload": str(number).encode(),
+        "payload": str(at).encode(),
         "qos": qos,
         "retain": False,
         "client": "dev1",
@@ -260,13 +260,14 @@ def test_what_the_peer_does_not_permit_is_refused(tmp_path: Path) -> None:
                 batch = [each for each in batch if each.at not in answer.at]
             else:
                 break
+        await within(sink.send([message(9, number=0)]))  # as an operator asks for
         await sink.close()
         return refused
 
     try:
         with listener(broker.port, "sensors/#") as client:
             assert asyncio.run(run()) == [20, 0x87]
-            assert numbers(client) == [1, 3]
+            assert numbers(client) == [1, 3, 9]
     finally:
         broker.end()
 
