@@ -109,9 +109,9 @@ class DestinationDesk:
         count = number(request, "count", 0, _LAST)
         due = number(request, "number", 0, _LAST)
         refused, lost = _refused_groups(request), _lost_messages(request)
-        retried = _positions(request, "retried")
         if 0 < received < through:
             received = through
+        retried = _positions(request, "retried")
         reset = request.get("reset") is True and received != state.received
         if run != state.run or through < state.through:
             return self._cursor(name, state)

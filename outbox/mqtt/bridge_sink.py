@@ -117,7 +117,12 @@ class MqttSink:
         if about is None:
             raise TryAgain("the sink is closed")
         outbound = self._outbound
-        outbound.offer(self._outgoing(batch, about.log))
+        outgoing = self._outgoing(batch, about.log)
+        if batch[0].number:
+            outbound.offer(outgoing)
+        else:  # refused before, and by itself
+            for message in outgoing:
+                outbound.offer_again(message)
         while not outbound.is_settled:
             peer = await self._connected()
             self._changed.clear()

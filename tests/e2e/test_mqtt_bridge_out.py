@@ -121,6 +121,31 @@ def test_what_is_published_while_the_peer_is_away_follows(
 
 
 @needs_mosquitto
+def test_nothing_is_lost_when_the_peer_loses_its_session(
+    make_broker: Callable[..., Broker], mosquitto: Mosquitto
+) -> None:
+    broker = make_broker(connection(mosquitto.port, "sensors/# out 2"))
+    broker.start()
+    for first in (0, 100):
+        publish(broker.port, range(first, first + 100), 2)
+        mosquitto.end(signal.SIGKILL)  # it keeps its state in memory
+        mosquitto.start()
+    listener = Listener(mosquitto.port, "sensors/#")
+    publish(broker.port, range(200, 300), 2)
+    until(lambda: set(range(200, 300)) <= set(listener.numbers()), "the last messages")
+    where = ("--data-dir", str(broker.data_dir))
+    until(lambda: _stored(where) >= 300, "the cursor", pause=0.5)
+    broker.stop()
+    assert run("log", "verify", *where).code == 0
+
+
+def _stored(where: tuple[str, str]) -> int:
+    """The number of messages of which the log says that the destination has them."""
+    found = run("log", *where, "--json", "-n", "100000").objects
+    return sum(event.get("count", 0) for event in found if event["type"] == "Forwarded")
+
+
+@needs_mosquitto
 def test_retained_messages_stay_retained(
     make_broker: Callable[..., Broker], mosquitto: Mosquitto
 ) -> None:
