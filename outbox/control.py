@@ -22,11 +22,16 @@ class RecordedCursor:
     received: Position
     number: int
     paused: bool
+    retry: tuple[Position, ...] = ()
+    """Refused messages that an operator wants to be sent again."""
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> RecordedCursor:
         """Return the cursor in an answer of the broker."""
-        return cls(row["run"], row["through"], row["received"], row["number"], row["paused"])
+        return cls(
+            *(row["run"], row["through"], row["received"], row["number"], row["paused"]),
+            tuple(row.get("retry", ())),
+        )
 
 
 @dataclass(slots=True)
@@ -52,6 +57,8 @@ class Progress:
     """Whether ``received`` is lower than before: a receiver lost what it had."""
     lost: list[tuple[Position, int]] = field(default_factory=list)
     """Positions, and numbers, of messages that the log no longer has."""
+    retried: list[Position] = field(default_factory=list)
+    """Refused messages that were sent again, or no longer exist."""
 
     def request(self, name: str, run: Position, shown: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request to the broker; ``shown`` is what operators see."""
@@ -67,6 +74,7 @@ class Progress:
             "count": self.count,
             "refused": [[to_runs(each.refs), each.reason, each.code] for each in self.refused],
             "lost": [list(each) for each in self.lost],
+            "retried": self.retried,
             "shown": dict(shown),
         }
 

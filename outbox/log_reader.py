@@ -14,11 +14,17 @@ from eventstore.format.positions import INDEX_BITS, position, sequence_of
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.message_store import MessageStore, StoredMessages, messages_of
 from eventstore.reading.log_source import open_log
-from eventstore.reading.publications import Publications, Releases, publications_in, with_content
+from eventstore.reading.publications import (
+    PublicationItem,
+    Publications,
+    Releases,
+    publications_in,
+    with_content,
+)
 from outbox.sink import OutboxMessage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
     from typing import Protocol
 
     from eventstore.format.positions import Position
@@ -98,6 +104,27 @@ class DueMessages:
                     raise CursorLost from None
             except LogUnavailable as error:
                 await self._wait(error)
+
+    async def messages_at(self, refs: Iterable[Position]) -> list[OutboxMessage]:
+        """Return the messages at some positions in order, without those that were cut off."""
+        wanted = {*refs}
+        while True:
+            begin = self._source.begin
+            present = {ref >> INDEX_BITS for ref in wanted if ref >> INDEX_BITS >= begin}
+            try:
+                records = await self._source.some(present) if present else []
+            except CutMeanwhile:
+                await self._reopen()
+            except LogUnavailable as error:
+                await self._wait(error)
+            else:
+                return [
+                    message
+                    for record in records
+                    for item in publications_in(record)
+                    for message in _contents(item, record)
+                    if message.position in wanted
+                ]
 
     async def _reopen(self) -> None:
         source = self._source
@@ -219,3 +246,23 @@ class DueMessages:
                 self._unreleased.add(stored)  # adjacent messages will be needed next
                 if any(0 <= ref - stored.first < len(stored.payloads) for ref in gone):
                     store.add(stored)
+
+
+def _contents(item: PublicationItem, record: Record) -> Iterator[OutboxMessage]:
+    """Yield messages whose content an item has, as messages that take effect where they are."""
+    if isinstance(item, Releases):
+        return
+    if isinstance(item, StoredMessages):
+        places: Sequence[Position] = range(item.first, item.first + len(item.topics))
+        item = Publications(
+            *(item.publishers[0], 2, item.retain, places, places, item.topics, item.payloads),
+            *(record.time_ms, record.steady_ms, item.blocks, item.expires),
+        )
+    jumped = (item.time_ms - item.steady_ms) // 1000
+    for number, at in enumerate(item.positions):
+        expires = item.expires[number] if item.expires else 0
+        yield OutboxMessage(
+            *(at, at, 0, item.time_ms, item.topics[number].decode(), item.payloads[number]),
+            *(item.qos, item.retain, item.session, item.blocks[number] if item.blocks else b""),
+            expires + jumped if expires else 0,
+        )

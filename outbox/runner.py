@@ -83,6 +83,7 @@ class DestinationRunner:
         self._run: Position = 0
         self._done = Progress()
         """What is stored by the destination and not recorded yet."""
+        self._retry: tuple[Position, ...] = ()
         self._missing: deque[tuple[Position, int]] = deque()
         """Messages that the log no longer has, in the batches that are being sent."""
         self._through_recorded: Position = 0
@@ -134,6 +135,7 @@ class DestinationRunner:
             await asyncio.sleep(_ASK_AGAIN)
 
     def _adopt(self, cursor: RecordedCursor) -> None:
+        self._retry = cursor.retry
         self._run = cursor.run
         self._through_recorded = cursor.through
         self._done = Progress(cursor.through, cursor.received, cursor.number)
@@ -147,11 +149,13 @@ class DestinationRunner:
         self._done.through = through
         self._show("sending")
         self._missing.clear()
-        ahead = ReadAhead(_READ_AHEAD_BYTES)
-        reading = asyncio.create_task(ahead.fill(self._due().after(through, cursor.number)))
+        ahead, due = ReadAhead(_READ_AHEAD_BYTES), self._due()
+        reading = asyncio.create_task(ahead.fill(due.after(through, cursor.number)))
         try:
             while True:
                 await self._send_next(ahead)
+                if self._retry:
+                    await self._send_again(due)
         finally:
             await end_tasks([reading])
 
@@ -187,6 +191,15 @@ class DestinationRunner:
             if not portion.only_cursors and self._idle_since < 0:
                 self._idle_since = self._clock()
         await self._record_if_due()
+
+    async def _send_again(self, due: DueMessages) -> None:
+        """Send refused messages for which an operator asked, each by itself."""
+        refs, self._retry = self._retry, ()
+        for message in await due.messages_at(refs):
+            await self._store([message])
+        self._done.retried += refs
+        with contextlib.suppress(BrokerUnavailable):
+            await self._record()
 
     async def _send(self, batch: list[OutboxMessage], through: Position) -> None:
         """Send a batch until it is stored or refused; ``through``: the cursor afterwards."""
@@ -287,7 +300,8 @@ class DestinationRunner:
         if not self._run:
             return
         done = self._done
-        moved = bool(done.count or done.refused or done.lost) or done.received > done.through
+        news = done.count or done.refused or done.lost or done.retried
+        moved = bool(news) or done.received > done.through
         passed = 0 <= self._idle_since <= self._clock() - _IDLE_REPORT
         request = done.request(self.name, self._run, shown := self._shown_now())
         if not (moved or passed):
@@ -300,9 +314,10 @@ class DestinationRunner:
             self._done.reset = self._done.reset or done.reset
             self._done.refused[:0] = done.refused
             self._done.lost[:0] = done.lost
+            self._done.retried[:0] = done.retried
             raise
         self._reported, self._shown = self._clock(), shown
-        self._through_recorded = cursor.through
+        self._through_recorded, self._retry = cursor.through, cursor.retry
         if moved or passed:
             self._idle_since = -1.0
         if cursor.run != self._run or cursor.paused or cursor.through > self._done.through:

@@ -6,13 +6,14 @@ an operator or a cut may have moved the cursor, or the destination may have been
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.inspection.inspector import Refused, number, shown, text
 from actors.node.operator_commands import OperatorCommand
 from eventstore.format.destination_events import Forwarded, ForwardLost, ForwardRefused
 from eventstore.format.positions import INDEX_BITS, count_runs, position
-from projections.state.destinations import PAUSE, RESUME, SKIP
+from projections.state.destinations import PAUSE, RESUME, RETRY, SKIP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _LAST: Final = 1 << 63
 _MOST_GROUPS, _MOST_REFS, _LONGEST_REASON = 2000, 100_000, 1024
+_MOST_RETRIES, _RETRIED_AT_ONCE = 10_000, 100
 _SILENT_MS: Final = 15_000
 """Milliseconds without a report after which the process counts as gone."""
 _SHOWN: Final[Mapping[str, type]] = {
@@ -47,11 +49,14 @@ class DestinationDesk:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._reports: dict[str, dict[str, Any]] = {}
+        self._retries: dict[str, dict[Position, None]] = {}
+        """Refused messages that an operator wants to be sent again, by destination."""
         self.actions: dict[str, Callable[[Mapping[str, Any], str], Work]] = {
             "forwarded": self._forwarded,
             PAUSE: self._pause,
             RESUME: self._pause,
             SKIP: self._skip,
+            RETRY: self._retry,
         }
         """Changes, by their name in a request."""
 
@@ -68,7 +73,7 @@ class DestinationDesk:
             waiting = report.get("waiting_ms", 0)
             rows.append(
                 {
-                    **_cursor(state),
+                    **self._cursor(name, state),
                     "name": name,
                     "kind": state.kind,
                     "filters": state.filters,
@@ -106,17 +111,20 @@ class DestinationDesk:
         refused, lost = _refused_groups(request), _lost_messages(request)
         if 0 < received < through:
             received = through
+        retried = _positions(request, "retried")
         reset = request.get("reset") is True and received != state.received
         if run != state.run or through < state.through:
-            return _cursor(state)
+            return self._cursor(name, state)
         if received < state.received and not reset:
-            return _cursor(state)
+            return self._cursor(name, state)
         if max(through, received) > position(self._node.journal.durable + 1, 0):
             raise Refused("through is behind the end of the log")
         self._reports[name] = _report(request, self._node.clock.time_ms())
+        for ref in retried:
+            self._retries.get(name, {}).pop(ref, None)
         changed = through > state.through or received > state.received or reset
-        if not (changed or refused or lost):
-            return _cursor(state)
+        if not (changed or refused or lost or retried):
+            return self._cursor(name, state)
         emit = self._node.emit
         for refs, reason, code in refused:
             emit(ForwardRefused(name, refs, reason, code=code))
@@ -127,7 +135,24 @@ class DestinationDesk:
             self._node, Forwarded(name, through, received=received, number=due, count=count)
         )
         yield command.answer
-        return _cursor(state)
+        return self._cursor(name, state)
+
+    def _retry(self, request: Mapping[str, Any], by: str) -> Work:
+        """Let refused messages be sent again; a restart of the broker forgets those that wait."""
+        name, _ = self._state(request)
+        refs, waiting = _positions(request, "refs"), self._retries.setdefault(name, {})
+        if len(waiting) + len(refs) > _MOST_RETRIES:
+            raise Refused(f"at most {_MOST_RETRIES} messages may wait to be sent again")
+        command = OperatorCommand(RETRY, by, name, None)
+        command.carry_out(self._node)
+        yield command.answer
+        waiting.update(dict.fromkeys(refs))
+        return {"position": command.answer.result()}
+
+    def _cursor(self, name: str, state: DestinationState) -> dict[str, Any]:
+        """Return what the process continues with."""
+        retry = list(islice(self._retries.get(name, ()), _RETRIED_AT_ONCE))
+        return {**_cursor(state), "retry": retry} if retry else _cursor(state)
 
     def _pause(self, request: Mapping[str, Any], by: str) -> Work:
         name, state = self._state(request)
@@ -199,6 +224,17 @@ def _are_runs(refs: list[Any]) -> bool:
         if len(numbers) not in (1, 3) or not all(isinstance(each, int) for each in numbers):
             return False
     return 0 < count_runs(refs) <= _MOST_REFS
+
+
+def _positions(request: Mapping[str, Any], field: str) -> list[Position]:
+    refs = request.get(field, [])
+    if (
+        not isinstance(refs, list)
+        or len(refs) > _MOST_RETRIES
+        or not all(isinstance(ref, int) and 0 < ref < _LAST for ref in refs)
+    ):
+        raise Refused(f"{field} must be a list of at most {_MOST_RETRIES} positions")
+    return refs
 
 
 def _lost_messages(request: Mapping[str, Any]) -> list[tuple[Position, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -89,6 +90,22 @@ def change_destination(flags: SourceFlags, name: str, action: str) -> None:
     """Pause or resume a destination in all logs; raises typer.Exit if a broker refuses."""
     done = "paused" if action == "pause_destination" else "sending"
     _change(flags, name, done, do=action)
+
+
+def retry_messages(flags: SourceFlags, name: str, at: str | None) -> None:
+    """Let refused messages be sent again; raises typer.Exit if a broker refuses."""
+    refused: dict[str, list[int]] = {}
+    for row in asyncio.run(_read_refused(flags, name)):
+        if at is None or row["position"] == at:
+            refused.setdefault(row["log"], []).append(parse_position(row["position"]))
+    if not refused:
+        which = "has refused no message that the log has" if at is None else f"has not refused {at}"
+        raise Refused(f"{text.name(name)} {which}")
+    for log, refs in refused.items():
+        chosen = replace(flags, node=log) if log else flags
+        distinct = list(dict.fromkeys(refs))
+        said = f"{text.count_of(len(distinct), 'message')} will be sent again"
+        _change(chosen, name, said, do="retry_messages", refs=distinct)
 
 
 def skip_messages(flags: SourceFlags, name: str, to: str | None) -> None:

@@ -89,6 +89,22 @@ def _refused(source: SourceFlags, name: _Name, as_json: _JsonLines = False) -> N
     outbox.list_refused(source, name, as_json=as_json)
 
 
+@outbox_app.command("retry")
+@with_broker_flags
+def _retry(
+    source: SourceFlags,
+    name: _Name,
+    at: Annotated[
+        str | None,
+        typer.Argument(metavar="[POSITION]", help="Only this message. [default: all refused]"),
+    ] = None,
+) -> None:
+    """Send refused messages again, as far as the log has them."""
+    from cli.commands import outbox
+
+    outbox.retry_messages(source, name, at)
+
+
 @outbox_app.command("run", hidden=True)
 @with_source_flags
 def _run(source: SourceFlags) -> None:

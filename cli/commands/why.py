@@ -13,9 +13,11 @@ from cli.logs.point_resolution import parse_point, point_at, write_clock_notes
 from cli.logs.source_flags import SourceFlags
 from cli.logs.topic_flags import check_filter
 from eventstore.errors import CutOff, NotFound, UsageError, naming_log
+from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import Position, format_position, position, sequence_of
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import Progress
+from projections.past.forwarding import ForwardOutcome, find_forwards
 from projections.past.log_stories import (
     LogStory,
     WantedMessages,
@@ -72,7 +74,15 @@ async def _run(
         await write_clock_notes(logs, moment)
         wanted = WantedMessages(topic, client, last, place, moment=moment)
         found = await find_messages(logs, home, wanted, progress)
-    _write(found, flags.node, client, as_json=as_json)
+        forwards = [await _forwards(logs, story) for story in found]
+    _write(found, forwards, flags.node, client, as_json=as_json)
+
+
+async def _forwards(logs: Mapping[str, LogSource], story: LogStory) -> list[ForwardOutcome]:
+    """Return what destinations got of a message; copies of other logs are due to none."""
+    source = logs.get(story.log)
+    taken = (story.story.session or "").startswith(LOG_SESSION)
+    return [] if source is None or taken else await find_forwards(source, story.story)
 
 
 async def find_messages(
@@ -115,13 +125,23 @@ def _on_stdout(said: str, style: TextStyle | None) -> str:
     return painted(said, style, sys.stdout)
 
 
-def _write(found: list[LogStory], node: str | None, client: str | None, *, as_json: bool) -> None:
+def _write(
+    found: list[LogStory],
+    forwards: list[list[ForwardOutcome]],
+    node: str | None,
+    client: str | None,
+    *,
+    as_json: bool,
+) -> None:
     """Print histories; ``node`` is the log that has the session of the client."""
     paint = _on_stdout if has_colours(sys.stdout) else None
     now_ms = int(time.time() * 1000)
     for number, one in enumerate(found):
         if as_json:
-            sys.stdout.write(text.json_line(log_story_object(one, node, client)) + "\n")
+            more = log_story_object(one, node, client)
+            if forwards[number]:
+                more["destinations"] = [outcome.as_object() for outcome in forwards[number]]
+            sys.stdout.write(text.json_line(more) + "\n")
             continue
         log = one.log
         if number:
@@ -130,6 +150,8 @@ def _write(found: list[LogStory], node: str | None, client: str | None, *, as_js
             sys.stdout.write(f"log {log}\n")
         for line in log_story_lines(one, node, client, now_ms, paint):
             sys.stdout.write(line + "\n")
+        for outcome in forwards[number]:
+            sys.stdout.write(f"  {outcome.text()}\n")
 
 
 def log_story_object(found: LogStory, node: str | None, client: str | None) -> dict[str, object]:

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import structlog
 
+from cli.common import logging_setup
 from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused
 from cli.logs.logs import open_logs
 from cli.logs.outbox_subjects import stored_subject
 from cli.settings.broker_child import belong_to_the_broker, watch_stdin
+from cli.settings.settings import load_settings
 from eventstore.errors import LogUnavailable, UsageError
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.task_cancellation import end_tasks
@@ -55,6 +57,8 @@ _GONE = 15.0
 def run_outbox(flags: SourceFlags) -> None:
     """Run the destinations that the broker writes to standard input, until that ends."""
     request = _read_request()
+    settings = load_settings(flags.settings, os.environ, flags.config)
+    logging_setup.configure(settings.log_level, settings.log_format)
     belong_to_the_broker(_NICE)
     asyncio.run(_run(flags, request))
 

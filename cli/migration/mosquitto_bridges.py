@@ -32,7 +32,13 @@ _FLAGS: Final = frozenset(
     }
 )
 _NUMBERS: Final = frozenset(
-    {"bridge_session_expiry_interval", "keepalive_interval", "max_inflight_messages"}
+    {
+        "bridge_max_packet_size",
+        "bridge_receive_maximum",
+        "bridge_session_expiry_interval",
+        "keepalive_interval",
+        "max_inflight_messages",
+    }
 )
 _NO_EFFECT: Final = {
     "bridge_attempt_unsubscribe": "true",
@@ -79,28 +85,18 @@ class ImportedConnection:
         except TopicLineError as error:
             self._unmatch(place, f"topic {error}")
             return
-        if line.is_in:
+        if line.is_out and not line.qos:
             self._unmatch(
                 place,
-                f"topic {value}: only messages out are supported: let the other broker connect to "
-                "this one for messages in",
-            )
-        if not line.is_out:
-            return
-        if not line.qos:
-            self._unmatch(
-                place,
-                f"topic {value}: messages at QoS 0 are not sent; those at QoS 1 and 2 are, at "
+                f"topic {value}: messages out at QoS 0 are not sent; those at QoS 1 and 2 are, at "
                 "QoS 1",
             )
-        self._topics.append(line._replace(direction="out", qos=line.qos or 1).text)
+            line = line._replace(qos=1)
+        self._topics.append(line.text)
 
     def finish(self) -> None:
         """Add the table to the settings, without the options that it cannot have."""
         self._table["topic"] = self._topics
-        if not self._topics:
-            self._unmatch(self._place, "it has no messages out")
-            return
         self._table.setdefault("bridge_protocol_version", "mqttv311")
         name = re.sub("[^A-Za-z0-9_-]", "-", self._name)[:64] or "bridge"
         for _ in range(len(self._table)):

@@ -94,7 +94,7 @@ def connection_contradictions(settings: Settings) -> Iterator[str]:
         where = f"connection.{name}"
         yield from retention_contradictions(settings, where, connection)
         if connection.takes:
-            yield from _inward_contradictions(settings, where, connection)
+            yield from _inward_contradictions(settings, where)
 
 
 def unreadable_files(settings: Settings) -> Iterator[str]:
@@ -118,15 +118,13 @@ def unreadable_files(settings: Settings) -> Iterator[str]:
                 yield f"connection.{name}: {key} = {path}: cannot read: {error.strerror}"
 
 
-def _inward_contradictions(
-    settings: Settings, where: str, connection: ConnectionSettings
-) -> Iterator[str]:
+def _inward_contradictions(settings: Settings, where: str) -> Iterator[str]:
     if settings.partitions > 1:
         yield f"{where}: messages in need a single log: with several, use messages out only"
-    if settings.pseudonyms and connection.filters:
+    if settings.pseudonyms and any(each.filters for each in settings.connections.values()):
         yield (
-            f"{where}: with pseudonyms, messages in and out need two connections, whose topics do "
-            "not overlap"
+            f"{where}: with pseudonyms, connections have messages in or messages out, not both, "
+            "because the log does not show which messages came in"
         )
     if local_listener(settings, [own.endpoint for own in settings.listen]) is None:
         yield (

@@ -361,7 +361,7 @@ class OperatorActed:
 
     action: str
     """kick, restart, remove_session, clear_retained, confirm_clock, reload, pause_destination,
-    resume_destination or skip_destination."""
+    resume_destination, skip_destination or retry_messages."""
     by: str
     """Name given by the operator, who had the credentials of the NATS account."""
     target: str

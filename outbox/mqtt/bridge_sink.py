@@ -12,7 +12,8 @@ from eventstore.task_cancellation import end_tasks
 from outbox.backoff import Backoff
 from outbox.mqtt.handshake import PeerRefusedError, code_text
 from outbox.mqtt.link import BridgeLink
-from outbox.mqtt.loop_path import with_log, would_loop
+from outbox.mqtt.loop_path import took_in, with_log, would_loop
+from outbox.mqtt.options import BRIDGE_CLIENT
 from outbox.mqtt.outbound import Outbound, Outgoing
 from outbox.mqtt.peer import PeerUnavailableError
 from outbox.mqtt.relay import Relay
@@ -116,7 +117,12 @@ class MqttSink:
         if about is None:
             raise TryAgain("the sink is closed")
         outbound = self._outbound
-        outbound.offer(self._outgoing(batch, about.log))
+        outgoing = self._outgoing(batch, about.log)
+        if batch[0].number:
+            outbound.offer(outgoing)
+        else:  # refused before, and by itself
+            for message in outgoing:
+                outbound.offer_again(message)
         while not outbound.is_settled:
             peer = await self._connected()
             self._changed.clear()
@@ -158,14 +164,15 @@ class MqttSink:
             if sent is None:
                 continue
             block = message.block
-            if would_loop(block, log):
+            entered = message.client.startswith(BRIDGE_CLIENT) and took_in(block, log)
+            if not entered and would_loop(block, log):
                 self.looped += 1
                 continue
             if self.options.version == MQTT_5:
                 if message.expires:
                     left = max(1, message.expires - int(self._now()))
                     block = with_remaining_expiry(block, left)
-                block = with_log(block, log)
+                block = block if entered else with_log(block, log)
             retain = message.retain and self.options.outgoing_retain
             qos = min(message.qos, sent.qos)
             yield Outgoing(

@@ -1,6 +1,9 @@
-"""The logs that a message has passed, so that no message comes back over bridges (MQTT 5).
+"""The logs that a message has passed, so that no message goes round over bridges (MQTT 5).
 
-They are a user property of the message, ``foldmq-path: LOG,LOG``, with the first log first.
+They are a user property of the message, ``foldmq-path: LOG,LOG``, with the first log first. A log
+is added where a bridge takes a message in, and where it sends one that no bridge took in. A log
+does not know that a client is the bridge of another broker, so a message may come back to the first
+log of a ring once.
 """
 
 from __future__ import annotations
@@ -29,6 +32,11 @@ def would_loop(block: bytes, log: str) -> bool:
     """Return whether a message has passed a log before, or too many logs."""
     passed = passed_logs(block)
     return log in passed or len(passed) >= MAX_PATH
+
+
+def took_in(block: bytes, log: str) -> bool:
+    """Return whether a bridge of this log took in a message that a bridge of this log published."""
+    return passed_logs(block)[-1:] == (log,)
 
 
 def with_log(block: bytes, log: str) -> bytes:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What names a connection."""
 
+BRIDGE_CLIENT: Final = "bridge."
+"""Beginning of the client identifiers with which bridges publish messages in."""
+
 _VERSIONS: Final = {"mqttv50": MQTT_5, "mqttv311": MQTT_3_1_1, "mqttv31": MQTT_3_1}
 _TLS_VERSIONS: Final = ("tlsv1.2", "tlsv1.3")
 _PORT, _TLS_PORT = 1883, 8883
@@ -121,7 +124,7 @@ class ConnectionOptions:
     @property
     def local_client_id(self) -> str:
         """The client identifier at this broker."""
-        return f"bridge.{self.name}"
+        return BRIDGE_CLIENT + self.name
 
     def peer_client_id(self, log: str) -> str:
         """Return the client identifier at the other broker."""

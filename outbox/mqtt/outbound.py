@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 MAX_WINDOW: Final = 1000
 """Messages between the first one that is not acknowledged and the last one that is sent."""
 _IDENTIFIERS: Final = 65_535
+_FAR: Final = 16_384
+"""Distance of the number of a message that is sent again from others: above any window."""
 _SEND_BYTES: Final = 262_144
 _SEND_PACKETS: Final = 64
 
@@ -144,6 +146,7 @@ class Outbound:
     """
 
     __slots__ = (
+        "_again",
         "_begun",
         "_conflict",
         "_entries",
@@ -175,6 +178,8 @@ class Outbound:
         self._released = 0
         """Index of the first entry that may still have to be released."""
         self._recorded = received
+        self._again: _Entry | None = None
+        """A message that is sent once more although it was refused before."""
         self._conflict = False
         """Whether the peer's session has other messages than this one."""
         self._begun = max(through, 1)
@@ -205,6 +210,8 @@ class Outbound:
     @property
     def is_settled(self) -> bool:
         """Whether nothing more happens before new messages come or refused ones are reported."""
+        if self._again is not None:
+            return False
         if not self._refusals:
             return not self._entries and not self._offered
         blocked = False
@@ -224,6 +231,15 @@ class Outbound:
         last = self._offered[-1].number if self._offered else self.number + len(self._entries)
         self._offered.extend(message for message in messages if message.number > last)
         self._advance()
+
+    def offer_again(self, message: Outgoing) -> None:
+        """Take a message that was refused before, while nothing else is on its way.
+
+        It has no number any more. It is sent at QoS 1 at most, with an identifier that is far from
+        those of other messages.
+        """
+        again = message._replace(qos=min(message.qos, 1))
+        self._again = _Entry(self._first + _FAR, again, _State.WAITING)
 
     def take_refusals(self) -> list[Refusal]:
         """Return refused messages with one reason, once: they are reported before more is offered.
@@ -275,6 +291,8 @@ class Outbound:
             self._stale_until = 0
             self._reset = self._qos2
             self._recorded = self._begun
+        if self._again is not None:
+            self._again.state = _State.WAITING
         for entry in self._entries:
             state = entry.state
             if state is _State.DONE or state is _State.REFUSED:
@@ -300,6 +318,10 @@ class Outbound:
         releases = self._release()
         if releases:
             parts.append(encode_acks(PacketType.PUBREL, releases))
+        again = self._again
+        if again is not None and again.state is _State.WAITING and again.message is not None:
+            parts.append(self._publish(again, again.message))
+            self._end_again()
         size = 0
         stop = 0 if self._refusals else min(self._limits.window, len(self._entries))
         while self._next < stop and len(parts) < _SEND_PACKETS and size < _SEND_BYTES:
@@ -336,6 +358,7 @@ class Outbound:
                 else:
                     self._on_pubcomp(entry)
         finally:
+            self._end_again()
             self._advance()
 
     # How it works.
@@ -351,6 +374,9 @@ class Outbound:
         self._entries.append(_Entry(number, message, state, stale))
 
     def _find(self, packet_id: int) -> _Entry | None:
+        again = self._again
+        if again is not None and packet_id == packet_identifier(again.number):
+            return again
         index = (packet_id - packet_identifier(self._first)) % _IDENTIFIERS
         return self._entries[index] if index < len(self._entries) else None
 
@@ -432,6 +458,10 @@ class Outbound:
         if entry.message is not None:
             entry.state = _State.REFUSED
             self._refusals.append(Refusal(entry.message.at, reason))
+
+    def _end_again(self) -> None:
+        if self._again is not None and self._again.state in (_State.DONE, _State.REFUSED):
+            self._again = None
 
     def _advance(self) -> None:
         """Forget the entries that are done, from the first one on, and add as many."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from outbox.mqtt.loop_path import would_loop
+from outbox.mqtt.loop_path import with_log, would_loop
 from protocol.errors import FoldmqError
 from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
 from protocol.mqtt.encoder import encode_acks
@@ -74,7 +74,7 @@ class Relay:
             publish.packet_id,
             retain=publish.retain,
             dup=publish.dup,
-            block=publish.block,
+            block=with_log(publish.block, self._log),
         )
         if 0 < self._most < len(packet):
             self.dropped += 1

@@ -46,7 +46,8 @@ def event_json(message: OutboxMessage, log: str) -> bytes:
 def event_headers(message: OutboxMessage, log: str) -> dict[str, str]:
     """Return the headers of a message in the binary mode; the body is its payload."""
     attributes = _attributes(message, log, _properties(message))
-    headers = {"Content-Type": attributes.pop("datacontenttype")}
+    kind = attributes.pop("datacontenttype")
+    headers = {"Content-Type": kind if kind.isascii() and kind.isprintable() else _BINARY}
     for name, value in attributes.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         headers[f"ce-{name}"] = quote(text, safe=_HEADER_SAFE)

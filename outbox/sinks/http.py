@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
 import time
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ class HttpSink:
         except TimeoutError:
             raise TryAgain(f"no answer within {options.timeout:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise TryAgain(escaped(str(error) or type(error).__name__, _REASON)) from None
+            raise TryAgain(_failure(error)) from None
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -112,8 +113,7 @@ class HttpSink:
             if options.signing_secret_file is not None:
                 secrets = read_secrets(options.signing_secret_file.read_text("utf-8"))
             if options.token_file is not None:
-                token = options.token_file.read_text("utf-8").strip()
-                headers["Authorization"] = f"Bearer {token}"
+                headers["Authorization"] = f"Bearer {read_token(options.token_file)}"
         except (OSError, BadSecret, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise TryAgain(
@@ -127,6 +127,14 @@ class HttpSink:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file. Raises OSError, BadSecret and UnicodeDecodeError."""
+    token = path.read_text("utf-8").strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise BadSecret("must have one line with a token")
+    return token
 
 
 def webhook_id(log: str, batch: Sequence[OutboxMessage]) -> str:
@@ -169,6 +177,16 @@ def seconds_of(retry_after: str | None) -> float | None:
     except ValueError:
         return None
     return max(0.0, moment.timestamp() - time.time())
+
+
+def _failure(error: aiohttp.ClientError | OSError) -> str:
+    """Return why there was no answer, as text."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorError):
+        number = error.errno or 0
+        cause = os.strerror(number) if number > 0 else str(error.os_error)
+        text = f"cannot connect to {error.host}:{error.port}: {cause}"
+    return escaped(text, _REASON)
 
 
 def _phrase(status: int) -> str:

@@ -140,6 +140,14 @@ class ProjectionReader:
         self._finish()
         return found
 
+    async def mark(self) -> ProjectionMark | None:
+        """Return the mark; None if there is none that this version can read."""
+        try:
+            data = await self._latest(MARK_KEY)
+            return None if data is None else _mark(decode_entry(data))
+        except (BadProjection, LostLog):
+            return None
+
     async def session(self, name: str) -> tuple[Position, SessionState | None]:
         """Return the current version and state of a session; None when it cannot be read."""
         entries = []

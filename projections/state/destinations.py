@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PAUSE: Final = "pause_destination"
 RESUME: Final = "resume_destination"
 SKIP: Final = "skip_destination"
+RETRY: Final = "retry_messages"
 """Actions of OperatorActed; the target is the name of the destination."""
 
 
@@ -56,7 +57,7 @@ class Destinations(dict[str, DestinationState]):
 
     def fold(self, event: Any, at: Position) -> None:
         """Apply an event of a destination."""
-        _FOLDS[type(event)](self, event, at)
+        FOLDS[type(event)](self, event, at)
 
     def act(self, event: OperatorActed) -> None:
         """Apply what an operator did: a pause, or its end."""
@@ -134,7 +135,7 @@ def _closed(known_states: Destinations, event: DestinationClosed, _at: Position)
     known_states.pop(event.to, None)
 
 
-_FOLDS: Final[Mapping[type, Callable[[Destinations, Any, Position], None]]] = {
+FOLDS: Final[Mapping[type, Callable[[Destinations, Any, Position], None]]] = {
     DestinationOpened: _opened,
     Forwarded: _forwarded,
     ForwardRefused: _refused,

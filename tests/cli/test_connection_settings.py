@@ -86,7 +86,7 @@ def test_files_are_checked_before_a_start(tmp_path: Path) -> None:
         ),
         (
             f"pseudonyms = true\n[connection.plant2]{LEAST}".replace("out 1", "in 1"),
-            "connection.plant2: with pseudonyms, messages in and out need two connections",
+            "connection.plant2: with pseudonyms, connections have messages in or messages out",
         ),
         (
             f'keep = "1h"\nkeep_bytes = 0\n[connection.plant2]{LEAST}max_behind = "2h"\n',

@@ -255,7 +255,7 @@ def test_mosquittos_settings_become_those_of_foldmq(tmp_path: Path) -> None:
         "connection": {
             "up": {
                 "addresses": ["example.net"],
-                "topic": ['# out 1 "" ""'],
+                "topic": ['# both 1 "" ""'],
                 "bridge_protocol_version": "mqttv311",
             }
         },
@@ -281,7 +281,6 @@ def test_mosquittos_settings_become_those_of_foldmq(tmp_path: Path) -> None:
         },
     ]
     assert [line.partition(": ")[0] for line in result.unmatched] == [
-        f"{conf}:9",
         f"{conf}:9",
         f"{tmp_path}/acl:3",
         f"{conf}:6",
@@ -315,7 +314,9 @@ start_type automatic
 local_cleansession true
 connection inwards
 address c.example
-topic # in 1
+topic # in
+connection nothing
+address c.example
 """
 
 
@@ -333,7 +334,8 @@ def test_connections_to_other_brokers_become_tables(tmp_path: Path) -> None:
             "addresses": ["a.example:8883", "b.example"],
             "topic": [
                 'sensors/# out 2 "" hq/',
-                'state/# out 1 "" ""',
+                'cmd/# in 1 "" ""',
+                'state/# both 1 "" ""',
                 'log/# out 1 "" ""',
             ],
             "bridge_protocol_version": "mqttv50",
@@ -346,11 +348,15 @@ def test_connections_to_other_brokers_become_tables(tmp_path: Path) -> None:
             "notifications": False,
             "round_robin": True,
             "restart_timeout": "5 30",
-        }
+        },
+        "inwards": {
+            "addresses": ["c.example"],
+            "topic": ['# in 0 "" ""'],
+            "bridge_protocol_version": "mqttv311",
+        },
     }
     assert [line.removeprefix(f"{conf}:").partition(":")[0] for line in result.unmatched] == [
-        *("6", "7", "8", "9", "15", "23"),
-        *("26", "3", "24"),
+        *("8", "9", "15", "23", "3", "27"),
     ]
     assert "connection plant.2: bridge_tls_version: must be one of" in "\n".join(result.unmatched)
 

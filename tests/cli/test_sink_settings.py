@@ -1,6 +1,8 @@
 """The tables [sink.NAME]: each mistake is one line that names the setting and says what to do."""
 
 import base64
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,15 @@ def test_files_are_checked_before_the_start(tmp_path: Path) -> None:
     token.write_text(" \n")
     with pytest.raises(ConfigError, match="is empty"):
         check_sink_files(loaded(tmp_path, f"token_file = '{token}'"))
+
+
+@pytest.mark.system
+def test_without_destinations_nothing_of_the_outbox_is_loaded() -> None:
+    code = (
+        "import sys, cli.serve.service\n"
+        "from cli.settings.settings import load_settings\n"
+        "load_settings({}, {})\n"
+        "print([name for name in sys.modules if name.split('.')[0] == 'outbox'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout == "[]\n"

@@ -10,61 +10,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness.broker import Broker, children_of
-from harness.mosquitto import MOSQUITTO, Mosquitto
-from harness.packets import Publish
-from harness.rawclient import RawClient
 from harness.waiting import until
 
+from e2e.mqtt_bridges import Listener, connection, mosquitto, needs_mosquitto, publish
 from e2e.tools import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from harness.mosquitto import Mosquitto
+    from harness.packets import Publish
+
+__all__ = ["mosquitto"]
 
 pytestmark = pytest.mark.timeout(240)
-
-needs_mosquitto = pytest.mark.skipif(MOSQUITTO is None, reason="Mosquitto is not installed")
-
-
-@pytest.fixture
-def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
-    broker = Mosquitto(tmp_path / "peer", "peer")
-    broker.start()
-    yield broker
-    broker.end(signal.SIGKILL)
-
-
-def connection(port: int, *lines: str, more: str = "") -> str:
-    """The table of a connection `plant2` with short pauses between attempts."""
-    topics = ", ".join(f"'{line}'" for line in lines)
-    return (
-        f'[connection.plant2]\naddresses = ["127.0.0.1:{port}"]\ntopic = [{topics}]\n'
-        f'restart_timeout = "1 2"\n{more}'
-    )
-
-
-class Listener:
-    """A client of a broker that keeps what it gets, at QoS 0."""
-
-    def __init__(self, port: int, topic_filter: str) -> None:
-        self.client = RawClient(port)
-        self.client.connect("listener")
-        self.client.subscribe((topic_filter, 0))
-        self.messages: list[Publish] = []
-
-    def numbers(self) -> list[int]:
-        received = self.client.receive_all(0.1)
-        self.messages += [each for each in received if isinstance(each, Publish)]
-        return [int(each.payload) for each in self.messages]
-
-
-def publish(
-    broker: Broker, numbers: range, qos: int, *, topic: str = "sensors/a", retain: bool = False
-) -> None:
-    with RawClient(broker.port) as client:
-        client.connect("p")
-        for number in numbers:
-            client.publish(topic, str(number).encode(), qos, retain=retain)
-        client.disconnect()
 
 
 def outbox_of(broker: Broker) -> int:
@@ -86,10 +45,10 @@ def test_messages_go_out_under_another_prefix(
     broker.start()
     listener = Listener(mosquitto.port, "#")
     for qos in (1, 2):
-        publish(broker, range(qos * 10, qos * 10 + 10), qos, topic="site1/sensors/a")
-    publish(broker, range(30, 32), 0, topic="site1/sensors/a")
-    publish(broker, range(40, 42), 1, topic="site2/sensors/a")
-    publish(broker, range(50, 52), 2, topic="cmd/x")
+        publish(broker.port, range(qos * 10, qos * 10 + 10), qos, topic="site1/sensors/a")
+    publish(broker.port, range(30, 32), 0, topic="site1/sensors/a")
+    publish(broker.port, range(40, 42), 1, topic="site2/sensors/a")
+    publish(broker.port, range(50, 52), 2, topic="cmd/x")
     until(lambda: len(listener.numbers()) >= 22, "all messages")
     topics = {int(each.payload): each.topic for each in listener.messages}
     assert topics == dict.fromkeys(range(10, 30), "hq/plant2/sensors/a") | dict.fromkeys(
@@ -116,7 +75,7 @@ def test_qos_2_arrives_once_over_kills(
     arrived: list[int] = []
     for round_number in range(4):
         first = round_number * 100
-        publish(broker, range(first, first + 100), 2)
+        publish(broker.port, range(first, first + 100), 2)
         if victim == "peer":
             arrived += listener.numbers()
             mosquitto.end(signal.SIGTERM)  # it writes its state to disk
@@ -129,7 +88,7 @@ def test_qos_2_arrives_once_over_kills(
         if victim != "outbox":
             broker.kill()
             broker.start()
-    publish(broker, range(400, 401), 2)
+    publish(broker.port, range(400, 401), 2)
     until(lambda: 400 in listener.numbers(), "the last message")
     counted = Counter(arrived + listener.numbers())
     assert set(counted.values()) == {1}
@@ -145,7 +104,7 @@ def test_what_is_published_while_the_peer_is_away_follows(
     broker.start()
     mosquitto.end()
     for qos in (1, 2):
-        publish(broker, range(qos * 1000, qos * 1000 + 300), qos)
+        publish(broker.port, range(qos * 1000, qos * 1000 + 300), qos)
     where = ("--data-dir", str(broker.data_dir))
     until(
         lambda: "Connect call failed" in (run("outbox", "ls", *where).out),
@@ -162,12 +121,37 @@ def test_what_is_published_while_the_peer_is_away_follows(
 
 
 @needs_mosquitto
+def test_nothing_is_lost_when_the_peer_loses_its_session(
+    make_broker: Callable[..., Broker], mosquitto: Mosquitto
+) -> None:
+    broker = make_broker(connection(mosquitto.port, "sensors/# out 2"))
+    broker.start()
+    for first in (0, 100):
+        publish(broker.port, range(first, first + 100), 2)
+        mosquitto.end(signal.SIGKILL)  # it keeps its state in memory
+        mosquitto.start()
+    listener = Listener(mosquitto.port, "sensors/#")
+    publish(broker.port, range(200, 300), 2)
+    until(lambda: set(range(200, 300)) <= set(listener.numbers()), "the last messages")
+    where = ("--data-dir", str(broker.data_dir))
+    until(lambda: _stored(where) >= 300, "the cursor", pause=0.5)
+    broker.stop()
+    assert run("log", "verify", *where).code == 0
+
+
+def _stored(where: tuple[str, str]) -> int:
+    """The number of messages of which the log says that the destination has them."""
+    found = run("log", *where, "--json", "-n", "100000").objects
+    return sum(event.get("count", 0) for event in found if event["type"] == "Forwarded")
+
+
+@needs_mosquitto
 def test_retained_messages_stay_retained(
     make_broker: Callable[..., Broker], mosquitto: Mosquitto
 ) -> None:
     broker = make_broker(connection(mosquitto.port, "sensors/# out 1"))
     broker.start()
-    publish(broker, range(7, 8), 1, retain=True)
+    publish(broker.port, range(7, 8), 1, retain=True)
 
     def retained() -> list[Publish]:
         listener = Listener(mosquitto.port, "sensors/#")
@@ -189,13 +173,13 @@ def test_between_two_foldmq_over_kills_of_both(
     broker.start()
     for round_number in range(3):
         first = round_number * 50
-        publish(broker, range(first, first + 50), 2)
+        publish(broker.port, range(first, first + 50), 2)
         peer.kill()
         peer.start()
         broker.kill()
         broker.start()
     listener = Listener(peer.port, "sensors/#")
-    publish(broker, range(150, 151), 2)
+    publish(broker.port, range(150, 151), 2)
     until(lambda: 150 in listener.numbers(), "the last message")
     where = ("--data-dir", str(peer.data_dir))
     published = Counter(

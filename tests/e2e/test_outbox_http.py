@@ -71,8 +71,14 @@ def test_messages_come_in_order_signed_and_once(
     where = ("--data-dir", str(broker.data_dir))
     until(lambda: "record" in run("outbox", "show", "erp", *where).out, "the cursor")
     assert run("outbox", "ls", *where, "--json").objects[0]["refused"] == 0
+    publish(broker, "last")
+    until(lambda: len(hooks.stored) == 22, "the last message")
+    # A stop records the cursor: nothing comes twice.
+    broker.restart()
+    publish(broker, "next")
+    until(lambda: len(hooks.stored) >= 23, "the next message")
+    assert hooks.payloads == [*range(20), "two", "last", "next"]
     broker.stop()
-    assert len(hooks.stored) == 21
 
 
 @pytest.mark.parametrize("victim", ["broker", "outbox", "everything", "server"])
@@ -147,6 +153,19 @@ def test_a_poison_message_is_refused_by_its_position(
     assert (row["code"], row["reason"]) == (422, "Unprocessable Entity")
     (event,) = run("log", *where, "--json", "--type", "MessagePublished").objects[2:3]
     assert row["position"] == event["position"]
+
+    def outcomes() -> list[str]:
+        stories = run("why", "--topic", "orders/1", "--last", "5", *where, "--json").objects
+        return [one["outcome"] for story in stories for one in story.get("destinations", ())]
+
+    until(lambda: sorted(outcomes()) == ["refused", *["sent"] * 4], "the outcomes")
+    said = run("why", "--position", row["position"], *where).out
+    assert "refused by erp: 422 Unprocessable Entity" in said
+    assert "has not refused 1.0" in run("outbox", "retry", "erp", "1.0", *where, code=1).err
+    hooks.answer = lambda _post: 200
+    again = run("outbox", "retry", "erp", *where)
+    assert again.lines == ["erp: 1 message will be sent again"]
+    until(lambda: hooks.payloads == [0, 1, 2, 3, "poison"], "the refused message")
     broker.stop()
 
 

@@ -190,6 +190,20 @@ async def test_an_operator_skips_what_waits(world: World) -> None:
 
 
 @in_world(world_with)
+async def test_refused_messages_wait_until_they_were_sent_again(world: World) -> None:
+    client = await world.connect("c")
+    await publish_noise(world, client, 3)
+    refs = [position(5, 0), position(6, 0)]
+    await change(world, "retry_messages", to="erp", refs=refs)
+    assert (await report(world, end(world)))["retry"] == refs
+    assert (await report(world, end(world), retried=refs[:1], count=1))["retry"] == refs[1:]
+    assert "retry" not in await report(world, end(world), retried=refs)
+    for wrong in ("x", [0], [True, "x"], [1] * 10_001):
+        with pytest.raises(Refused, match="refs must be a list of at most 10000 positions"):
+            await change(world, "retry_messages", to="erp", refs=wrong)
+
+
+@in_world(world_with)
 async def test_the_settings_open_change_and_close_destinations(world: World) -> None:
     client = await world.connect("c")
     await publish_noise(world, client, 3)

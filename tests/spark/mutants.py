@@ -27,6 +27,7 @@ from eventstore.format.records import (
     decode_record,
 )
 from projections.audit.fact_scan import CheckedRecord
+from projections.state.destinations import FOLDS
 
 PAGE: Final = ROOT / "docs" / "contribute" / "audit-detection.md"
 BEGIN: Final = "<!-- tests/spark/mutants.py -->"
@@ -38,7 +39,9 @@ LEFT_OUT: Final = frozenset({"e", "v", "properties", "blocks_at"})
 BASE: Final = 1 << 20
 
 
-APART: Final = frozenset({"ClockJumped", "LogEndUnproven", "LogSalvaged"})
+DESTINATIONS: Final = frozenset(kind.__name__ for kind in FOLDS)
+"""The events of destinations: tests/projections/audit/test_destination_check.py forges them."""
+APART: Final = frozenset({"ClockJumped", "LogEndUnproven", "LogSalvaged", *DESTINATIONS})
 """Events that say what is known of the log itself: they have tests of their own."""
 
 

@@ -135,6 +135,7 @@ def test_every_field_of_every_event_has_a_column() -> None:
         "refs",  # ref
         "sizes",  # size
         "which",  # topic
+        "digest",  # json
         "epoch",  # json
         "reasons",  # json
     }

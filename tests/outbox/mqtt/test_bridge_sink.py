@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.certs import Authority
 from harness.mosquitto import MOSQUITTO, Mosquitto
 from harness.packets import Publish
 from harness.rawclient import RawClient
@@ -75,14 +76,14 @@ class Log:
         return self.number == len(self.messages)
 
 
-def message(number: int, qos: int = 1, **changes: Any) -> OutboxMessage:
+def message(at: int, qos: int = 1, **changes: Any) -> OutboxMessage:
     values: dict[str, Any] = {
-        "at": number * 10,
-        "position": number * 10,
-        "number": number,
+        "at": at * 10,
+        "position": at * 10,
+        "number": at,
         "time_ms": 0,
         "topic": "sensors/a",
-        "payload": str(number).encode(),
+        "payload": str(at).encode(),
         "qos": qos,
         "retain": False,
         "client": "dev1",
@@ -260,13 +261,14 @@ def test_what_the_peer_does_not_permit_is_refused(tmp_path: Path) -> None:
                 batch = [each for each in batch if each.at not in answer.at]
             else:
                 break
+        await within(sink.send([message(9, number=0)]))  # as an operator asks for
         await sink.close()
         return refused
 
     try:
         with listener(broker.port, "sensors/#") as client:
             assert asyncio.run(run()) == [20, 0x87]
-            assert numbers(client) == [1, 3]
+            assert numbers(client) == [1, 3, 9]
     finally:
         broker.end()
 
@@ -338,3 +340,104 @@ def test_the_connection_comes_back_while_nothing_is_sent(mosquitto: Mosquitto) -
 
     with listener(mosquitto.port, "bridges/#") as client:
         asyncio.run(run(client))
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "authority")
+
+
+@pytest.fixture
+def secured(tmp_path: Path, authority: Authority) -> Iterator[Mosquitto]:
+    """A Mosquitto that requires a client certificate."""
+    server = authority.server()
+    broker = Mosquitto(
+        tmp_path,
+        "peer",
+        f"cafile {authority.file}",
+        f"certfile {server.certificate}",
+        f"keyfile {server.key}",
+        "require_certificate true",
+        "use_identity_as_username true",
+    )
+    broker.start()
+    yield broker
+    broker.end(signal.SIGKILL)
+
+
+def test_tls_with_a_client_certificate(secured: Mosquitto, authority: Authority) -> None:
+    client = authority.client("plant2")
+    files = {
+        "bridge_cafile": str(authority.file),
+        "bridge_certfile": str(client.certificate),
+        "bridge_keyfile": str(client.key),
+        "bridge_alpn": "mqtt",
+        "bridge_tls_version": "tlsv1.3",
+        "bridge_tcp_keepalive": "60 10 3",
+        "bridge_bind_address": "127.0.0.1",
+    }
+
+    async def run() -> None:
+        sink = made(secured.port, "# out 2", **files)
+        await sink.open(Log(0, lambda _: 1).destination())
+        await within(sink.send([message(1, 2), message(2)]))
+        await sink.close()
+
+    asyncio.run(run())
+    assert "u'plant2'" in secured.log
+
+
+@pytest.mark.parametrize(
+    ("of_another", "insecure", "address", "error"),
+    [
+        (True, False, "127.0.0.1", "the certificate is not trusted: unable to get local issuer"),
+        (False, False, "127.0.0.2", "the certificate is not trusted: IP address mismatch"),
+        (False, True, "127.0.0.2", ""),
+    ],
+)
+def test_certificates_that_are_not_trusted(
+    tmp_path: Path,
+    authority: Authority,
+    *,
+    of_another: bool,
+    insecure: bool,
+    address: str,
+    error: str,
+) -> None:
+    server = authority.server()
+    broker = Mosquitto(tmp_path, "peer", f"certfile {server.certificate}", f"keyfile {server.key}")
+    broker._config.write_text(broker._config.read_text().replace("127.0.0.1", "0.0.0.0"))
+    broker.start()
+    trusted = Authority(tmp_path / "other") if of_another else authority
+
+    async def run() -> tuple[str, bool]:
+        place = {"addresses": f"{address}:{broker.port}", "bridge_cafile": str(trusted.file)}
+        sink = made(1, "# out 1", **place, bridge_insecure=insecure)
+        try:
+            await sink.open(Log(0, lambda _: 1).destination())
+        except TryAgain as answer:
+            return answer.reason, answer.misconfigured
+        finally:
+            await sink.close()
+        return "", False
+
+    try:
+        reason, misconfigured = asyncio.run(run())
+        assert error in reason
+        assert bool(error) is bool(reason) is misconfigured
+    finally:
+        broker.end(signal.SIGKILL)
+
+
+def test_the_next_address_is_tried(mosquitto: Mosquitto) -> None:
+    async def run(*, in_turn: bool) -> None:
+        addresses = ["127.0.0.1:1", f"127.0.0.1:{mosquitto.port}"]
+        sink = made(1, "# out 1", addresses=addresses, round_robin=in_turn)
+        await sink.open(Log(0, lambda _: 1).destination())
+        await within(sink.send([message(1)]))
+        await sink.close()
+
+    with listener(mosquitto.port, "sensors/#") as client:
+        for in_turn in (False, True):
+            asyncio.run(run(in_turn=in_turn))
+        assert numbers(client) == [1, 1]

@@ -1,6 +1,13 @@
 """The logs that a message has passed."""
 
-from outbox.mqtt.loop_path import MAX_PATH, PATH_PROPERTY, passed_logs, with_log, would_loop
+from outbox.mqtt.loop_path import (
+    MAX_PATH,
+    PATH_PROPERTY,
+    passed_logs,
+    took_in,
+    with_log,
+    would_loop,
+)
 from protocol.mqtt.message_properties import MessageProperties, encode_message_properties
 from protocol.mqtt.property_codec import encode_properties
 
@@ -18,6 +25,9 @@ def test_a_message_that_has_passed_a_log_does_not_pass_it_again() -> None:
     assert would_loop(twice, "edge")
     assert would_loop(twice, "site")
     assert not would_loop(twice, "sit")
+    assert took_in(twice, "site")
+    assert not took_in(twice, "edge")
+    assert not took_in(block, "site")
 
 
 def test_a_path_has_an_end() -> None:

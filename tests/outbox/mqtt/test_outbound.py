@@ -257,6 +257,23 @@ def test_refusals_are_taken_by_their_reasons() -> None:
     assert (state.take_refusals(), state.number) == ([], 4)
 
 
+@pytest.mark.parametrize("reason", [0, 0x87])
+def test_a_refused_message_is_sent_again_apart_from_the_others(reason: int) -> None:
+    state = online(Outbound(5, 50, 50), present=True)
+    state.offer_again(message(0, 2))
+    assert not state.is_settled
+    far = 6 + 16_384
+    assert state.packets() == sent(far)
+    state.disconnected()
+    online(state, present=True)
+    assert state.packets() == sent(far)
+    acknowledge(state, PUBACK, far, reason=reason)
+    assert (state.is_settled, state.number) == (True, 5)
+    assert state.take_refusals() == ([Refusal(0, 0x87)] if reason else [])
+    state.offer([message(6, 2)])
+    assert state.packets() == sent(6, 2, dup=True)
+
+
 def test_limits_of_the_peer() -> None:
     limits = PeerLimits(maximum_qos=1, retain_available=False)
     state = online(Outbound(0, 0, qos2=False), limits)

@@ -35,7 +35,8 @@ def message(
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_message_passes_with_its_identifier_under_its_local_topic(qos: int) -> None:
     relay = made()
-    packet = encode_publish_v5(b"site1/cmd/a", b"x", qos, 7, retain=True, dup=True)
+    block = with_log(b"", "mylog")
+    packet = encode_publish_v5(b"site1/cmd/a", b"x", qos, 7, retain=True, dup=True, block=block)
     assert relay.published(message(qos=qos)) == (packet, b"")
     assert relay.passed == 1
 

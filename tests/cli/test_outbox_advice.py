@@ -1,0 +1,66 @@
+"""What doctor says of destinations: how urgent, and the next command."""
+
+from typing import Any
+
+import pytest
+
+from cli.commands.outbox_advice import advise_on_destinations, destinations_text
+
+ROW: dict[str, Any] = {
+    "name": "erp",
+    "state": "sending",
+    "error": "",
+    "behind_ms": 0,
+    "records_behind": 0,
+    "kept_s": 604_800.0,
+    "refused": 0,
+    "losses": 0,
+}
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+
+
+def advice(**changed: Any) -> list[tuple[str, str, str]]:
+    status = {"destinations": [{**ROW, **changed}]}
+    return [(one.severity, one.title, one.next) for one in advise_on_destinations(status)]
+
+
+def test_a_destination_that_keeps_up_is_no_problem() -> None:
+    assert advice() == []
+    assert advice(state="retrying", behind_ms=59_000) == []
+    assert list(advise_on_destinations({})) == []
+
+
+@pytest.mark.parametrize(
+    ("behind_ms", "kept_s", "severity"),
+    [
+        (60_000, 604_800.0, "notice"),
+        (HOUR_MS, 604_800.0, "warning"),
+        (HOUR_MS // 2, 4 * 3600.0, "warning"),
+        (5 * DAY_MS, 604_800.0, "warning"),
+        (6 * DAY_MS, 604_800.0, "problem"),
+        (HOUR_MS, 2 * 3600.0, "problem"),
+        (60 * DAY_MS, 0.0, "warning"),
+    ],
+)
+def test_a_delay_is_as_urgent_as_the_log_is_short(
+    behind_ms: int, kept_s: float, severity: str
+) -> None:
+    found = advice(state="retrying", behind_ms=behind_ms, kept_s=kept_s, error="503")
+    assert found == [(severity, "is behind", "foldmq outbox show erp")]
+
+
+def test_each_trouble_has_its_next_command() -> None:
+    assert advice(state="away")[0][:2] == ("problem", "gets no messages")
+    wrong = advice(state="misconfigured", error="401 Unauthorized")
+    assert wrong == [("problem", "refuses the requests of the outbox", "foldmq outbox show erp")]
+    assert advice(state="paused", name="my-erp") == [
+        ("notice", "is paused", "foldmq outbox resume my-erp")
+    ]
+    assert advice(refused=3) == [("warning", "refused messages", "foldmq outbox refused erp")]
+    lost = ("problem", "has lost messages", "foldmq log --type ForwardLost")
+    assert advice(losses=1) == [lost]
+
+
+def test_one_line_for_all_destinations() -> None:
+    rows = [ROW, {**ROW, "state": "retrying", "behind_ms": 2 * HOUR_MS}, ROW]
+    assert destinations_text(rows) == "2 sending, 1 retrying, at most 2 h behind"

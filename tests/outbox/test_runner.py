@@ -1,0 +1,335 @@
+"""The runner of a destination, with a log, a broker and a sink that the test plays."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import pytest
+from harness.waiting import happens
+
+from eventstore.format.positions import from_runs, position
+from outbox.control import BrokerUnavailable, RecordedCursor
+from outbox.log_reader import CursorLost, LogPortion
+from outbox.runner import BatchLimits, DestinationRunner
+from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
+
+RUN = position(1, 0)
+LIMITS = BatchLimits(messages=3, wait=0.0, retry_base=0.001, retry_most=0.002)
+Answer = Callable[[Sequence[int]], None]
+
+
+def turn(record: int, *numbers: int, **more: Any) -> LogPortion:
+    """A turn of one record, with messages of these numbers."""
+    messages = [
+        OutboxMessage(
+            position(record, index), position(record, index), number, 1000, "t", b"x", 1, False, "c"
+        )
+        for index, number in enumerate(numbers)
+    ]
+    return LogPortion(position(record + 1, 0) - 1, 1000, messages, **more)
+
+
+class Log:
+    """Turns that may become more; `cut` is the first record that is left."""
+
+    def __init__(self, *turns: LogPortion) -> None:
+        self.turns = list(turns)
+        self.cut = 0
+
+    async def messages_at(self, refs: Sequence[int]) -> list[OutboxMessage]:
+        return [
+            replace(message, number=0)
+            for portion in self.turns
+            for message in portion.messages
+            if message.position in refs
+        ]
+
+    async def after(self, through: int, number: int) -> AsyncIterator[LogPortion]:
+        if through >> 20 < self.cut - 1:
+            raise CursorLost
+        seen = 0
+        while True:
+            for portion in self.turns[seen:]:
+                seen += 1
+                if portion.through > through:
+                    left = [each for each in portion.messages if each.at > through]
+                    yield LogPortion(portion.through, 1000, left, missing=portion.missing)
+            await asyncio.sleep(0.001)
+
+
+class Control:
+    """The broker: it keeps the cursor, unless it is away."""
+
+    def __init__(self) -> None:
+        self.cursor = RecordedCursor(RUN, RUN, 0, 0, paused=False)
+        self.away = False
+        self.retry: tuple[int, ...] = ()
+        self.asked = 0
+        """How often the runner asked where to begin."""
+        self.requests: list[Mapping[str, Any]] = []
+
+    async def cursors(self) -> dict[str, RecordedCursor]:
+        self._check()
+        self.asked += 1
+        return {"erp": self.cursor}
+
+    async def record(self, request: Mapping[str, Any]) -> RecordedCursor:
+        self._check()
+        self.retry = tuple(ref for ref in self.retry if ref not in request["retried"])
+        if request["run"] == self.cursor.run and request["through"] >= self.cursor.through:
+            self.requests.append(request)
+            self.move(request["through"], request["number"], paused=self.cursor.paused)
+        return replace(self.cursor, retry=self.retry)
+
+    def move(self, through: int, number: int = 0, *, paused: bool = False) -> None:
+        self.cursor = RecordedCursor(self.cursor.run, through, 0, number, paused)
+
+    def _check(self) -> None:
+        if self.away:
+            raise BrokerUnavailable("away")
+
+    @property
+    def refused(self) -> list[int]:
+        groups = [group for request in self.requests for group in request["refused"]]
+        return [ref for refs, _, _ in groups for ref in from_runs(refs)]
+
+    @property
+    def count(self) -> int:
+        return sum(request["count"] for request in self.requests)
+
+
+class Target:
+    """The sink: `answer` may raise; what it does not refuse is stored."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.attempts: list[list[int]] = []
+        self.answer: Answer = lambda _numbers: None
+        self.opened: list[Destination] = []
+        self.own: int | None = None
+        self.closed = False
+
+    async def open(self, about: Destination) -> int | None:
+        self.opened.append(about)
+        return self.own
+
+    async def send(self, batch: Sequence[OutboxMessage]) -> None:
+        numbers = [message.number for message in batch]
+        self.attempts.append(numbers)
+        await asyncio.sleep(0)
+        self.answer(numbers)
+        self.batches.append(numbers)
+
+    async def close(self) -> None:
+        self.closed = True
+
+    @property
+    def stored(self) -> list[int]:
+        return [number for batch in self.batches for number in batch]
+
+
+class Scene:
+    """All three, and the runner between them."""
+
+    def __init__(self, *turns: LogPortion, now: Callable[[], float] = lambda: 1.0) -> None:
+        self.log, self.control, self.sink = Log(*turns), Control(), Target()
+        self._now = now
+
+    async def __aenter__(self) -> Self:
+        runner = DestinationRunner(
+            "erp",
+            "n",
+            self.sink,
+            lambda: self.log,  # type: ignore[arg-type,return-value]
+            self.control,
+            LIMITS,
+            self._now,
+        )
+        self.runner = asyncio.create_task(runner.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.runner.cancel()
+        await asyncio.wait([self.runner])
+        assert self.sink.closed
+
+    async def stores(self, *numbers: int) -> None:
+        await happens(lambda: self.sink.stored == [*numbers], f"{numbers}")
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_REPORT_EVERY", "_ASK_AGAIN", "_SHOW_EVERY", "_IDLE_REPORT"):
+        monkeypatch.setattr(f"outbox.runner.{name}", 0.01)
+
+
+async def _in_order() -> None:
+    async with Scene(turn(2, 1, 2), turn(3), turn(4, 3, 4, 5, 6, 7)) as scene:
+        await scene.stores(1, 2, 3, 4, 5, 6, 7)
+        assert max(map(len, scene.sink.batches)) <= LIMITS.messages
+        await happens(lambda: scene.control.cursor.through == position(5, 0) - 1, "the cursor")
+        assert (scene.control.count, scene.control.cursor.number) == (7, 7)
+
+
+async def _at_a_stop() -> None:
+    async with Scene(turn(2, 1, 2)) as scene:
+        await scene.stores(1, 2)
+    assert scene.control.cursor.through == position(3, 0) - 1
+
+
+async def _retried() -> None:
+    scene = Scene(turn(2, 1, 2), turn(3, 3))
+
+    def answer(_numbers: Sequence[int]) -> None:
+        if len(scene.sink.attempts) < 4:
+            raise TryAgain("down", 0.0 if len(scene.sink.attempts) == 1 else None)
+
+    scene.sink.answer = answer
+    async with scene:
+        await happens(lambda: scene.sink.stored[:2] == [1, 2])
+        await happens(lambda: scene.sink.stored == [1, 2, 3])
+        assert all(each == scene.sink.attempts[0] for each in scene.sink.attempts[:4])
+
+
+async def _refused_by_halves() -> None:
+    scene = Scene(turn(2, 1, 2, 3), turn(3, 4))
+
+    def answer(numbers: Sequence[int]) -> None:
+        if 2 in numbers:
+            raise RefusedMessages("poison", 422)
+
+    scene.sink.answer = answer
+    async with scene:
+        await scene.stores(1, 3, 4)
+        await happens(lambda: scene.control.refused == [position(2, 1)], "the refusal")
+        await happens(lambda: scene.control.cursor.through == position(4, 0) - 1, "the cursor")
+        assert scene.control.count == 3
+
+
+async def _refused_by_name() -> None:
+    scene = Scene(turn(2, 1, 2, 3))
+
+    def answer(numbers: Sequence[int]) -> None:
+        if 2 in numbers:
+            raise RefusedMessages("poison", 0x97, [position(2, 1)])
+
+    scene.sink.answer = answer
+    async with scene:
+        await scene.stores(1, 3)
+        await happens(lambda: scene.control.refused == [position(2, 1)], "the refusal")
+        assert scene.sink.attempts == [[1, 2, 3], [1, 3]]
+
+
+async def _expired() -> None:
+    moment = [1000.0]
+    portion = turn(2, 1, 2, 3)
+    second = portion.messages[1]
+    portion.messages[1] = replace(second, expires=1001)
+    scene = Scene(portion, now=lambda: moment[0])
+
+    def answer(_numbers: Sequence[int]) -> None:
+        if moment[0] < 1002:
+            moment[0] += 1
+            raise TryAgain("down")
+
+    scene.sink.answer = answer
+    async with scene:
+        await scene.stores(1, 3)
+        assert scene.sink.attempts[0] == [1, 2, 3]
+        await happens(lambda: scene.control.cursor.number == 3, "the number, which counts all")
+
+
+async def _broker_away() -> None:
+    scene = Scene(turn(2, 1))
+    async with scene:
+        await scene.stores(1)
+        scene.control.away = True
+        scene.log.turns.append(turn(3, 2))
+        await scene.stores(1, 2)
+        scene.control.away = False
+        await happens(lambda: scene.control.cursor.through == position(4, 0) - 1, "the cursor")
+        assert scene.control.count == 2
+
+
+async def _paused() -> None:
+    scene = Scene(turn(2, 1))
+    async with scene:
+        await scene.stores(1)
+        scene.control.move(position(3, 0) - 1, 1, paused=True)
+        await happens(lambda: scene.sink.opened, "the beginning")
+        await happens(lambda: scene.control.asked > 2, "the runner to wait")
+        scene.log.turns.append(turn(3, 2))
+        asked = scene.control.asked
+        await happens(lambda: scene.control.asked > asked + 2, "it to wait longer")
+        assert scene.sink.stored == [1]
+        scene.control.move(position(3, 0) - 1, 1)
+        await scene.stores(1, 2)
+
+
+async def _skipped() -> None:
+    scene = Scene(turn(2, 1))
+
+    def answer(numbers: Sequence[int]) -> None:
+        if 1 in numbers:
+            raise TryAgain("down")
+
+    scene.sink.answer = answer
+    async with scene:
+        await happens(lambda: len(scene.sink.attempts) > 2, "attempts")
+        scene.log.turns.append(turn(3, 2))
+        scene.control.move(position(3, 0) - 1, 1)
+        await scene.stores(2)
+
+
+async def _cut() -> None:
+    scene = Scene(turn(9, 5))
+    scene.log.cut = 9
+    async with scene:
+        await happens(lambda: scene.sink.opened, "the beginning")
+        scene.control.move(position(9, 0) - 1, 4)
+        await scene.stores(5)
+
+
+async def _own_cursor() -> None:
+    scene = Scene(turn(2, 1), turn(3, 2))
+    scene.sink.own = position(3, 0) - 1
+    async with scene:
+        await scene.stores(2)
+
+
+async def _gone() -> None:
+    """A message that the log no longer has is reported when the cursor passes it."""
+    scene = Scene(turn(2, 1, missing=[(position(2, 1), 1)]), turn(3, 2))
+    async with scene:
+        await scene.stores(1, 2)
+        await happens(
+            lambda: (
+                [each for r in scene.control.requests for each in r["lost"]]
+                == [[position(2, 1), 1]]
+            ),
+            "the loss",
+        )
+
+
+async def _sent_again() -> None:
+    """Refused messages come again when an operator asks, and are reported once."""
+    scene = Scene(turn(2, 1, 2))
+    async with scene:
+        await scene.stores(1, 2)
+        scene.control.retry = (position(2, 1), position(7, 0))
+        await scene.stores(1, 2, 0)
+        await happens(lambda: not scene.control.retry, "the report")
+        assert scene.control.count == 3
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        *(_in_order, _at_a_stop, _retried, _refused_by_halves, _refused_by_name, _expired),
+        *(_broker_away, _paused, _skipped, _cut, _own_cursor, _gone, _sent_again),
+    ],
+    ids=lambda scenario: scenario.__name__.lstrip("_"),
+)
+def test_a_destination(scenario: Callable[[], Any]) -> None:
+    asyncio.run(scenario())
