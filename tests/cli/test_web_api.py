@@ -375,6 +375,8 @@ def test_items_and_gaps_are_written() -> None:
     assert as_line(gap) == b'{"event":"gap","first":"7.0"}\n'
     assert as_event(gap) == b'event: gap\ndata: {"first":"7.0"}\n\n'
     assert as_line(StreamMark("live", {})) == b""
+    # Who got no message yet must not miss any while it reconnects.
+    assert as_event(StreamMark("live", {}, "7.1")) == b"id: 7.1\nevent: live\ndata: {}\n\n"
     assert as_line(Item({"bad": "\ud800"}, "1")) == b'{"bad":"?"}\n'
 
 
