@@ -17,7 +17,7 @@ from harness.packets import Connack
 from harness.waiting import TIMEOUT, until
 
 from cli.web.api.operations import BASE
-from e2e.test_api import Api, Stream
+from e2e.apiclient import Api, Stream
 from e2e.tools import run
 from e2e.webclient import web
 
