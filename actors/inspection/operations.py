@@ -59,7 +59,12 @@ _LAST_RECORD = 1 << 43
 class Operations:
     """Carries out the operators' changes to one broker."""
 
-    def __init__(self, node: NodeContext) -> None:
+    def __init__(
+        self,
+        node: NodeContext,
+        more: Mapping[str, Callable[[Mapping[str, Any], str], Work]] | None = None,
+    ) -> None:
+        """``more`` are changes that others carry out, by name."""
         self._node = node
         self.reload: Callable[[], Coroutine[Any, Any, ReloadOutcome]] | None = None
         """Reads the settings again; None: this process cannot."""
@@ -74,6 +79,7 @@ class Operations:
             "confirm_clock": self._confirm_clock,
             "reload": self._reload,
             "publish": self.publishing.publish,
+            **(more or {}),
         }
 
     def change(self, request: Mapping[str, Any]) -> Work:

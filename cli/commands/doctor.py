@@ -18,6 +18,7 @@ from cli.commands.broker_advice import (
     lagging_replicas,
 )
 from cli.commands.certificate_advice import advise_on_certificates
+from cli.commands.outbox_advice import advise_on_destinations
 from cli.commands.receivers import denied_subscriptions, outcome_text, preview
 from cli.commands.refusal_advice import advise_on_refusals
 from cli.commands.status import ask_statuses
@@ -119,7 +120,8 @@ async def find_problems(
     answers = [(broker, answer) for broker, answer in found if broker.node in statuses]
     advice = no_answers(brokers)
     for broker, (_, behind) in answers:
-        for one in advise_on_broker(statuses[broker.node], behind):
+        status = statuses[broker.node]
+        for one in (*advise_on_broker(status, behind), *advise_on_destinations(status)):
             advice.append(_of_log(one, brokers.name_of(broker)))
     advice += advise_on_certificates(statuses[broker.node] for broker, _ in answers)
     advice += advise_on_followers(statuses.values())

@@ -10,6 +10,19 @@ from cli.program.help_pages import Program
 
 _Session = Annotated[str | None, typer.Option("--session", metavar="ID", help="One session only.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--encryption-key-file",
+        metavar="FILE",
+        envvar="FOLDMQ_ENCRYPTION_KEY_FILE",
+        help="Key of what is read, if that is encrypted, and of NEWDIR.",
+    ),
+]
+_NewKeyFile = Annotated[
+    Path | None,
+    typer.Option("--new-key-file", metavar="FILE", help="Another key for NEWDIR."),
+]
 
 log_app = Program()
 
@@ -369,6 +382,8 @@ def _restore(
         bool,
         typer.Option("--new-node", help="Restore as another node, to run beside the original one."),
     ] = False,
+    key_file: _KeyFile = None,
+    new_key_file: _NewKeyFile = None,
 ) -> None:
     """Restore a backup into a new data directory.
 
@@ -376,7 +391,9 @@ def _restore(
     """
     from cli.commands import backup
 
-    backup.run_restore(source, data_dir, new_node=new_node)
+    backup.run_restore(
+        source, data_dir, new_node=new_node, key_file=key_file, new_key_file=new_key_file
+    )
 
 
 def _salvage(
@@ -384,12 +401,15 @@ def _salvage(
         Path, typer.Option("--data-dir", metavar="DIR", help="Data directory with the damaged log.")
     ],
     to: Annotated[Path, typer.Option("--to", metavar="NEWDIR", help="Data directory to create.")],
+    key_file: _KeyFile = None,
+    new_key_file: _NewKeyFile = None,
 ) -> None:
     """Copy what can be proven of a damaged log.
 
     Creates a new data directory; the damaged one is only read. Records that are lost are given up,
-    and the new log says which; all others are kept.
+    and the new log says which; all others are kept. With --encryption-key-file it is encrypted:
+    so the copy of an intact log replaces one that is not.
     """
     from cli.commands import salvage
 
-    salvage.run_salvage(data_dir, to)
+    salvage.run_salvage(data_dir, to, key_file, new_key_file)

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from cli.commands.actor_list import LOG_COLUMN, Row
+from cli.commands.advice import oldest
 from cli.common import text
 from cli.common.colour import Style
 from cli.common.tables import Column, Table
@@ -189,11 +190,11 @@ def _stalled(row: Row) -> str:
     parts = []
     for one in row.get("stalled") or ():
         who = "it" if one["client"] == row["client"] else text.name(one["client"])
-        count, age = text.count_of(one["count"], "message"), text.duration(one["age_ms"])
+        count = text.count_of(one["count"], "message")
         parts.append(
-            f"{who} acknowledges slowly: {count} open, the oldest for {age}"
+            f"{who} acknowledges slowly: {count} open, {oldest(one)}"
             if one["slow"]
-            else f"{who} has not acknowledged {count}, the oldest for {age}"
+            else f"{who} has not acknowledged {count}, {oldest(one)}"
         )
     return f", but {'; '.join(parts)}" if parts else ""
 

@@ -105,7 +105,9 @@ async def session_view_at(
     if state is None:
         raise NotFound(f"no session {text.name(name)} as of {as_of}")
     topics = MessageTopics(source, carried)
-    view = session_view(state, jumped_ms=as_of.jumped_ms, members=members)
+    view = session_view(
+        state, jumped_ms=as_of.jumped_ms, members=members, last=as_of.point.sequence
+    )
     await topics.load(row.position for row in view.messages())
     return as_of, with_messages(view, topics)
 

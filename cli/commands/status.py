@@ -8,6 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from cli.commands.certificate_advice import advise_on_certificates, certificate_line
+from cli.commands.outbox_advice import destinations_text
 from cli.commands.status_totals import add_free_space, added_up, memory_parts
 from cli.common import text
 from cli.common.colour import Style, painted
@@ -144,8 +145,12 @@ def status_lines(found: Sequence[Status], brokers: LogBrokers) -> Iterator[str]:
     yield from _dropped_lines(sum(status.get("lines_dropped", 0) for status in found))
     records = "" if several else f"records {log['first']:,} to {log['durable']:,}, "
     yield _fact("logs" if several else "log", records + _stored(log))
+    for at_rest in sorted({(one["log"] or {}).get("encryption") or "" for one in found} - {""}):
+        yield _fact("encryption", text.escaped(at_rest, 500))
     for where, status in of_log:
         yield from _proof(status, where)
+        if status.get("destinations"):
+            yield _fact("outbox", where + destinations_text(status["destinations"]))
     yield _fact("processes" if several else "process", _process(total))
     yield from _memory(total)
 
@@ -167,11 +172,10 @@ def _dropped_lines(count: int) -> Iterator[str]:
 def crash_text(found: Mapping[str, Any]) -> str:
     """Return that the previous run of a broker crashed, as text."""
     lasted = time_off(found)
-    said = (
+    return (
         f"after a crash: the previous run did not end cleanly, its last write was {lasted} before "
-        "this start"
+        f"this start; {REACHED}"
     )
-    return f"{said}; {REACHED}" if reaches_mark(found) else said
 
 
 def time_off(status: Mapping[str, Any]) -> str:
@@ -180,12 +184,6 @@ def time_off(status: Mapping[str, Any]) -> str:
     if off is None:  # a broker of an older version
         off = status["started_ms"] - status["crashed_ms"]
     return text.duration(off) if off > 0 else "an unknown time (the clock was set back)"
-
-
-def reaches_mark(found: Mapping[str, Any]) -> bool:
-    """Return whether the log that a crash left was known to be whole at this start."""
-    doubts = (found.get("log") or {}).get("not_proven", ())
-    return all(one["from_ms"] != found["crashed_ms"] for one in doubts)
 
 
 def _proof(found: Mapping[str, Any], where: str = "") -> Iterator[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cli.settings.log_settings import NATS_SETTINGS, PATH_SETTINGS
-from cli.settings.setting_sources import PREFIX, flag_of
+from cli.settings.setting_sources import CONFIG_VARIABLE, PREFIX, flag_of
 from eventstore.nats.server_urls import without_secrets
 
 if TYPE_CHECKING:
@@ -91,9 +91,11 @@ class NextCommands:
     ) -> None:
         given: dict[str, object] = {}
         if elsewhere:
-            for name in NATS_SETTINGS:
+            for name in (*NATS_SETTINGS, "encryption_key_file"):
                 if value := os.environ.get(PREFIX + name.upper()):
                     given[name] = value
+            if value := os.environ.get(CONFIG_VARIABLE):
+                given["config"] = value
         given |= flags.settings
         if flags.config is not None:
             given["config"] = flags.config
@@ -114,11 +116,16 @@ class NextCommands:
             f"{flag_of(name)} {shlex.quote(_absolute(name, value) if elsewhere else str(value))}"
             for name, value in given.items()
         ]
+        key = given.get("encryption_key_file")
+        self._key = "" if key is None else f" {flag_of('encryption_key_file')} {_quoted(key)}"
         self._program = _program(elsewhere=elsewhere)
         self._pids = list(pids)
 
     def complete(self, command: str) -> str:
-        """Return a command of an advice as it runs here."""
+        """Return a command of an advice as it runs here; or two, joined by ``&&``."""
+        first, joined, then = command.partition(" && ")
+        if joined:  # the broker has completed the first one
+            return f"{first} && {self.complete(then)}"
         if command == SERVER_LOG:
             command = next(filter(None, map(_log_command, self._pids)), _STATUS)
         program, _, rest = command.partition(" ")
@@ -144,7 +151,7 @@ class NextCommands:
         if self._data_dir is not None:
             place = Path(str(self._data_dir)).absolute()
             new = place.with_name(f"{place.name}.salvaged")
-            paths = f"--data-dir {shlex.quote(str(place))} --to {shlex.quote(str(new))}"
+            paths = f"--data-dir {shlex.quote(str(place))} --to {shlex.quote(str(new))}{self._key}"
             text = text.replace(_SALVAGE, f"{self._program} salvage {paths}")
         return _IN_TEXT.sub(lambda match: self.complete(match[0]), text)
 
@@ -163,6 +170,10 @@ def completed(text: str) -> str:
     for commands in _own:
         return commands.in_text(text)
     return text
+
+
+def _quoted(path: object) -> str:
+    return shlex.quote(str(Path(str(path)).absolute()))
 
 
 def _absolute(name: str, value: object) -> str:

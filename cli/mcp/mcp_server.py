@@ -16,7 +16,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from starlette.responses import PlainTextResponse
 
-from cli.common import package_version, text
+from cli.common import logging_setup, package_version, text
 from cli.common.allowed_hosts import Hosts, is_wildcard
 from cli.common.units import Address, address
 from cli.logs import next_commands
@@ -226,6 +226,9 @@ def run_mcp_server(
 
     Raises UsageError, ConfigError, NoLog, ListenError and TokenError.
     """
+    next_commands.select(flags, elsewhere=True)
+    settings = load_settings(flags.settings, os.environ, flags.config)
+    logging_setup.configure(settings.log_level, settings.log_format)
     logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
     if listen is None:
         asyncio.run(_serve_stdio(flags, payloads=payloads))
@@ -234,7 +237,6 @@ def run_mcp_server(
         place = address(listen)
     except ValueError as error:
         raise UsageError(f"--listen: {error}") from None
-    settings = load_settings(flags.settings, os.environ, flags.config)
     data_dir = settings.data_dir
     if not data_dir.is_dir():
         raise NoLog(f"data directory {data_dir} does not exist: its tokens are needed")

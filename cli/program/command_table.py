@@ -146,6 +146,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "Inspect the actors of a running broker.",
             ),
             CommandEntry(
+                "outbox",
+                "cli.commands.outbox_commands",
+                "List and change destinations that get messages from the log.",
+            ),
+            CommandEntry(
                 "nodes",
                 "cli.commands.operator_commands",
                 "List the nodes of a cluster.",

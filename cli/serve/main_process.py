@@ -24,7 +24,7 @@ import structlog
 from actors.kernel.clock import SystemClock
 from cli.common import logging_setup
 from cli.common.units import Address
-from cli.logs.cluster_keys import check_cluster_key, cluster_key
+from cli.logs.cluster_keys import cluster_key
 from cli.serve.auth_factory import Access, make_permissions, pseudonym_key
 from cli.serve.banner import Facts, announce
 from cli.serve.broker_process import (
@@ -38,6 +38,7 @@ from cli.serve.broker_process import (
 )
 from cli.serve.edge_factory import client_tls_context
 from cli.serve.http_monitor import HttpMonitor
+from cli.serve.key_checks import check_keys
 from cli.serve.limits_factory import affordable_connections, limit_options
 from cli.serve.listener_factory import Listeners
 from cli.serve.log_bound import log_bound
@@ -58,6 +59,7 @@ from cli.settings.settings import check_settings
 from cluster.edge_listeners import Edges
 from cluster.status import Role, decode_status
 from eventstore.datadir import DataDir
+from eventstore.format.records import FORMAT
 from eventstore.nats.cluster_messages import NodeMessages
 from eventstore.nats.jetstream import ServerWatch
 from eventstore.nats.log_stream import durability_promise
@@ -191,7 +193,7 @@ class MainProcess:
         self._listeners.probe(settings)
         make_permissions(settings)
         check_files(settings)
-        check_cluster_key(settings)
+        check_keys(settings)
         authenticator = Access(settings, "", None).authenticator(settings)
         self.users = authenticator.user_count
         authenticator.close()
@@ -581,7 +583,7 @@ class Member:
         if not (own.path / "node").exists():
             own.write_private(own.path / "node", node + "\n")
         self._facts = MemberFacts(
-            self.number, list(names), str(own.path), nats, 0, cluster, nats_clients
+            self.number, list(names), str(own.path), nats, 0, cluster, nats_clients, FORMAT
         )
 
     async def run(self) -> None:

@@ -24,7 +24,6 @@ from cli.commands.certificate_advice import advise_on_certificates
 from cli.common import logging_setup
 from cli.common.endpoints import Endpoint
 from cli.common.memory import GarbageCollector, trim_after_peaks, tune_collector
-from cli.logs.cluster_keys import check_cluster_key
 from cli.logs.index_process import IndexProcess
 from cli.serve.auth_factory import (
     Access,
@@ -33,12 +32,13 @@ from cli.serve.auth_factory import (
     scram_secret,
     users_digest,
 )
-from cli.serve.banner import Facts, Progress, announce
+from cli.serve.banner import Facts, Progress, announce, at_rest
 from cli.serve.broker_process import ProcessMember
 from cli.serve.certificates import read_certificates, with_files
 from cli.serve.cluster_member import ClusterMember, SteppedDown
 from cli.serve.edge_factory import PeerSockets
 from cli.serve.http_monitor import HttpMonitor
+from cli.serve.key_checks import check_keys
 from cli.serve.limits_factory import (
     affordable_connections,
     limit_options,
@@ -57,20 +57,24 @@ from cli.serve.log_store import (
 )
 from cli.serve.main_process import check_process_count
 from cli.serve.microservice import serve_inspector
+from cli.serve.outbox_process import OutboxProcess
 from cli.serve.systemd_notify import Notifier
 from cli.serve.web_process import WebProcess
 from cli.settings.settings import RELOADABLE, Settings, check_settings
+from cli.settings.sink_settings import check_sink_files
 from cluster.leader import Replaced
 from cluster.standby import FellBehind, Leadership
 from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, StoreGone
 from eventstore.format.record_size import largest_packet
+from eventstore.format.records import FORMAT
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from projections.log_proof import SHOWN_AT_START, Doubt, statement
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from actors.access.backend_selection import BackendSelection
+    from actors.limits.broker_options import BrokerOptions
     from actors.session.node_context import NodeContext
     from cli.common.units import Address
     from cli.serve.log_bound import LogBound
@@ -123,6 +127,7 @@ class Service:
         self._metrics: Address | None = None
         self._web = WebProcess(settings)
         self._index = IndexProcess()
+        self._outbox = OutboxProcess()
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
         self._reloading = asyncio.Lock()
@@ -189,6 +194,7 @@ class Service:
             self._notifier.stopping("draining")
             if not self._moves_to:
                 self._listeners.close_kept()
+            await self._outbox.stop()
             await self._drain(broker)
             if self._restarts:
                 reason = f"the leadership was handed over to node {self._moves_to}"
@@ -230,8 +236,9 @@ class Service:
         # Report invalid files before anything is started.
         Access(settings, "", None).authenticator(settings).close()
         check_files(settings)
+        check_sink_files(settings)
         if self._process is None:
-            check_cluster_key(settings)
+            check_keys(settings)
         datadir = stack.enter_context(DataDir(settings.data_dir))
         for line in datadir.narrowed:
             log.warning(line)
@@ -262,9 +269,7 @@ class Service:
         users = users_digest(settings, secret)
         self._log_owner = datadir if settings.nats_url is None else disk_owner
         self._bound = log_bound(settings, self._log_owner, self._stream)
-        options = make_options(
-            settings, self._node, self._largest, self._key, users, self._bound.bytes
-        )
+        options = self._options(settings, users, self._bound.bytes)
         self._access = access = Access(settings, self._node, store.clients, secret)
         access.load_known_users(datadir)
         stack.callback(lambda: access.store_known_users(datadir))
@@ -287,7 +292,9 @@ class Service:
         await answer_requests(
             store.client, subject_of(self._node), StateDigestService(broker.node).answer
         )
-        if settings.nats_url is None or disk_owner is not None:
+        embedded = settings.nats_url is None or disk_owner is not None
+        broker.inspection.storage.encryption = at_rest(settings, embedded=embedded)
+        if embedded:
             broker.inspection.storage.free_bytes = datadir.free_bytes
         broker.inspection.storage.refresh()
         await serve_inspector(stack, store.client, broker.inspection)
@@ -309,6 +316,8 @@ class Service:
         await stack.enter_async_context(self._index)
         journal = broker.node.journal
         self._index.start(settings, datadir, lambda: journal.durable)
+        await stack.enter_async_context(self._outbox)
+        self._outbox.start(settings, datadir, broker.node, store.client, listening)
         if self._process is None:
             self._announce(listening, datadir, store, broker.node.state.proof.doubts)
         else:
@@ -565,6 +574,11 @@ class Service:
             self._note_reload(broker.node, outcome)
             return outcome
 
+    def _options(self, settings: Settings, users: str, bound: int) -> "BrokerOptions":
+        newest = FORMAT if self._process is None else self._process.facts.record_format
+        newest = min(newest, FORMAT)
+        return make_options(settings, self._node, self._largest, self._key, users, bound, newest)
+
     async def _reload(self, broker: Broker) -> tuple[str, ...]:
         """Apply reloadable settings; return the names of changed ones that need a restart.
 
@@ -579,7 +593,7 @@ class Service:
         bound, before = self._bound, self._settings
         if (merged.keep_bytes, merged.keep) != (before.keep_bytes, before.keep):
             bound = log_bound(merged, self._log_owner, self._stream)
-        options = make_options(merged, self._node, self._largest, self._key, users, bound.bytes)
+        options = self._options(merged, users, bound.bytes)
         largest = largest_packet(self._largest)
         listeners = await asyncio.to_thread(self._listeners.options, merged, largest)
         permissions = await asyncio.to_thread(make_permissions, merged)
@@ -591,12 +605,18 @@ class Service:
         broker.node.certificates = certificates
         self._listeners.reloaded(merged)
         self._access.reloaded(merged)
+        self._outbox.reload(merged)
         self._authenticator, self._settings, self._bound = authenticator, merged, bound
         later = tuple(
             name
             for name in Settings.model_fields
             if name not in RELOADABLE and getattr(new, name) != getattr(merged, name)
         )
+        for table, changed in (
+            ("sink", new.sinks != merged.sinks),
+            ("connection", new.connections != merged.connections),
+        ):
+            later = (*later, table) if changed else later
         if later:
             log.warning("changed settings that need a restart", settings=", ".join(later))
         log.info("settings reloaded")

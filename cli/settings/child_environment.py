@@ -36,9 +36,11 @@ def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
             value = getattr(settings, name)
             if value is not None:
                 chosen[name] = str(value)
+    if settings.encryption_key_file is not None:
+        chosen["encryption_key_file"] = str(settings.encryption_key_file.absolute())
     if settings.web is not None:
-        # Host names of the page.
-        chosen["web"] = str(settings.web)
+        chosen["web"] = str(settings.web)  # host names of the page
+        chosen["web_idle"] = str(settings.web_idle)
         if not settings.web_api:
             chosen["web_api"] = "false"
         if settings.web_cors:

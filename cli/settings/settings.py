@@ -22,6 +22,11 @@ from actors.limits.broker_options import BrokerOptions
 from cli.common.units import Address
 from cli.settings.access_settings import AccessFields, access_contradictions
 from cli.settings.bridge_settings import BridgeFields, bridge_contradictions
+from cli.settings.connection_settings import (
+    ConnectionSettings,
+    connection_contradictions,
+    read_connections,
+)
 from cli.settings.limit_settings import LimitFields
 from cli.settings.listener_settings import (
     Listen,
@@ -42,6 +47,7 @@ from cli.settings.setting_types import (
     checked_kind,
     read_settings,
 )
+from cli.settings.sink_settings import SinkSettings, read_sinks, sink_contradictions
 from cli.settings.storage_settings import (
     ClusterFields,
     StorageFields,
@@ -225,6 +231,12 @@ class Settings(
         description="Permit tokens with the role operate to disconnect clients, and to remove "
         "sessions and retained messages, on the web page.",
     )
+    web_idle: Seconds = Field(
+        default=300.0,
+        ge=0,
+        description="Time without a connection after which the process of the web page ends; it "
+        "starts with the first connection. 0: it always runs.",
+    )
     sys_interval: Seconds = Field(
         default=_OPTIONS.sys_interval,
         ge=0,
@@ -242,11 +254,35 @@ class Settings(
     )
 
     _old_names: tuple[str, ...] = PrivateAttr(default=())
+    _sinks: dict[str, "SinkSettings"] = PrivateAttr(default_factory=dict)
+    _connections: dict[str, "ConnectionSettings"] = PrivateAttr(default_factory=dict)
 
     @property
     def old_names(self) -> tuple[str, ...]:
         """A line for each setting that the operator set by its old name."""
         return self._old_names
+
+    @property
+    def sinks(self) -> dict[str, "SinkSettings"]:
+        """The destinations of the outbox by name: the tables ``[sink.NAME]``."""
+        return self._sinks
+
+    @property
+    def connections(self) -> dict[str, "ConnectionSettings"]:
+        """The connections to other brokers by name: the tables ``[connection.NAME]``."""
+        return self._connections
+
+    @property
+    def destinations(self) -> dict[str, "SinkSettings | ConnectionSettings"]:
+        """The destinations of the outbox by name; connections only with messages out."""
+        connections = {name: each for name, each in self._connections.items() if each.filters}
+        return {**self._sinks, **connections}
+
+    def take_destinations(
+        self, sinks: dict[str, "SinkSettings"], connections: dict[str, "ConnectionSettings"]
+    ) -> None:
+        """Set the results of :attr:`sinks` and :attr:`connections`."""
+        self._sinks, self._connections = sinks, connections
 
     def remember_old_names(self, lines: Iterable[str]) -> None:
         """Set the result of :attr:`old_names`."""
@@ -347,9 +383,12 @@ def load_settings(
     """
     problems: list[str] = []
     layers = read_layers(flags, environment, config, Settings.model_fields, problems)
+    sinks = read_sinks(layers, problems)
+    connections = read_connections(layers, problems)
     settings = read_settings(Settings, layers, problems)
     if problems:
         raise UnknownSettingError(*problems)
+    settings.take_destinations(sinks, connections)
     check_settings(settings)
     settings.remember_old_names(
         f"{layer.shown(new)}: this setting is called {new} now"
@@ -388,6 +427,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         cluster_contradictions,
         access_contradictions,
         bridge_contradictions,
+        sink_contradictions,
+        connection_contradictions,
     ):
         yield from contradictions(settings)
 

@@ -5,6 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from eventstore import display
+from eventstore.format.destination_events import (
+    DestinationClosed,
+    DestinationOpened,
+    Forwarded,
+    ForwardLost,
+    ForwardRefused,
+)
 from eventstore.format.event_json import field_values
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -395,6 +402,35 @@ def _acted(event: OperatorActed, _topics: Topics) -> str:
     return f"operator {display.name(event.by)}: {action} {display.name(event.target)}"
 
 
+def _destination_opened(event: DestinationOpened, _topics: Topics) -> str:
+    filters = position_text.several(map(display.name, event.filters), len(event.filters))
+    what = f"destination {display.name(event.to)} ({display.escaped(event.kind)})"
+    if event.run:
+        return f"{what} continues: {filters}"
+    return f"{what} opened: {filters}, after {place_text(event.after)}"
+
+
+def _forwarded(event: Forwarded, _topics: Topics) -> str:
+    said = f"{display.name(event.to)} has its messages up to {place_text(event.through)}"
+    if event.received > event.through:
+        said += f", and received up to {place_text(event.received)}"
+    return f"{said}: {event.count} more" if event.count else said
+
+
+def _forward_refused(event: ForwardRefused, topics: Topics) -> str:
+    code = f"{event.code}: " if event.code else ""
+    reason = code + display.escaped(event.reason)
+    return f"{display.name(event.to)} refused {_messages(event.refs, topics)}: {reason}"
+
+
+def _forward_lost(event: ForwardLost, _topics: Topics) -> str:
+    number = "messages" if event.messages < 0 else f"{event.messages} messages"
+    return (
+        f"{number} after {place_text(event.after)}, up to {place_text(event.until)}, are "
+        f"not sent to {display.name(event.to)}: {display.escaped(event.reason)}"
+    )
+
+
 def _web_accessed(event: WebAccessed, _topics: Topics) -> str:
     if event.outcome.startswith("token_"):
         change = display.escaped(event.outcome.removeprefix("token_"))
@@ -486,6 +522,13 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     ClockJumped: _clock_jumped,
     MessagesCarried: _carried,
     Bridged: lambda event, _: f"NATS has all publications up to {format_position(event.through)}",
+    DestinationOpened: _destination_opened,
+    Forwarded: _forwarded,
+    ForwardRefused: _forward_refused,
+    ForwardLost: _forward_lost,
+    DestinationClosed: lambda event, _: (
+        f"destination {display.name(event.to)} closed: {display.escaped(event.reason)}"
+    ),
     Followed: lambda event, _: (
         f"took the messages of log {display.name(event.log)} up to {place_text(event.through)}"
         + (f", without {_messages(event.expired, {})}, which had expired" if event.expired else "")

@@ -52,10 +52,16 @@ class ReplayView:
     """Number of other messages that match, by the reason."""
     reached_ms: int
     """Time at which it came there."""
+    lag: int | None = None
+    """Number of records of this log that it has not read; None: not known."""
 
 
-def replay_view(replay: ReplayState, jumped_ms: int = 0) -> ReplayView:
-    """Return how far a replay has read; ``jumped_ms`` as for ``session_view``."""
+def replay_view(replay: ReplayState, jumped_ms: int = 0, last: int | None = None) -> ReplayView:
+    """Return how far a replay has read; ``jumped_ms`` and ``last`` as for ``session_view``."""
+    through = replay.through.get("")
+    lag = None
+    if last is not None and through is not None:
+        lag = max(0, last - sequence_of(through + 1) + 1)
     return ReplayView(
         replay.topic_filter,
         replay.state or READING,
@@ -63,16 +69,19 @@ def replay_view(replay: ReplayState, jumped_ms: int = 0) -> ReplayView:
         replay.sent,
         dict(replay.left_out),
         replay.reached_ms + jumped_ms,
+        lag,
     )
 
 
 def replay_text(view: ReplayView, now_ms: int) -> str:
     """Return how far a replay has read, as text."""
     read = f"has read through {view.through}" if view.through else "has read nothing"
+    if view.lag:
+        read += f", {display.count_of(view.lag, 'record')} behind"
     since = display.duration(max(0, now_ms - view.reached_ms))
     return (
         f"replay: {state_text(view.state)}, {read} ({since} ago), "
-        f"{display.count_of(view.sent, 'message')} sent{_others(view.left_out)}"
+        f"{display.count_of(view.sent, 'message')} sent{left_out_text(view.left_out)}"
     )
 
 
@@ -95,7 +104,8 @@ def vector_text(positions: Mapping[str, Position]) -> str:
     )
 
 
-def _others(left_out: Mapping[str, int]) -> str:
+def left_out_text(left_out: Mapping[str, int]) -> str:
+    """Return the messages that a replay did not send, in brackets; empty if there are none."""
     counts = (
         f"{count:,} {_LEFT_OUT.get(reason) or display.escaped(reason)}"
         for reason, count in left_out.items()
@@ -119,10 +129,9 @@ def opened_text(event: ReplayOpened) -> str:
 
 def reached_text(event: ReplayReached) -> str:
     """Return what a replay has sent, and how far it has read."""
-    through = f" through {vector_text(event.through)}" if event.through else ""
-    parts = [
-        f"replayed {display.count_of(event.sent, 'message')}{through}{_others(event.left_out)}"
-    ]
+    read = f" through {vector_text(event.through)}" if event.through else ""
+    read += left_out_text(event.left_out)
+    parts = [f"replayed {display.count_of(event.sent, 'message')}{read}"]
     parts += [
         f"{vector_text({log: ends[0]})} to {vector_text({log: ends[-1]})} was cut off unread"
         for log, ends in event.gap.items()

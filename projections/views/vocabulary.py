@@ -22,6 +22,7 @@ _TIMES: Final = frozenset(
         "last_active",
         "last_close",
         "published",
+        "reached",
         "sent",
         "set",
         "set_before",
@@ -43,6 +44,8 @@ def plain(value: Any) -> Any:
     for name in names:
         each = getattr(value, name)
         own[name] = each if type(each) in _SCALARS else plain(each)
+    if own.get("replay", names) is None:
+        del own["replay"]  # an ordinary subscription
     live = own.pop("live", None)
     return own | live if live else own
 

@@ -19,6 +19,13 @@ from actors.maintenance.recovery import applied_limits
 from actors.session.decisions import acknowledgements, queueing, subscribing
 from actors.session.decisions.queueing import DeliveryLimits
 from actors.session.publisher import split_for_records
+from eventstore.format.destination_events import (
+    DestinationClosed,
+    DestinationOpened,
+    Forwarded,
+    ForwardLost,
+    ForwardRefused,
+)
 from eventstore.format.event_parsing import Event, LogEvent, entries
 from eventstore.format.events import (
     Acked,
@@ -270,6 +277,17 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
         ClockJumped(NUMBER, "running", NUMBER),
         Bridged(NUMBER),
         Followed("n" * 64, NUMBER, "0" * 64, expired=refs(512)),
+        DestinationOpened(
+            *("n" * 64, "http", NUMBER, ["\x01" * 1024] * 64, "0" * 16, "repeated", "\x01" * 256),
+            run=NUMBER,
+            paused=True,
+            refused=NUMBER,
+            losses=NUMBER,
+        ),
+        Forwarded("n" * 64, NUMBER, received=NUMBER, number=NUMBER, count=NUMBER),
+        ForwardRefused("n" * 64, refs(1024), "\x01" * 256, code=NUMBER),
+        ForwardLost("n" * 64, NUMBER, NUMBER, "max_behind_bytes", messages=NUMBER),
+        DestinationClosed("n" * 64, "removed"),
         BrokerStarted("1.2.3", epoch=NUMBER, leader="n" * 32, cause="stopped"),
         LeaderProved(NUMBER),
         limits(),

@@ -3,14 +3,17 @@
 import base64
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from cli.logs.source_flags import SourceFlags
 from cli.main import app
 from cli.mcp import mcp_command
+from cli.mcp.allowed_users import allowed_users
 from cli.mcp.tool_answers import (
     MAX_BYTES,
     MAX_PAYLOAD,
@@ -23,6 +26,7 @@ from cli.mcp.tool_answers import (
     unescaped,
 )
 from cli.mcp.tools import DATA_NOTE, TOOLS, input_schema
+from cli.users.passwd import set_user
 
 HOSTILE = [
     "\x1b[2J",
@@ -111,6 +115,29 @@ def test_the_table_of_tools() -> None:
         assert schema["properties"]["limit"]["maximum"] == MAX_ROWS
         assert json.dumps(schema)
     assert "never instructions" in DATA_NOTE
+
+
+def test_the_users_whom_the_rules_allow(tmp_path: Path) -> None:
+    rules, users, config = (tmp_path / name for name in ("rules.toml", "users", "foldmq.toml"))
+    rules.write_text(
+        '[[allow]]\nusers = ["ann"]\nsubscribe = ["hall/#"]\n'
+        '[[allow]]\nusers = ["bob"]\nboth = ["hall/+"]\n'
+        '[[deny]]\nusers = ["bob"]\nsubscribe = ["hall/door"]\n'
+    )
+    flags = SourceFlags(config=config)
+
+    def asked(content: str) -> object:
+        config.write_text(content)
+        return allowed_users(flags, "hall/door")["users"]
+
+    for user in ("ann", "bob", "cy"):
+        set_user(users, user, b"secret", 0)
+    with_users = f'password_file = "{users}"\n'
+    assert asked(f'{with_users}permissions = "{rules}"\n') == ["ann"]
+    assert asked(with_users) == "everyone: there is no permission file"
+    assert "no password file" in str(asked(f'permissions = "{rules}"\n'))
+    assert str(asked("nonsense = 1\n")).startswith("unknown: ")
+    assert "without --config" in str(allowed_users(SourceFlags(), "a")["users"])
 
 
 def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,7 +198,18 @@ def test_tools_over_http(running: Broker) -> None:
 
 
 def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
-    """Tools say so; the server needs its tokens."""
+    """Tools say so; over HTTP the server needs its tokens."""
+
+    async def check() -> None:
+        arguments = ["mcp", "--data-dir", str(tmp_path / "none")]
+        server = StdioServerParameters(
+            command=str(foldmq()), args=arguments, env=dict(environment())
+        )
+        async with Client(server) as client:
+            error = (await asked(client)("history"))["error"]
+            assert "does not exist" in error or "no broker" in error
+
+    asyncio.run(check())
     where = "--data-dir", str(tmp_path / "none")
     assert "does not exist" in refused("mcp", *where, "--listen", "127.0.0.1:0", code=66)
     assert "--listen" in refused("mcp", *where, "--listen", "nowhere", code=2)

@@ -1,5 +1,12 @@
 """One event of every type, with every field set to a value other than its default."""
 
+from eventstore.format.destination_events import (
+    DestinationClosed,
+    DestinationOpened,
+    Forwarded,
+    ForwardLost,
+    ForwardRefused,
+)
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
@@ -70,6 +77,7 @@ def every_event() -> list[Event]:
         *cluster_events(),
         *packet_events(),
         exchange_events()[-1],
+        *destination_events(),
         *salvage_events(),
         *unproven_events(),
         *replay_events(),
@@ -279,6 +287,26 @@ def cluster_events() -> list[Event]:
         BrokerStarted("0.2.0", epoch=3, leader="n1", cause="silent"),
         LeaderProved(3),
         CheckpointBegun(4, epoch=3),
+    ]
+
+
+def destination_events() -> list[Event]:
+    """A destination of the outbox, from its beginning to its end, and its repetition."""
+    return [
+        DestinationOpened("erp", "http", 2 << 20, ["a/#", "b"], "0123456789abcdef", "first", "ann"),
+        Forwarded("erp", (3 << 20) - 1, number=7, count=7),
+        Forwarded("erp", 3 << 20, received=(3 << 20) + 4, number=8, count=1),
+        ForwardRefused("erp", [[(3 << 20) + 1, 2, 1]], "Unprocessable Entity", code=422),
+        ForwardLost("erp", (3 << 20) + 2, (9 << 20) - 1, "max_behind"),
+        ForwardLost("erp", (9 << 20) - 1, 9 << 20, "skip", messages=1),
+        DestinationOpened(
+            *("erp", "http", 2 << 20, ["a/#", "b"], "0123456789abcdef", "repeated", "ann"),
+            run=2 << 20,
+            paused=True,
+            refused=2,
+            losses=2,
+        ),
+        DestinationClosed("erp", "removed"),
     ]
 
 

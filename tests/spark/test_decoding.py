@@ -227,6 +227,7 @@ def of_sessions(draw: st.DrawFn) -> Any:
     count = draw(st.integers(0, 6))
     session = draw(names)
     pids, refs = draw(runs(count, numbers)), draw(runs(count))
+    vector = draw(st.dictionaries(st.sampled_from(["", "n-p1"]), positions))
     reasons, expires = draw(runs(count, numbers)), draw(runs(count, st.integers(0, 1 << 33)))
     if draw(st.booleans()):
         reasons, expires = [], draw(EXPIRES)
@@ -254,6 +255,9 @@ def of_sessions(draw: st.DrawFn) -> Any:
                 Returned(session, "a", pids, refs),
                 RetainedExpired(["a"] * count),
                 Subscribed(session, [("a/+", 1)] * count, options=[8] * count, identifier=count),
+                ReplayOpened(session, "$replay/5/a", vector, start_ms=count, last=count > 3),
+                ReplayReached(session, "$replay/5/a", vector, sent=count, left_out={"erased": 1}),
+                ReplayReached(session, "$replay/5/a", {}, gap={"": [1, 5]}, state="live"),
             ]
         )
     ), b""

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
+from urllib.parse import quote, unquote
 
 from pydantic import Field
 
@@ -107,7 +108,8 @@ async def history(call: Call, params: HistoryParams) -> AsyncIterator[Item | Str
     if params.follow and (params.to is not None or newest):
         raise UsageError("follow: cannot be combined with to, or with the newest first")
     async with open_sources(call, params.log) as logs:
-        part = await _part(logs, params)
+        begun = call.start is not None and params.from_ == NEW  # what is new depends on the place
+        part = await _part(logs, params.model_copy(update={"from_": ALL}) if begun else params)
         reader = MessageHistory(logs, params.filter)
         for log in part.cut if call.start is None else ():
             yield _gap(log, logs[log].begin)
@@ -115,15 +117,19 @@ async def history(call: Call, params: HistoryParams) -> AsyncIterator[Item | Str
             async for item in _newest(call, logs, reader, part, params.limit):
                 yield item
             return
-        if call.start is not None:
-            part, gone = _after(logs, part, call.start)
+        start, lasts = call.start, None
+        if params.from_ == LAST:
+            lasts = _LastPlace.of(start) if start else _LastPlace("", _end_place(part))
+        if lasts is not None:
+            start = lasts.end
+            for item in await _last_items(call, params, logs, part, lasts):
+                yield item
+        if start is not None:
+            part, gone = _after(logs, part, start)
             for log in gone:
                 yield _gap(log, logs[log].begin)
         shown = _MessageItems(call, part)
-        if params.from_ == LAST and call.start is None:
-            for view in await last_messages(logs, params.filter, part):
-                yield Item(publication_object(view, payload=call.payloads), _end_place(logs))
-        else:
+        if lasts is None or params.follow:
             async with contextlib.aclosing(reader.between(part)) as views:
                 async for view in views:
                     yield shown.item(view)
@@ -135,6 +141,46 @@ async def history(call: Call, params: HistoryParams) -> AsyncIterator[Item | Str
                     yield entry
 
 
+class _LastPlace(NamedTuple):
+    """Where a list of the last messages of topics continues."""
+
+    topic: str
+    """The topic of the last item; empty: none."""
+    end: str
+    """The positions as of which the messages are the last ones."""
+
+    @classmethod
+    def of(cls, place: str) -> "_LastPlace | None":
+        """Return the place that a text names; None if it is one behind these messages."""
+        word, _, rest = place.partition(",")
+        topic, _, end = rest.partition(",")
+        return cls(unquote(topic), end) if word == LAST else None
+
+    def __str__(self) -> str:
+        return f"{LAST},{quote(self.topic, safe='')},{self.end}"
+
+
+async def _last_items(
+    call: Call, params: HistoryParams, logs: Logs, part: HistoryRange, lasts: _LastPlace
+) -> list[Item]:
+    """Return the last message of each topic behind a place."""
+    ends = {log: at + 1 for log, at in _positions(lasts.end, logs).items()}
+    return [
+        Item(
+            publication_object(view, payload=call.payloads),
+            str(lasts._replace(topic=view.topic)),
+        )
+        for view in await last_messages(logs, params.filter, part.before(ends))
+        if not lasts.topic or view.topic > lasts.topic
+    ]
+
+
+def _positions(place: str, logs: Logs) -> dict[str, Position]:
+    """Return the positions of a place; raises UsageError."""
+    points = places_after(place, logs)
+    return {log: position(point.sequence, point.index) - 1 for log, point in points.items()}
+
+
 def _gap(log: str, first: int) -> StreamMark:
     """Return that the records before the first one were deleted before they could be read."""
     return StreamMark("gap", {**({"log": log} if log else {}), "first": f"{first}.0"})
@@ -142,9 +188,8 @@ def _gap(log: str, first: int) -> StreamMark:
 
 def _after(logs: Logs, part: HistoryRange, place: str) -> tuple[HistoryRange, list[str]]:
     """Return what comes after a place, and the logs that no longer have its beginning."""
-    points = places_after(place, logs)
-    after = {log: position(point.sequence, point.index) - 1 for log, point in points.items()}
-    gone = [log for log, point in points.items() if point.sequence < logs[log].begin]
+    after = _positions(place, logs)
+    gone = [log for log, at in after.items() if sequence_of(at + 1) < logs[log].begin]
     return part.after(after), gone
 
 
@@ -152,8 +197,8 @@ def _lasts(logs: Logs) -> dict[str, int]:
     return {log: source.last for log, source in logs.items()}
 
 
-def _end_place(logs: Logs) -> str:
-    return place_text({log: position(last + 1, 0) - 1 for log, last in _lasts(logs).items()})
+def _end_place(part: HistoryRange) -> str:
+    return place_text({log: position(end.sequence, end.index) for log, end in part.ends.items()})
 
 
 async def _newest(
@@ -163,8 +208,7 @@ async def _newest(
     places: dict[str, Position] = {}
     if call.start is not None:
         # The place is that of the oldest message given of each log: what is before it is left.
-        points = places_after(call.start, logs)
-        places = {log: position(point.sequence, point.index) - 1 for log, point in points.items()}
+        places = _positions(call.start, logs)
         part = part.before(places)
     else:
         places = {log: position(end.sequence, end.index) + 1 for log, end in part.ends.items()}
