@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -153,6 +154,8 @@ def _stable(value: Any) -> Any:
             for key, each in value.items()
             if key not in left_out and not key.startswith("rate_")
         }
+    if isinstance(value, str):
+        return re.sub(r"\b\d+ s\b", "N s", value)  # an age in a sentence
     return [_stable(each) for each in value] if isinstance(value, list) else value
 
 
