@@ -137,6 +137,7 @@ _LISTED = {
     "metrics_hosts": "host name",
     "proxy_from": "network",
     "ws_origins": "origin",
+    "web_cors": "origin",
     "ws_path": "path",
     "bridge_always": "topic filter",
     "bridge_client_headers": "header name",

@@ -16,7 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from cli.logs.broker_client import Refused
 from cli.web.api import bounds as bounds_module
 from cli.web.api.bounds import BURST, DEAR_QUEUE, STREAMS, STREAMS_OF_TOKEN, RequestBounds
-from cli.web.api.endpoints import accepted
+from cli.web.api.endpoints import accepted, sentence
 from cli.web.api.live_lists import ListExpired, LiveLists
 from cli.web.api.openapi import openapi_document
 from cli.web.api.operation import Item, StreamMark, permits
@@ -238,6 +238,12 @@ def test_errors_have_a_status(error: Any, status: int, name: str) -> None:
     assert details["type"].rpartition("/")[2] in BY_NAME
 
 
+def test_flags_of_commands_are_parameters_here() -> None:
+    said = "5 is a position of one log: give a time, or --node, one of a, b"
+    assert sentence(UsageError(said)) == said.replace("--node", "log")
+    assert sentence(UsageError("--from is later than --to")) == "from is later than to"
+
+
 # ---------------------------------------------------------------------------------- bounds
 
 
@@ -375,6 +381,8 @@ def test_items_and_gaps_are_written() -> None:
     assert as_line(gap) == b'{"event":"gap","first":"7.0"}\n'
     assert as_event(gap) == b'event: gap\ndata: {"first":"7.0"}\n\n'
     assert as_line(StreamMark("live", {})) == b""
+    # Who got no message yet must not miss any while it reconnects.
+    assert as_event(StreamMark("live", {}, "7.1")) == b"id: 7.1\nevent: live\ndata: {}\n\n"
     assert as_line(Item({"bad": "\ud800"}, "1")) == b'{"bad":"?"}\n'
 
 

@@ -153,6 +153,7 @@ def test_secrets_go_to_the_process_in_its_environment(
         "FOLDMQ_LOG_FORMAT": "json",
         "FOLDMQ_DATA_DIR": str(tmp_path),
         "FOLDMQ_WEB": "broker.lan:18830",
+        "FOLDMQ_WEB_IDLE": "300.0",
     }
     assert made["OTHER"] == "kept"
     again = load_settings({}, ours)

@@ -58,8 +58,12 @@ def test_the_pages_own_token_may_do_everything(own: Token, file: Path) -> None:
 
 
 def test_roles_allow_more_and_more() -> None:
-    assert [role.sees_payloads for role in Role] == [False, True, True]
-    assert [role.makes_changes for role in Role] == [False, False, True]
+    viewing = [role for role in Role if role.views]
+    assert [role.sees_payloads for role in viewing] == [False, True, True]
+    assert [role.makes_changes for role in viewing] == [False, False, True]
+    # One that may publish sees nothing, and changes nothing on a page.
+    assert [role for role in Role if not role.views] == [Role.PUBLISH]
+    assert not (Role.PUBLISH.sees_payloads or Role.PUBLISH.makes_changes)
 
 
 def test_named_tokens_count_as_soon_as_they_are_in_the_file(own: Token, file: Path) -> None:

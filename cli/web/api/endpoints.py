@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
@@ -50,6 +51,8 @@ JSON: Final = "application/json"
 _PROBLEM: Final = "application/problem+json"
 _REGEX: Final = {"id": "{id:(?s:.+)}", "topic": "{topic:(?s:.+)}"}
 """Names in paths may have any characters, also line breaks."""
+_FLAG: Final = re.compile(r"--(node|from|to|at|topic|position|session)\b")
+_PARAMETERS: Final = {"node": "log"}
 _REPEATED: Final = frozenset({"type"})
 """Parameters that may be given several times."""
 _FIRST_SECONDS: Final = 5.0
@@ -111,7 +114,7 @@ class ApiEndpoints:
 
     @staticmethod
     def _problem(error: FoldmqError) -> web.Response:
-        details = problem_details(error, completed(str(error)), BASE)
+        details = problem_details(error, sentence(error), BASE)
         response = web.Response(
             status=problem_of(error).status, body=dumps(details), content_type=_PROBLEM
         )
@@ -289,7 +292,7 @@ class ApiEndpoints:
         if not isinstance(error, FoldmqError):
             log.error("web API: stream failed", exc_info=error)
             error = FoldmqError(f"the request failed: {type(error).__name__}; see the broker's log")
-        return problem_details(error, completed(str(error)), BASE)
+        return problem_details(error, sentence(error), BASE)
 
 
 async def _after(
@@ -305,6 +308,14 @@ async def _after(
 def _entries(operation: Operation, call: Call, params: Params) -> contextlib.aclosing[Any]:
     """Return the entries of a list, closed at the end."""
     return contextlib.aclosing(cast("Any", operation.function)(call, params))
+
+
+def sentence(error: FoldmqError) -> str:
+    """Return the message of an error; what are flags of commands are parameters here."""
+    said = completed(str(error))
+    if not isinstance(error, UsageError):
+        return said
+    return _FLAG.sub(lambda flag: _PARAMETERS.get(flag[1], flag[1]), said)
 
 
 def accepted(header: str, offered: Sequence[str]) -> str:

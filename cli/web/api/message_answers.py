@@ -134,7 +134,8 @@ async def history(call: Call, params: HistoryParams) -> AsyncIterator[Item | Str
                 async for view in views:
                     yield shown.item(view)
         if params.follow:
-            yield StreamMark("live", {"through": positions_text(_lasts(logs))})
+            place = _end_place(logs) if params.from_ == LAST else shown.place
+            yield StreamMark("live", {"through": positions_text(_lasts(logs))}, place)
             async with contextlib.aclosing(_later(reader, shown)) as later:
                 async for entry in later:
                     yield entry
@@ -243,11 +244,16 @@ class _MessageItems:
             log: position(point.sequence, point.index) - 1 for log, point in part.starts.items()
         }
 
+    @property
+    def place(self) -> str:
+        """Where the list continues."""
+        return place_text(self._places)
+
     def item(self, view: PublicationView) -> Item:
         """Return a message as an item."""
         self._places[view.log] = view.position
         value = publication_object(view, payload=self._call.payloads)
-        return Item(value, place_text(self._places))
+        return Item(value, self.place)
 
 
 class MessageParams(Params):

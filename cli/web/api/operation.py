@@ -55,6 +55,8 @@ class StreamMark(NamedTuple):
     """``gap``: records were deleted before they could be read; ``live``: all that there was has
     been given."""
     about: dict[str, Any]
+    place: str = ""
+    """Where the list continues behind it; empty: not known."""
 
 
 ObjectFunction: TypeAlias = "Callable[[Call, Any], Awaitable[dict[str, Any]]]"

@@ -256,7 +256,7 @@ async def events(call: Call, params: EventsParams) -> AsyncIterator[Item | Strea
         if not params.follow:
             return
         lasts = {name: source.last for name, source in logs.items()}
-        yield StreamMark("live", {"through": positions_text(lasts)})
+        yield StreamMark("live", {"through": positions_text(lasts)}, shown.place)
         async with contextlib.aclosing(_later(reader, shown)) as later:
             async for item in later:
                 yield item
@@ -317,6 +317,11 @@ class _Shown:
             log: position(point.sequence, point.index) - 1 for log, point in starts.items()
         }
 
+    @property
+    def place(self) -> str:
+        """Where the list continues."""
+        return place_text(self._places)
+
     async def item(self, found: LogEntry) -> Item:
         """Return an event as an item; may read its log for the topics of its messages."""
         log, entry = found
@@ -325,4 +330,4 @@ class _Shown:
             await topics.load(refs_of(entry.event))
         self._places[log] = entry.at + count_entries(entry.event) - 1
         value = entry_object(entry, topics, log, payload=self._payload)
-        return Item(value, place_text(self._places))
+        return Item(value, self.place)

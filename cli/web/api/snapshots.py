@@ -78,7 +78,7 @@ async def find_snapshot(call: Call, operation: Operation, params: Params) -> Sna
     given = {name: getattr(params, name) for name in operation.moments}
     names = [params.log] if params.log and call.link.names else await call.link.logs()
     if not given or None in given.values():
-        lasts = {log if log != params.log else "": await _last(call, log) for log in names}
+        lasts = {log: await _last(call, log) for log in names}
         return Snapshot(params, positions_text(lasts))
     session = getattr(params, "id", None) or getattr(params, "session", None)
     log = await call.link.log_of(session, params.log) if session else params.log
@@ -102,10 +102,13 @@ async def find_snapshot(call: Call, operation: Operation, params: Params) -> Sna
     params = params.model_copy(update=resolved)
     about = params.model_dump(mode="json", exclude={"after"})
     digest.update(orjson.dumps([operation.name, about, call.payloads], option=orjson.OPT_SORT_KEYS))
-    place = ",".join(
-        f"{log}:{point_text(at)}" if log else point_text(at) for log, at in points.items()
-    )
+    own = log if log and call.link.names else ""
+    place = ",".join(_labelled(name or own, point_text(at)) for name, at in points.items())
     return Snapshot(params, place, digest.hexdigest())
+
+
+def _labelled(log: str, place: str) -> str:
+    return f"{log}:{place}" if log else place
 
 
 def point_text(point: LogPoint) -> str:

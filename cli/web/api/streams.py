@@ -46,7 +46,8 @@ def as_event(entry: Item | StreamMark) -> bytes:
     if isinstance(entry, Item):
         value, place = entry
         return b"id: %b\nevent: message\ndata: %b\n\n" % (place.encode(), dumps(value))
-    return b"event: %b\ndata: %b\n\n" % (entry.event.encode(), dumps(entry.about))
+    head = b"id: %b\n" % entry.place.encode() if entry.place else b""
+    return head + _sse(entry.event, entry.about)
 
 
 def dumps(value: Any) -> bytes:
