@@ -22,6 +22,7 @@ from cli.serve.log_bound import log_bound
 from cli.serve.log_store import check_files, fit_packet_size, nats_tls, nats_users
 from cli.settings.setting_sources import ConfigError, read_layers
 from cli.settings.settings import Settings, load_settings
+from cli.settings.sink_settings import check_sink_files
 from eventstore.datadir import DataDir
 from eventstore.format.record_size import STORED_MAX, largest_record
 from eventstore.server.process import EmbeddedServer
@@ -95,6 +96,7 @@ def check_configuration(settings: Settings) -> None:
         lambda: make_permissions(settings),
         lambda: Access(settings, "", None).authenticator(settings).close(),
         lambda: check_files(settings),
+        lambda: check_sink_files(settings),
         lambda: check_keys(settings),
         lambda: _check_store(settings),
         lambda: nats_users(settings),
