@@ -19,7 +19,7 @@ from cli.web.api.bounds import BURST, DEAR_QUEUE, STREAMS, STREAMS_OF_TOKEN, Req
 from cli.web.api.endpoints import accepted, sentence
 from cli.web.api.live_lists import ListExpired, LiveLists
 from cli.web.api.openapi import openapi_document
-from cli.web.api.operation import Item, StreamMark, permits
+from cli.web.api.operation import Item, StreamMark, refusal
 from cli.web.api.operations import OPERATIONS
 from cli.web.api.parameters import ListParams, moment, read_params
 from cli.web.api.past_answers import EventsParams, place_text, places_after
@@ -117,11 +117,18 @@ MAY: dict[Role, tuple[bool, bool, bool, bool]] = {
 def test_each_role_may_do_what_the_matrix_says(role: Role, operation: Any) -> None:
     view, view_all, publish, with_changes = MAY[role]
     column = {Role.VIEW: view, Role.VIEW_ALL: view_all, Role.PUBLISH: publish}
-    assert permits(role, operation.role, changes=False) == column[operation.role]
+    assert (refusal(role, operation.role, changes=False) == "") == column[operation.role]
     if operation.role is Role.PUBLISH:
-        assert permits(role, operation.role, changes=True) == with_changes
+        assert (refusal(role, operation.role, changes=True) == "") == with_changes
     else:
-        assert permits(role, operation.role, changes=True) == column[operation.role]
+        assert (refusal(role, operation.role, changes=True) == "") == column[operation.role]
+
+
+def test_a_refusal_says_what_is_missing() -> None:
+    operate = refusal(Role.OPERATE, Role.PUBLISH, changes=False)
+    assert operate == "tokens with the role operate may publish if web_operate is set"
+    assert "may only publish" in refusal(Role.PUBLISH, Role.VIEW, changes=True)
+    assert "view-all, or a higher one" in refusal(Role.VIEW, Role.VIEW_ALL, changes=True)
 
 
 # ------------------------------------------------------------------------------ parameters

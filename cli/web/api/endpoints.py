@@ -14,7 +14,7 @@ from cli.logs.next_commands import completed
 from cli.web.api.bounds import RequestBounds
 from cli.web.api.live_lists import LiveLists
 from cli.web.api.openapi import openapi_document
-from cli.web.api.operation import Call, Cost, Item, permits
+from cli.web.api.operation import Call, Cost, Item, refusal
 from cli.web.api.operations import BASE, OPERATIONS
 from cli.web.api.page_tokens import continued, list_digest, page_token
 from cli.web.api.parameters import ListParams, read_params
@@ -138,10 +138,8 @@ class ApiEndpoints:
         async def handle(request: web.Request) -> web.StreamResponse:
             grant = await self._access.grant(request)
             self._bounds.take(grant.mark)
-            if not permits(grant.role, operation.role, changes=self._changes):
-                raise Forbidden(
-                    f"this needs a token with the role {operation.role}, or a higher one"
-                )
+            if why := refusal(grant.role, operation.role, changes=self._changes):
+                raise Forbidden(why)
             if operation.function is None:
                 if request.query:
                     raise UsageError("this has no parameters: the message is the body")

@@ -118,11 +118,19 @@ def positions_text(lasts: Mapping[str, int]) -> str:
     return ",".join(f"{log}:{last}" if log else str(last) for log, last in lasts.items())
 
 
-def permits(role: Role, needed: Role, *, changes: bool) -> bool:
-    """Return whether a role permits an operation that needs another one.
+def refusal(role: Role, needed: Role, *, changes: bool) -> str:
+    """Return why a role does not permit an operation that needs another one; empty: it does.
 
     ``changes``: tokens with the role operate may make changes.
     """
     if needed is Role.PUBLISH:
-        return role is Role.PUBLISH or (role.makes_changes and changes)
-    return role.sees_payloads if needed is Role.VIEW_ALL else role.views
+        if role is Role.PUBLISH or (role.makes_changes and changes):
+            return ""
+        if role.makes_changes:
+            return "tokens with the role operate may publish if web_operate is set"
+        return "this needs a token with the role publish"
+    if role.sees_payloads if needed is Role.VIEW_ALL else role.views:
+        return ""
+    if role is Role.PUBLISH:
+        return f"a token with the role publish may only publish: this needs the role {needed}"
+    return f"this needs a token with the role {needed}, or a higher one"
