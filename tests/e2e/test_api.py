@@ -434,6 +434,23 @@ def test_events_are_followed_and_resumed_without_a_gap(api: Api) -> None:
     assert positions == everything[everything.index(first) + 1 :][: len(positions)]
 
 
+def test_the_last_messages_are_followed_and_resumed(api: Api) -> None:
+    for payload in ("1", "2"):
+        assert api.publish({"topic": "last/a", "payload": payload}).status == 201
+    path = "/history?from=last&filter=last/%23&follow=true"
+    with contextlib.closing(Stream(api, path)) as stream:
+        assert [one["payload"] for one in stream.until("live")] == ["2"]
+        last = stream.last
+    assert api.publish({"topic": "last/b", "payload": "3"}).status == 201
+    with contextlib.closing(Stream(api, path, last)) as stream:
+        assert [one["payload"] for one in stream.until("live")] == ["3"]
+        assert api.publish({"topic": "last/b", "payload": "4"}).status == 201
+        assert stream.next()[1]["payload"] == "4"
+        last = stream.last
+    with contextlib.closing(Stream(api, path, last)) as stream:
+        assert stream.until("live") == []
+
+
 def test_a_bounded_stream_ends(api: Api, places: dict[str, str]) -> None:
     with contextlib.closing(Stream(api, f"/events?to={places['@AT@']}")) as stream:
         assert stream.until("end")[-1]["position"].partition(".")[0] == places["@AT@"]

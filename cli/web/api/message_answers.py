@@ -134,7 +134,8 @@ async def history(call: Call, params: HistoryParams) -> AsyncIterator[Item | Str
                 async for view in views:
                     yield shown.item(view)
         if params.follow:
-            yield StreamMark("live", {"through": positions_text(_lasts(logs))}, shown.place)
+            through = positions_text(_lasts(logs))
+            yield StreamMark("live", {"through": through}, shown.place)
             async with contextlib.aclosing(_later(reader, shown)) as later:
                 async for entry in later:
                     yield entry
