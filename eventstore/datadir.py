@@ -45,6 +45,8 @@ from eventstore.partitions import partition_names
 if TYPE_CHECKING:
     from types import TracebackType
 
+STORE_KEY = "$FOLDMQ_STORE_KEY"
+"""The variable with the key of an encrypted store, in the environment of its NATS server."""
 _NODE = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _WRITTEN = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
 _REASONS = {
@@ -119,6 +121,15 @@ class DataDir:
     def nats_config(self) -> Path:
         """The configuration file of the embedded NATS server."""
         return self.path / "nats.conf"
+
+    def nats_port(self) -> int | None:
+        """Return the port in that file; None: it cannot be read, or contains none."""
+        try:
+            text = self.nats_config.read_text("utf-8")
+            # The name of the variable is the only part that is not JSON.
+            return int(json.loads(text.replace(f": {STORE_KEY}", ": null"))["port"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     @property
     def nats_log(self) -> Path:

@@ -178,6 +178,12 @@ class RecordTooLarge(EventStoreError):
         self.size = size
 
 
+class StoreKeyError(EventStoreError):
+    """The key of encryption at rest is missing, or is not the one of the files."""
+
+    exit_code = 78
+
+
 SALVAGE = "foldmq salvage --data-dir DIR --to NEWDIR (a data directory with one log)"
 """The remedy; for several logs, or one on an external server, it is a backup."""
 
@@ -200,6 +206,12 @@ class CorruptLog(EventStoreError):
         )
         self.sequence = sequence
         self.what = what
+
+
+class CorruptStore(EventStoreError):
+    """The key files of an encrypted store are damaged. Nothing was changed."""
+
+    exit_code = 65
 
 
 class LostLog(EventStoreError):

@@ -66,11 +66,13 @@ def status(sources: StatusSources) -> dict[str, Any]:
             "store_damage": node.writer.damage,
             "commit_delay": node.options.commit_delay,
             "projected": sources.projector.marked,
+            "encryption": sources.storage.encryption,
             "not_proven": [doubt_object(doubt) for doubt in doubts[-_MAX_DOUBTS:]],
         }
         answer["position"] = node.journal.last
     else:
         answer |= dict.fromkeys(("log", "position", "commit", "record_events"))
+    answer["destinations"] = sources.destinations() if node.recovered else []
     answer["bridge"] = None
     if sources.bridge is not None:
         stats = sources.bridge.stats

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from actors.limits.destination_options import DestinationOptions
 from actors.limits.limit_options import LimitOptions
 from eventstore.format.records import FORMAT
 
@@ -87,6 +88,8 @@ class BrokerOptions:
     """Maximum size of the log, regardless of ``keep``; 0 = unlimited."""
     keep_until_archived: bool = False
     """Do not delete records before they are archived."""
+    destinations: tuple[DestinationOptions, ...] = ()
+    """Destinations of the outbox."""
     sys_interval: float = 10.0
     """Time between updates of ``$SYS/broker/...``; 0 disables them."""
     max_record: int = 8 * MIB

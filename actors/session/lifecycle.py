@@ -174,6 +174,8 @@ class SessionLifecycle:
             for subscriber in self._node.router.subscribers(session.name):
                 self._subscriptions.start_actor(subscriber)
             self._delivery.resume()
+            if session.state.replays:
+                self._node.replays.attach(session)
         connection.attached(session, self._keep_alive(connect))
         counters = self._node.counters
         counters.most_clients = max(counters.most_clients, self._node.directory.attached)
@@ -443,6 +445,8 @@ class SessionLifecycle:
         """
         session = self._session
         self._node.retained_pace.flush(session.name)
+        if self._delivery.replays is not None:
+            self._node.replays.detach(session)
         state = session.state
         connection, session.connection = session.connection, None
         self._publisher.connection = None

@@ -1,6 +1,7 @@
 """``foldmq backup`` and ``foldmq restore``."""
 
 import asyncio
+import os
 import sys
 import time
 from pathlib import Path
@@ -11,8 +12,10 @@ import typer
 from cli.common import text
 from cli.common.package_version import version
 from cli.common.progress_bar import progress
+from cli.logs.key_files import store_key
 from cli.logs.logs import open_logs
 from cli.logs.source_flags import SourceFlags, commands_for
+from cli.settings.log_settings import load_log_settings
 from eventstore.errors import UsageError
 from eventstore.reading.backup_files import Manifest
 from eventstore.reading.log_backup import BackupResult, back_up, restore
@@ -36,12 +39,15 @@ async def _back_up(flags: SourceFlags, place: str) -> BackupResult:
         target, where = sys.stdout.buffer, "the standard output"
     async with open_logs(flags) as logs:
         now = int(time.time() * 1000)
-        return await back_up(logs, target, where, version, now, progress)
+        settings = load_log_settings(flags.settings, os.environ, flags.config)
+        key = store_key(settings.encryption_key_file)
+        return await back_up(logs, target, where, version, now, progress, key)
 
 
 def _summary(done: BackupResult) -> str:
     added = text.count_of(done.added, "record")
-    return f"backup complete: {added} added; it has {_contents(done.manifest)}"
+    key = "; encrypted, and the key is not in it" if done.manifest.key else ""
+    return f"backup complete: {added} added; it has {_contents(done.manifest)}{key}"
 
 
 def _contents(manifest: Manifest) -> str:
@@ -53,10 +59,19 @@ def _contents(manifest: Manifest) -> str:
     )
 
 
-def run_restore(source: str, target: Path, *, new_node: bool) -> None:
-    """Restore a backup, and print a summary and the next step."""
+def run_restore(
+    source: str, target: Path, *, new_node: bool, key_file: Path | None, new_key_file: Path | None
+) -> None:
+    """Restore a backup, and print a summary and the next step.
+
+    ``key_file`` has the key of an encrypted backup and of the new directory, ``new_key_file``
+    another one for this.
+    """
     place: Path | IO[bytes] = sys.stdin.buffer if source == STREAM else Path(source)
-    done = asyncio.run(restore(place, target, progress, new_node=new_node))
+    key, new_key = store_key(key_file), store_key(new_key_file)
+    done = asyncio.run(
+        restore(place, target, progress, new_node=new_node, key=key, new_key=new_key)
+    )
     manifest = done.manifest
     count, time_text = text.count_of(done.records, "record"), text.clock(manifest.time_ms)
     lines = [f"restored {count}: {_contents(manifest)}, as of {time_text}"]
@@ -68,8 +83,9 @@ def run_restore(source: str, target: Path, *, new_node: bool) -> None:
             f"the new directory is node {done.node} again: never run it beside the original{other}"
         )
     lines.append(
-        "not in a backup: configuration, password file, permissions, certificates, web tokens"
+        "not in a backup: configuration, password file, permissions, certificates, web tokens, keys"
     )
+    next_commands = commands_for(target, new_key_file or key_file)
     processes = f" --processes {manifest.several}" if manifest.several else ""
-    lines.append(f"continue with: {commands_for(target).complete('foldmq serve')}{processes}")
+    lines.append(f"continue with: {next_commands.complete('foldmq serve')}{processes}")
     typer.echo("\n".join(lines))

@@ -10,6 +10,19 @@ from cli.program.help_pages import Program
 
 _Session = Annotated[str | None, typer.Option("--session", metavar="ID", help="One session only.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--encryption-key-file",
+        metavar="FILE",
+        envvar="FOLDMQ_ENCRYPTION_KEY_FILE",
+        help="Key of what is read, if that is encrypted, and of NEWDIR.",
+    ),
+]
+_NewKeyFile = Annotated[
+    Path | None,
+    typer.Option("--new-key-file", metavar="FILE", help="Another key for NEWDIR."),
+]
 
 log_app = Program()
 
@@ -21,6 +34,7 @@ def register_log_commands(app: Program) -> None:
     app.command("diff")(_diff)
     app.command("verify")(_attest)
     app.command("why")(_why)
+    app.command("history")(_history)
     app.command("backup")(_backup)
     app.command("restore")(_restore)
     app.command("salvage")(_salvage)
@@ -292,6 +306,55 @@ def _why(
 
 
 @with_source_flags
+def _history(
+    source: SourceFlags,
+    topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topic filter.")],
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="WHEN",
+            help="Start here: 10m, 09:30, '2026-11-20 09:30', after 12.3, all, new or last.",
+        ),
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="WHEN", help="End here.")] = None,
+    last: Annotated[
+        bool, typer.Option("--last", help="Only the last message on each topic.")
+    ] = False,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            metavar="COUNT",
+            min=1,
+            help="Only the last COUNT messages, or with --from the first COUNT. Without -n, --from "
+            "and --to: 50, or all with --json.",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Follow: print new messages as they come.")
+    ] = False,
+    without: Annotated[bool, typer.Option("--no-payloads", help="Leave payloads out.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per message.")
+    ] = False,
+) -> None:
+    """List the messages of the past on matching topics.
+
+    Each with its position, which as --from goes on after it. Messages at QoS 2 are listed where
+    they took effect. The log has no messages at QoS 0 unless they were retained. Works with and
+    without a running broker, and only reads. Several logs are merged by time, unless --node names
+    one.
+    """
+    from cli.commands import history
+
+    query = history.history_query(
+        topic_filter, (start, end), count, last=last, follow=follow, brief=not as_json
+    )
+    history.run_history(source, query, history.HistoryOutput(as_json, not without))
+
+
+@with_source_flags
 def _backup(
     source: SourceFlags,
     target: Annotated[
@@ -319,6 +382,8 @@ def _restore(
         bool,
         typer.Option("--new-node", help="Restore as another node, to run beside the original one."),
     ] = False,
+    key_file: _KeyFile = None,
+    new_key_file: _NewKeyFile = None,
 ) -> None:
     """Restore a backup into a new data directory.
 
@@ -326,7 +391,9 @@ def _restore(
     """
     from cli.commands import backup
 
-    backup.run_restore(source, data_dir, new_node=new_node)
+    backup.run_restore(
+        source, data_dir, new_node=new_node, key_file=key_file, new_key_file=new_key_file
+    )
 
 
 def _salvage(
@@ -334,12 +401,15 @@ def _salvage(
         Path, typer.Option("--data-dir", metavar="DIR", help="Data directory with the damaged log.")
     ],
     to: Annotated[Path, typer.Option("--to", metavar="NEWDIR", help="Data directory to create.")],
+    key_file: _KeyFile = None,
+    new_key_file: _NewKeyFile = None,
 ) -> None:
     """Copy what can be proven of a damaged log.
 
     Creates a new data directory; the damaged one is only read. Records that are lost are given up,
-    and the new log says which; all others are kept.
+    and the new log says which; all others are kept. With --encryption-key-file it is encrypted:
+    so the copy of an intact log replaces one that is not.
     """
     from cli.commands import salvage
 
-    salvage.run_salvage(data_dir, to)
+    salvage.run_salvage(data_dir, to, key_file, new_key_file)

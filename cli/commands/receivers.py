@@ -71,10 +71,8 @@ async def _run(
         rows, retained = await preview(brokers, topic, qos, size)
         denied = [] if rows or as_json else await denied_subscriptions(brokers, topic)
     if as_json:
-        found = {"topic": topic, "qos": qos, "retained": retained, "subscriptions": rows}
-        if brokers.several:
-            found["not_answering"] = list(brokers.absent)
-        sys.stdout.write(text.json_line(json_object(found)) + "\n")
+        found = receivers_object(brokers, topic, qos, rows, retained)
+        sys.stdout.write(text.json_line(found) + "\n")
     else:
         if rows:
             rows.sort(key=lambda row: (_rank(row), str(row["client"])))
@@ -84,6 +82,16 @@ async def _run(
         for line in denied:
             sys.stdout.write(line + "\n")
     brokers.check_complete()
+
+
+def receivers_object(
+    brokers: LogBrokers, topic: str, qos: int, rows: list[Row], retained: Row | None
+) -> object:
+    """Return the preview of a message as a JSON object, see :func:`preview`."""
+    found = {"topic": topic, "qos": qos, "retained": retained, "subscriptions": rows}
+    if brokers.several:
+        found["not_answering"] = list(brokers.absent)
+    return json_object(found)
 
 
 async def preview(

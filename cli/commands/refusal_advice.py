@@ -247,6 +247,18 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
         "more members than the limit allows for",
         _SESSION,
     ),
+    "replays": _RefusalText(
+        "unsubscribed",
+        "connected clients had max_replays replays",
+        "more clients read the past at a time than the limit allows for",
+        _SESSION,
+    ),
+    "replays_per_client": _RefusalText(
+        "unsubscribed",
+        "the client had max_replays_per_client replays",
+        "the client never unsubscribes from replays that have ended",
+        _SESSION,
+    ),
     "wildcards": _RefusalText(
         "unsubscribed",
         "a filter had more wildcards than max_wildcards allows",

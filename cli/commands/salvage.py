@@ -11,6 +11,7 @@ import typer
 
 from cli.common import text
 from cli.common.package_version import version
+from cli.logs.key_files import store_key
 from cli.logs.source_flags import commands_for
 from eventstore.reading.damaged_log import SalvageResult, salvage
 from projections.past.salvage_needs import SalvageNeeds
@@ -20,22 +21,29 @@ _SHOWN = 10
 """Places of damage that are listed."""
 
 
-def run_salvage(source: Path, target: Path) -> None:
-    """Copy the log in ``source`` to ``target`` and print a report."""
+def run_salvage(
+    source: Path, target: Path, key_file: Path | None, new_key_file: Path | None
+) -> None:
+    """Copy the log in ``source`` to ``target`` and print a report.
+
+    ``key_file`` has the key of both if they are encrypted, ``new_key_file`` another one for
+    ``target``.
+    """
+    key, new_key = store_key(key_file), store_key(new_key_file)
     progress = ProgressLine(sys.stderr)
     try:
-        saved = asyncio.run(salvage(source, target, progress, SalvageNeeds, version))
+        saved = asyncio.run(salvage(source, target, progress, SalvageNeeds, version, key, new_key))
     finally:
         progress.close()
-    typer.echo(report(saved, source, target))
+    typer.echo(report(saved, source, target, new_key_file or key_file))
 
 
-def report(saved: SalvageResult, source: Path, target: Path) -> str:
+def report(saved: SalvageResult, source: Path, target: Path, key_file: Path | None = None) -> str:
     """Return the report: the records kept, what was given up, and the next steps."""
     until = datetime.fromtimestamp(saved.until_ms / 1000, UTC)
     time_text = until.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
     kept = f"kept {saved.records:,} of {saved.known:,} records ({saved.entries:,} entries)"
-    lines, commands = [f"{kept}, up to {time_text}"], commands_for(target)
+    lines, commands = [f"{kept}, up to {time_text}"], commands_for(target, key_file)
     if not saved.holes:
         lines.append(f"every record in {source} is intact")
     for hole in saved.holes[:_SHOWN]:

@@ -8,6 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from cli.commands.certificate_advice import advise_on_certificates, certificate_line
+from cli.commands.outbox_advice import destinations_text
 from cli.commands.status_totals import add_free_space, added_up, memory_parts
 from cli.common import text
 from cli.common.colour import Style, painted
@@ -48,8 +49,7 @@ async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
         found = await ask_statuses(brokers)
     ready = all(one["ready"] for one in found) and not brokers.absent
     if as_json:
-        about = {"ready": ready, "logs": found, "not_answering": list(brokers.absent)}
-        sys.stdout.write(text.json_line(about if brokers.several else found[0]) + "\n")
+        sys.stdout.write(text.json_line(status_object(found, brokers)) + "\n")
     else:
         for line in status_lines(found, brokers):
             sys.stdout.write(line + "\n")
@@ -57,6 +57,14 @@ async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
             _table(found, brokers)
     brokers.check_complete()
     return ready
+
+
+def status_object(found: Sequence[Status], brokers: LogBrokers) -> Status:
+    """Return the statuses of the brokers that answer as a JSON object."""
+    if not brokers.several:
+        return found[0]
+    ready = all(one["ready"] for one in found) and not brokers.absent
+    return {"ready": ready, "logs": found, "not_answering": list(brokers.absent)}
 
 
 async def ask_statuses(brokers: LogBrokers) -> list[Status]:
@@ -137,8 +145,12 @@ def status_lines(found: Sequence[Status], brokers: LogBrokers) -> Iterator[str]:
     yield from _dropped_lines(sum(status.get("lines_dropped", 0) for status in found))
     records = "" if several else f"records {log['first']:,} to {log['durable']:,}, "
     yield _fact("logs" if several else "log", records + _stored(log))
+    for at_rest in sorted({(one["log"] or {}).get("encryption") or "" for one in found} - {""}):
+        yield _fact("encryption", text.escaped(at_rest, 500))
     for where, status in of_log:
         yield from _proof(status, where)
+        if status.get("destinations"):
+            yield _fact("outbox", where + destinations_text(status["destinations"]))
     yield _fact("processes" if several else "process", _process(total))
     yield from _memory(total)
 

@@ -6,7 +6,6 @@ cluster has several logs, there is a broker for each.
 """
 
 import contextlib
-import json
 import os
 import re
 import socket
@@ -144,12 +143,10 @@ def _embedded_port(datadir: DataDir) -> int | None:
     """
     if not datadir.nats_credentials.is_file() or not (datadir.path / "node").is_file():
         return None
-    try:
-        return int(json.loads(datadir.nats_config.read_text("utf-8"))["port"])
-    except PermissionError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    port = datadir.nats_port()
+    if port is None and datadir.nats_config.exists():
+        datadir.nats_config.open("rb").close()
+    return port
 
 
 def _accepts(port: int) -> bool:

@@ -13,12 +13,13 @@ import structlog
 from cli.common.progress_bar import progress
 from cli.logs.index_writer import SEGMENT_RECORDS, IndexBusy, IndexWriter
 from cli.logs.logs import open_logs
-from cli.logs.source import index_directory
+from cli.logs.source import index_path
 from cli.logs.source_flags import SourceFlags
 from cli.settings.broker_child import belong_to_the_broker, watch_stdin
 from cli.settings.child_environment import environment_for
 from cli.settings.setting_sources import PREFIX, ConfigError
 from cli.settings.settings import load_settings
+from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.progress import silent
 from eventstore.server.process import end_process
 
@@ -44,17 +45,19 @@ def run_index(flags: SourceFlags, *, child: bool) -> None:
         raise ConfigError("index_bytes = 0 disables the index; set a size, such as 1GiB")
     if child:
         belong_to_the_broker(_NICE)
-    asyncio.run(_run(flags, settings.index_bytes, child=child))
+    asyncio.run(_run(flags, settings, child=child))
 
 
-async def _run(flags: SourceFlags, most: int, *, child: bool) -> None:
+async def _run(flags: SourceFlags, settings: Settings, *, child: bool) -> None:
+    most = settings.index_bytes
     end = asyncio.Event()
     if child:
         await watch_stdin(end)
     busy: IndexBusy | None = None
     async with open_logs(flags) as logs:
         for source in logs.values():
-            writer = IndexWriter(source, index_directory(flags, source.stream), most)
+            place = index_path(settings.data_dir, source.stream)
+            writer = IndexWriter(source, IndexFiles(place, source.key), most)
             try:
                 await writer.open()
                 await writer.extend(source.last, silent if child else progress)

@@ -197,7 +197,7 @@ async def with_whole_index(source: LogSource, own: Path, most: int) -> LogSource
 
 async def _extended(source: LogSource, path: Path, most: int) -> LogSource:
     """Index a log, one that is damaged up to the damage."""
-    writer = IndexWriter(source, IndexFiles(path), most)
+    writer = IndexWriter(source, IndexFiles(path, source.key), most)
     try:
         await writer.open()
         await writer.extend(source.last, progress)

@@ -33,8 +33,18 @@ _SHOW: Final = "sessions show "
 _SHOW_FLAGLIKE: Final = f"{_SHOW}-- "
 _WITH_FLAGS: Final = frozenset(
     {
-        *("actors", "backup", "confirm-clock", "diff", "doctor", "log", "reload", "replay"),
-        *("nodes", "retained", "sessions", "status", "subscriptions", "top", "verify", "why"),
+        *("actors", "backup", "confirm-clock", "diff", "doctor", "history", "log", "reload"),
+        *(
+            "nodes",
+            "replay",
+            "retained",
+            "sessions",
+            "status",
+            "subscriptions",
+            "top",
+            "verify",
+            "why",
+        ),
     }
 )
 """Commands with flags that select the broker."""
@@ -81,7 +91,7 @@ class NextCommands:
     ) -> None:
         given: dict[str, object] = {}
         if elsewhere:
-            for name in NATS_SETTINGS:
+            for name in (*NATS_SETTINGS, "encryption_key_file"):
                 if value := os.environ.get(PREFIX + name.upper()):
                     given[name] = value
             if value := os.environ.get(CONFIG_VARIABLE):
@@ -106,6 +116,8 @@ class NextCommands:
             f"{flag_of(name)} {shlex.quote(_absolute(name, value) if elsewhere else str(value))}"
             for name, value in given.items()
         ]
+        key = given.get("encryption_key_file")
+        self._key = "" if key is None else f" {flag_of('encryption_key_file')} {_quoted(key)}"
         self._program = _program(elsewhere=elsewhere)
         self._pids = list(pids)
 
@@ -139,7 +151,7 @@ class NextCommands:
         if self._data_dir is not None:
             place = Path(str(self._data_dir)).absolute()
             new = place.with_name(f"{place.name}.salvaged")
-            paths = f"--data-dir {shlex.quote(str(place))} --to {shlex.quote(str(new))}"
+            paths = f"--data-dir {shlex.quote(str(place))} --to {shlex.quote(str(new))}{self._key}"
             text = text.replace(_SALVAGE, f"{self._program} salvage {paths}")
         return _IN_TEXT.sub(lambda match: self.complete(match[0]), text)
 
@@ -158,6 +170,10 @@ def completed(text: str) -> str:
     for commands in _own:
         return commands.in_text(text)
     return text
+
+
+def _quoted(path: object) -> str:
+    return shlex.quote(str(Path(str(path)).absolute()))
 
 
 def _absolute(name: str, value: object) -> str:

@@ -1,20 +1,19 @@
 """Where the logs that a command reads are, found by flags and settings."""
 
 import contextlib
-import os
 import sys
 from pathlib import Path
 
+from cli.logs.key_files import store_key
 from cli.logs.log_brokers import log_names
 from cli.logs.source_flags import SourceFlags
-from cli.settings.log_settings import LogSettings, load_log_settings
+from cli.settings.log_settings import LogSettings
 from cli.settings.setting_sources import ConfigError
 from eventstore.errors import UsageError
 from eventstore.nats.connection import ConnectionOptions
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.nats.server_urls import split_urls
 from eventstore.partitions import directory_name
-from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.log_location import LogLocation, open_directory, stream_of
 from eventstore.reading.log_source import LogSource
 
@@ -38,12 +37,6 @@ def index_path(data_dir: Path, stream: str) -> Path:
     return (own if own.is_dir() else data_dir) / "index" / stream
 
 
-def index_directory(flags: SourceFlags, stream: str) -> IndexFiles:
-    """Return the unopened index files of the log that the flags name."""
-    settings = load_log_settings(flags.settings, os.environ, flags.config)
-    return IndexFiles(index_path(settings.data_dir, stream))
-
-
 def write_notice(line: str) -> None:
     """Write one line for the operator to stderr."""
     sys.stderr.write(f"foldmq: {line}\n")
@@ -57,10 +50,11 @@ async def find_location(
     Raises UsageError, ConfigError, DataDirError or NatsUnavailable.
     """
     stream = named_stream(flags)
+    key = store_key(settings.encryption_key_file)
     if settings.nats_url is None:
         server_log = write_notice if flags.verbose else _ignore
         return await open_directory(
-            stack, settings.data_dir, stream, note=write_notice, server_log=server_log
+            stack, settings.data_dir, stream, key=key, note=write_notice, server_log=server_log
         )
     access = external_access(settings)
     if stream is None and settings.cluster is not None and settings.partitions == 1:
@@ -69,7 +63,7 @@ async def find_location(
     if stream is None and not several and "data_dir" in settings.model_fields_set:
         stream = stream_of(settings.data_dir)
     where = f"NATS at {access.where}"
-    return LogLocation(access, where, live=True, named=stream, several=tuple(several))
+    return LogLocation(access, where, live=True, named=stream, several=tuple(several), key=key)
 
 
 def _ignore(_line: str) -> None:

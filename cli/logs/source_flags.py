@@ -16,7 +16,9 @@ from cli.settings.setting_flags import metavar_of
 from cli.settings.setting_sources import flag_of
 
 _FROM_SETTINGS = [
-    name for name in LogSettings.model_fields if name == "data_dir" or name.startswith("nats_")
+    name
+    for name in LogSettings.model_fields
+    if name in ("data_dir", "encryption_key_file") or name.startswith("nats_")
 ]
 _HELP = {
     "data_dir": "Data directory of the broker, running or not. [default: foldmq-data]",
@@ -61,9 +63,10 @@ class SourceFlags:
         )
 
 
-def commands_for(data_dir: Path) -> next_commands.NextCommands:
-    """Return what completes commands for a data directory."""
-    return next_commands.NextCommands(SourceFlags({"data_dir": data_dir}))
+def commands_for(data_dir: Path, key_file: Path | None = None) -> next_commands.NextCommands:
+    """Return what completes commands for a data directory; ``key_file``: an encrypted one."""
+    key = {} if key_file is None else {"encryption_key_file": key_file}
+    return next_commands.NextCommands(SourceFlags({"data_dir": data_dir, **key}))
 
 
 def with_source_flags(
@@ -117,7 +120,9 @@ def _with_flags(
     parameters += [_parameter(*other, section) for other in others]
     verbose = _parameter("verbose", bool, ("-v", "--verbose"), None, verbose_help, section)
     parameters.append(verbose.replace(default=False))
-    parameters.append(help_all_parameter("Also show the flags for an external NATS server."))
+    parameters.append(
+        help_all_parameter("Also show the flags for an external NATS server and an encrypted log.")
+    )
     # typer builds its command from the signature and the annotations.
     made: Any = functools.wraps(command)(run)
     made.__signature__ = inspect.Signature(parameters)

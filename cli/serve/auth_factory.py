@@ -23,6 +23,7 @@ from actors.access.rules import Permissions
 from actors.connection.pseudonyms import KEY_SIZE, pseudonym
 from actors.kernel.clock import SystemClock
 from cli.logs.cluster_keys import cluster_key, read_cluster_key
+from cli.logs.key_files import store_key
 from cli.settings.setting_sources import ConfigError
 from eventstore.datadir import DataDir
 from eventstore.errors import EventStoreError
@@ -42,7 +43,10 @@ PSEUDONYM_KEY = "pseudonym.key"
 SCRAM_SECRET = "scram.key"  # noqa: S105 - the name of a file
 """File with the secret from which the salts of users without SCRAM keys are derived."""
 KNOWN_LOGINS = "known.logins"
-"""File with keyed hashes of the users who logged in, and of their addresses."""
+"""File with keyed hashes of the users who logged in, and of their addresses, and their key.
+
+It is sealed if the data directory is encrypted: a thief could try names.
+"""
 _SECRET_SIZE = 32
 _CACHE_DENIED = 5.0
 """Seconds to cache a refusal of the auth callout, so that a newly added client can soon log in."""
@@ -64,6 +68,8 @@ class Access:
         self._scram_secret = scram_secret
         self._backoff = LoginBackoff(backoff_options(settings), time.monotonic)
         self._chain: BackendSelection | None = None
+        key = store_key(settings.encryption_key_file)
+        self._sealer = key.sealer(b"logins") if key is not None else None
 
     def authenticator(self, settings: Settings) -> BackendSelection:
         """Return the selection of authentication backends.
@@ -100,7 +106,10 @@ class Access:
         """Read the users who logged in before this start; without the file, none are known."""
         file = datadir.path / KNOWN_LOGINS
         try:
-            self._backoff.load_known_users(file.read_text("ascii"))
+            text = file.read_text("ascii")
+            if self._sealer is not None:
+                text = self._sealer.open(bytes.fromhex(text), KNOWN_LOGINS).decode("ascii")
+            self._backoff.load_known_users(text)
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
@@ -113,6 +122,8 @@ class Access:
         text = self._backoff.known_users()
         if text is None:
             return
+        if self._sealer is not None:
+            text = self._sealer.seal(text.encode("ascii"), KNOWN_LOGINS).hex() + "\n"
         try:
             datadir.write_private(datadir.path / KNOWN_LOGINS, text)
         except EventStoreError as error:

@@ -97,6 +97,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
     """
     who = admitted(settings, facts.users)
     addresses = [str(place) for place in facts.listening]
+    encryption = at_rest(settings, embedded=settings.nats_url is None)
     metrics = None if facts.metrics is None else f"http://{facts.metrics}/metrics"
     if settings.log_format == "json":
         log.info(
@@ -112,6 +113,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             node=facts.node,
             cluster=settings.cluster,
             nats=facts.nats,
+            encryption=encryption or "off",
             kept=facts.kept,
             promise=facts.promise,
             not_proven=list(facts.not_proven),
@@ -129,6 +131,7 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             ("web page", _web_page(facts, terminal=out.isatty())),
             ("data", f"{facts.data} (node {facts.node}{of})"),
             ("log in", facts.nats),
+            *([("encryption", encryption)] if encryption else []),
             *([("log kept", facts.kept)] if facts.kept else []),
             *_bridge_rows(settings, facts),
             ("guarantee", facts.promise if facts.durable else f"WEAKER: {facts.promise}"),
@@ -149,6 +152,18 @@ def announce(settings: Settings, facts: Facts, stream: TextIO | None = None) -> 
             "(nats_anonymous = true)",
             nats_listen=str(settings.nats_listen),
         )
+
+
+def at_rest(settings: Settings, *, embedded: bool) -> str:
+    """Return what is encrypted at rest; empty: nothing.
+
+    ``embedded``: the log is in the embedded NATS server, of this process or of the main one.
+    """
+    file = settings.encryption_key_file
+    if embedded:
+        return f"AES-256, key in {file}" if file is not None else ""
+    log_text = "the log as the NATS server at nats_url is configured, which it does not say"
+    return f"the index, key in {file}; {log_text}" if file is not None else log_text
 
 
 def _bridge_rows(settings: Settings, facts: Facts) -> list[tuple[str, str]]:

@@ -13,14 +13,15 @@ from cli.common import text
 from cli.common.colour import painted
 from cli.common.package_version import version
 from cli.common.units import Address
-from cli.logs.cluster_keys import check_cluster_key
 from cli.serve.auth_factory import Access, make_permissions
 from cli.serve.certificates import read_certificates
+from cli.serve.key_checks import check_keys
 from cli.serve.listener_factory import Listeners
 from cli.serve.log_bound import log_bound
 from cli.serve.log_store import check_files, fit_packet_size, nats_tls, nats_users
 from cli.settings.setting_sources import ConfigError, read_layers
 from cli.settings.settings import Settings, load_settings
+from cli.settings.sink_settings import check_sink_files
 from eventstore.datadir import DataDir
 from eventstore.format.record_size import STORED_MAX, largest_record
 from protocol.errors import FoldmqError
@@ -85,7 +86,8 @@ def check_configuration(settings: Settings) -> None:
         lambda: make_permissions(settings),
         lambda: Access(settings, "", None).authenticator(settings).close(),
         lambda: check_files(settings),
-        lambda: check_cluster_key(settings),
+        lambda: check_sink_files(settings),
+        lambda: check_keys(settings),
         lambda: nats_users(settings),
         lambda: nats_tls(settings),
         lambda: fit_packet_size(settings, largest_record(STORED_MAX, subject)),

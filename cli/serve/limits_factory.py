@@ -10,6 +10,7 @@ import structlog
 
 from actors.limits.bridge_options import BridgeOptions
 from actors.limits.broker_options import BrokerOptions
+from actors.limits.destination_options import DestinationOptions
 from actors.limits.limit_options import LimitOptions, Quota
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings
@@ -49,6 +50,13 @@ def make_options(
         users_digest=users,
         users_elsewhere=bool(settings.jwt_keys or settings.auth_subject),
         record_format=record_format,
+        destinations=tuple(
+            DestinationOptions(
+                *(name, sink.kind, sink.filters, sink.digest, sink.begin),
+                *(sink.max_behind, sink.max_behind_bytes, sink.when_full),
+            )
+            for name, sink in settings.destinations.items()
+        ),
     )
 
 

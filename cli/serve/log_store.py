@@ -19,6 +19,7 @@ from nats.aio.msg import Msg
 from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
 from cli.common.units import Address
 from cli.logs.cluster_keys import cluster_key
+from cli.logs.key_files import store_key
 from cli.logs.source import external_access, password_in
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings
@@ -400,7 +401,12 @@ async def start_embedded(
     stack: contextlib.AsyncExitStack, settings: Settings, datadir: DataDir
 ) -> EmbeddedServer:
     """Start the NATS server of the log; ``stack`` stops it."""
-    server = EmbeddedServer(datadir, sync=settings.sync, log=lambda line: log.info(line))
+    server = EmbeddedServer(
+        datadir,
+        sync=settings.sync,
+        key=store_key(settings.encryption_key_file),
+        log=lambda line: log.info(line),
+    )
     await server.start()
     stack.push_async_callback(server.stop)
     return server
@@ -439,6 +445,7 @@ async def start_for_clients(
         max_payload=max(DEFAULT_MAX_PAYLOAD, 2 * settings.max_packet_size),
         store=settings.nats_store,
         sync=settings.sync,
+        key=store_key(settings.encryption_key_file),
         probe=lambda: probe(place, "nats_listen"),
         log=lambda line: log.info(line),
     )

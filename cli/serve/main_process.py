@@ -24,7 +24,7 @@ import structlog
 from actors.kernel.clock import SystemClock
 from cli.common import logging_setup
 from cli.common.units import Address
-from cli.logs.cluster_keys import check_cluster_key, cluster_key
+from cli.logs.cluster_keys import cluster_key
 from cli.serve.auth_factory import Access, make_permissions, pseudonym_key
 from cli.serve.banner import Facts, announce
 from cli.serve.broker_process import (
@@ -38,6 +38,7 @@ from cli.serve.broker_process import (
 )
 from cli.serve.edge_factory import client_tls_context
 from cli.serve.http_monitor import HttpMonitor
+from cli.serve.key_checks import check_keys
 from cli.serve.limits_factory import affordable_connections, limit_options
 from cli.serve.listener_factory import Listeners
 from cli.serve.log_bound import log_bound
@@ -192,7 +193,7 @@ class MainProcess:
         self._listeners.probe(settings)
         make_permissions(settings)
         check_files(settings)
-        check_cluster_key(settings)
+        check_keys(settings)
         authenticator = Access(settings, "", None).authenticator(settings)
         self.users = authenticator.user_count
         authenticator.close()

@@ -24,7 +24,6 @@ from cli.commands.certificate_advice import advise_on_certificates
 from cli.common import logging_setup
 from cli.common.endpoints import Endpoint
 from cli.common.memory import GarbageCollector, trim_after_peaks, tune_collector
-from cli.logs.cluster_keys import check_cluster_key
 from cli.logs.index_process import IndexProcess
 from cli.serve.auth_factory import (
     Access,
@@ -33,12 +32,13 @@ from cli.serve.auth_factory import (
     scram_secret,
     users_digest,
 )
-from cli.serve.banner import Facts, Progress, announce
+from cli.serve.banner import Facts, Progress, announce, at_rest
 from cli.serve.broker_process import ProcessMember
 from cli.serve.certificates import read_certificates, with_files
 from cli.serve.cluster_member import ClusterMember, SteppedDown
 from cli.serve.edge_factory import PeerSockets
 from cli.serve.http_monitor import HttpMonitor
+from cli.serve.key_checks import check_keys
 from cli.serve.limits_factory import (
     affordable_connections,
     limit_options,
@@ -57,9 +57,11 @@ from cli.serve.log_store import (
 )
 from cli.serve.main_process import check_process_count
 from cli.serve.microservice import serve_inspector
+from cli.serve.outbox_process import OutboxProcess
 from cli.serve.systemd_notify import Notifier
 from cli.serve.web_process import WebProcess
 from cli.settings.settings import RELOADABLE, Settings, check_settings
+from cli.settings.sink_settings import check_sink_files
 from cluster.leader import Replaced
 from cluster.standby import FellBehind, Leadership
 from eventstore.datadir import DataDir
@@ -125,6 +127,7 @@ class Service:
         self._metrics: Address | None = None
         self._web = WebProcess(settings)
         self._index = IndexProcess()
+        self._outbox = OutboxProcess()
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
         self._reloading = asyncio.Lock()
@@ -191,6 +194,7 @@ class Service:
             self._notifier.stopping("draining")
             if not self._moves_to:
                 self._listeners.close_kept()
+            await self._outbox.stop()
             await self._drain(broker)
             if self._restarts:
                 reason = f"the leadership was handed over to node {self._moves_to}"
@@ -232,8 +236,9 @@ class Service:
         # Report invalid files before anything is started.
         Access(settings, "", None).authenticator(settings).close()
         check_files(settings)
+        check_sink_files(settings)
         if self._process is None:
-            check_cluster_key(settings)
+            check_keys(settings)
         datadir = stack.enter_context(DataDir(settings.data_dir))
         for line in datadir.narrowed:
             log.warning(line)
@@ -287,7 +292,9 @@ class Service:
         await answer_requests(
             store.client, subject_of(self._node), StateDigestService(broker.node).answer
         )
-        if settings.nats_url is None or disk_owner is not None:
+        embedded = settings.nats_url is None or disk_owner is not None
+        broker.inspection.storage.encryption = at_rest(settings, embedded=embedded)
+        if embedded:
             broker.inspection.storage.free_bytes = datadir.free_bytes
         broker.inspection.storage.refresh()
         await serve_inspector(stack, store.client, broker.inspection)
@@ -309,6 +316,8 @@ class Service:
         await stack.enter_async_context(self._index)
         journal = broker.node.journal
         self._index.start(settings, datadir, lambda: journal.durable)
+        await stack.enter_async_context(self._outbox)
+        self._outbox.start(settings, datadir, broker.node, store.client, listening)
         if self._process is None:
             self._announce(listening, datadir, store, broker.node.state.proof.doubts)
         else:
@@ -596,12 +605,18 @@ class Service:
         broker.node.certificates = certificates
         self._listeners.reloaded(merged)
         self._access.reloaded(merged)
+        self._outbox.reload(merged)
         self._authenticator, self._settings, self._bound = authenticator, merged, bound
         later = tuple(
             name
             for name in Settings.model_fields
             if name not in RELOADABLE and getattr(new, name) != getattr(merged, name)
         )
+        for table, changed in (
+            ("sink", new.sinks != merged.sinks),
+            ("connection", new.connections != merged.connections),
+        ):
+            later = (*later, table) if changed else later
         if later:
             log.warning("changed settings that need a restart", settings=", ".join(later))
         log.info("settings reloaded")

@@ -36,8 +36,13 @@ def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
             value = getattr(settings, name)
             if value is not None:
                 chosen[name] = str(value)
+    if settings.encryption_key_file is not None:
+        chosen["encryption_key_file"] = str(settings.encryption_key_file.absolute())
     if settings.web is not None:
         chosen["web"] = str(settings.web)  # host names of the page
         chosen["web_idle"] = str(settings.web_idle)
+        chosen["web_api"] = str(settings.web_api).lower()
+        if settings.web_cors:
+            chosen["web_cors"] = ",".join(settings.web_cors)
     chosen["data_dir"] = str(datadir.path)
     return given | {PREFIX + name.upper(): value for name, value in chosen.items()}

@@ -27,6 +27,14 @@ class LogSettings(SettingsGroup):
         description="Directory of the event log; only one broker may use it at a time.",
     )
 
+    encryption_key_file: ExpandedPath | None = Field(
+        default=None,
+        description="File whose first line is the key, at least 32 characters, with which the "
+        "data directory is encrypted: the log in its embedded server, streams of NATS clients, "
+        "the index; and backups. An existing directory must be copied first. Default: not "
+        "encrypted.",
+    )
+
     nats_url: str | None = Field(
         default=None,
         description="NATS server that stores the log, or several of its cluster, separated by "
@@ -117,6 +125,12 @@ def load_log_settings(
 
 def log_contradictions(settings: LogSettings) -> Iterator[str]:
     """Yield a message for each contradiction of these settings, with the remedy."""
+    key = settings.encryption_key_file
+    if key is not None and key.resolve().is_relative_to(settings.data_dir.resolve()):
+        yield (
+            f"encryption_key_file = {key}: must not be in the data directory, whose thief would "
+            "have the key: move it"
+        )
     if settings.nats_url is None:
         needing = ["nats_user", "nats_password", "nats_password_file", "nats_creds", "nats_nkey"]
         needing.append("nats_domain")

@@ -35,8 +35,8 @@ _TOPICS: Final = {
         "permissions denied_publish clear_denied_retained pseudonyms"
     ),
     "Log and retention": (
-        "data_dir sync keep keep_bytes keep_until_archived index_bytes commit_delay ack_delay "
-        "commit_timeout"
+        "data_dir encryption_key_file sync keep keep_bytes keep_until_archived index_bytes "
+        "commit_delay ack_delay commit_timeout"
     ),
     "Log on an external NATS server": (
         "nats_url nats_user nats_password nats_password_file nats_creds nats_nkey nats_ca "
@@ -51,7 +51,8 @@ _TOPICS: Final = {
         "session_expiry max_clock_gap ack_wait max_ack_pending max_queued_messages "
         "max_queued_bytes max_keep_alive receive_maximum max_topic_aliases topic_aliases_out "
         "check_payload_format response_information reject_qos2_publish downgrade_qos2_subscribe "
-        "shared_strategy shared_for_mqtt3 max_shared_members takeover_delay"
+        "shared_strategy shared_for_mqtt3 max_shared_members max_replays "
+        "max_replays_per_client takeover_delay"
     ),
     "Limits": (
         "max_connections max_connections_per_address max_connections_per_user connection_rate "
@@ -75,8 +76,8 @@ _TOPICS: Final = {
         "bridge_password_file bridge_creds bridge_nkey"
     ),
     "Monitoring and operation": (
-        "web web_operate web_idle metrics metrics_hosts sys_interval log_level log_format "
-        "event_loop"
+        "web web_idle web_api web_cors web_operate metrics metrics_hosts sys_interval log_level "
+        "log_format event_loop"
     ),
 }
 
@@ -142,6 +143,7 @@ _METAVARS: Final = {
     "metrics": "HOST:PORT|off",
     "metrics_hosts": "NAME",
     "web": "HOST:PORT|off",
+    "web_cors": "ORIGIN",
 }
 _METAVARS_BY_TYPE: Final[dict[object, str]] = {
     str: "TEXT",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -13,10 +14,12 @@ import nats.errors
 from cli.commands.actor_list import sort_key
 from cli.logs.broker_client import NoLiveBroker, TooLarge
 from cli.logs.broker_search import open_brokers
+from cli.logs.key_files import store_key
 from cli.logs.log_brokers import log_of_session
 from cli.logs.reconnecting_client import ReconnectingClient
-from cli.logs.source import index_directory
+from cli.logs.source import index_path
 from cli.logs.trace_client import open_traces
+from cli.settings.log_settings import load_log_settings
 from eventstore.display import name
 from eventstore.errors import NatsUnavailable, UsageError
 from eventstore.nats.jetstream import check_jetstream
@@ -238,7 +241,9 @@ class WebLogClient(ReconnectingClient):
     async def _with_index(self, opened: _OpenLog, source: LogSource) -> LogSource:
         """Return the log with its current index; its files are closed when nothing reads them."""
         opened.look_again = time.monotonic() + _LOOK_SECONDS
-        opened.source = await with_index(source, index_directory(self.flags, source.stream).path)
+        settings = load_log_settings(self.flags.settings, os.environ, self.flags.config)
+        source = replace(source, key=store_key(settings.encryption_key_file))
+        opened.source = await with_index(source, index_path(settings.data_dir, source.stream))
         return opened.source
 
 

@@ -1,6 +1,7 @@
 """The files of a backup: segments with records, and a manifest that names them.
 
 A segment has, for each record, its sequence and its size (8 and 4 bytes, big-endian) and its bytes.
+In an encrypted backup it is sealed, behind a magic number and the mark of the key (8 bytes each).
 Segments never change; the manifest is replaced, atomically, when those of a backup are on disk. So
 a backup that was interrupted leaves the previous one as it was. In a stream, a tar archive, the
 manifest comes last.
@@ -20,15 +21,28 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 import orjson
 
 from eventstore.datadir import DataDir
-from eventstore.errors import CorruptLog, DataDirError, DiskFull, EventStoreError, NoLog
+from eventstore.encryption import NotOpened
+from eventstore.errors import (
+    CorruptLog,
+    DataDirError,
+    DiskFull,
+    EventStoreError,
+    NoLog,
+    StoreKeyError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from eventstore.encryption import StoreKey
+
 MANIFEST: Final = "backup.json"
 _FORMAT: Final = 1
+_FORMAT_SEALED: Final = 2
 _SEGMENT: Final = ".records"
 _FRAME: Final = struct.Struct(">QI")
+_SEALED: Final = b"FMQBAKS2"
+_MARK_END: Final = len(_SEALED) + 8
 SEGMENT_BYTES: Final = 8 * 1024 * 1024
 """Size from which a segment is complete; a smaller last one is replaced by a longer one."""
 
@@ -67,10 +81,16 @@ class Manifest:
     """Time of the backup, Unix time in milliseconds."""
     software: str
     logs: list[BackedUpLog] = field(default_factory=list)
+    key: str = ""
+    """The mark of the key with which it is encrypted; empty: it is not."""
 
     def encode(self) -> bytes:
         """Return the manifest as a file."""
-        document = {"format": _FORMAT, **{name: getattr(self, name) for name in self.__slots__}}
+        document = {name: getattr(self, name) for name in self.__slots__ if name != "key"}
+        if self.key:
+            document = {"format": _FORMAT_SEALED, **document, "key": self.key}
+        else:
+            document = {"format": _FORMAT, **document}
         return orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
 
     @classmethod
@@ -79,10 +99,10 @@ class Manifest:
         try:
             found: dict[str, Any] = orjson.loads(data)
             version = found.pop("format")
-            if version != _FORMAT:
+            if version not in (_FORMAT, _FORMAT_SEALED):
                 raise BadBackup(
-                    f"backup {where} has format {version}, this foldmq reads format {_FORMAT}: "
-                    "use a later foldmq"
+                    f"backup {where} has format {version}, this foldmq reads formats up to "
+                    f"{_FORMAT_SEALED}: use a later foldmq"
                 )
             logs = [BackedUpLog(**one) for one in found.pop("logs")]
             return cls(**found, logs=logs)
@@ -109,11 +129,48 @@ def explain_failure(where: object, error: OSError) -> EventStoreError:
     return DataDirError(Path(str(where)), f"cannot be used: {error.strerror}")
 
 
+class SegmentCover:
+    """Seals the segments of a backup with a key, and opens them; without a key they are plain."""
+
+    def __init__(self, key: StoreKey | None, where: str) -> None:
+        """``where`` is the backup, for messages."""
+        self._key = key
+        self._where = where
+        self._sealer = key.sealer(b"backup") if key is not None else None
+
+    def sealed(self, name: str, data: bytes) -> bytes:
+        """Return a segment as it is stored."""
+        if self._key is None or self._sealer is None:
+            return data
+        return _SEALED + bytes.fromhex(self._key.mark) + self._sealer.seal(data, name)
+
+    def opened(self, name: str, stored: bytes) -> bytes:
+        """Return a segment that is stored. Raises StoreKeyError and BadBackup."""
+        if not stored.startswith(_SEALED):
+            return stored
+        if self._key is None or self._sealer is None:
+            raise StoreKeyError(
+                f"backup {self._where} is encrypted: give the file with its key "
+                "(--encryption-key-file)"
+            )
+        if stored[len(_SEALED) : _MARK_END].hex() != self._key.mark:
+            raise StoreKeyError(
+                f"encryption_key_file = {self._key.file}: this is not the key of backup "
+                f"{self._where}"
+            )
+        try:
+            return self._sealer.open(stored[_MARK_END:], name)
+        except NotOpened:
+            raise BadBackup(f"backup {self._where}: {name} is damaged") from None
+
+
 class BackupDirectory:
     """A directory with a backup."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, key: StoreKey | None = None) -> None:
+        """Use a directory; ``key`` is that of an encrypted backup."""
         self.path = DataDir(path).path
+        self._cover = SegmentCover(key, str(self.path))
 
     def manifest(self) -> Manifest | None:
         """Return the manifest; None if there is none. Raises BadBackup and DataDirError."""
@@ -139,9 +196,9 @@ class BackupDirectory:
             )
 
     def read(self, name: str) -> bytes:
-        """Return a segment. Raises BadBackup and DataDirError."""
+        """Return a segment. Raises BadBackup, StoreKeyError and DataDirError."""
         try:
-            return (self.path / name).read_bytes()
+            return self._cover.opened(name, (self.path / name).read_bytes())
         except FileNotFoundError:
             raise BadBackup(f"backup {self.path} is incomplete: {name} is missing") from None
         except OSError as error:
@@ -151,7 +208,7 @@ class BackupDirectory:
         """Write a segment, and sync it."""
         try:
             with DataDir(self.path).open_private(self.path / name) as file:
-                file.write(data)
+                file.write(self._cover.sealed(name, data))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -177,12 +234,16 @@ class BackupDirectory:
 class BackupStream:
     """A tar archive that is written to a stream."""
 
-    def __init__(self, stream: IO[bytes], where: str) -> None:
+    def __init__(self, stream: IO[bytes], where: str, key: StoreKey | None = None) -> None:
         self._where = where
+        self._cover = SegmentCover(key, where)
         self._tar = tarfile.open(fileobj=stream, mode="w|")  # noqa: SIM115 - closed by finish
 
     def add(self, name: str, data: bytes) -> None:
         """Write a segment."""
+        self._write(name, self._cover.sealed(name, data))
+
+    def _write(self, name: str, data: bytes) -> None:
         info = tarfile.TarInfo(name)
         info.size, info.mode = len(data), 0o600
         try:
@@ -192,7 +253,7 @@ class BackupStream:
 
     def finish(self, manifest: Manifest) -> None:
         """Write the manifest, and the end of the archive."""
-        self.add(MANIFEST, manifest.encode())
+        self._write(MANIFEST, manifest.encode())
         try:
             self._tar.close()
         except OSError as error:
@@ -228,11 +289,15 @@ def _records_in(name: str, data: bytes) -> Iterator[tuple[str, int, bytes]]:
 class BackupReader:
     """Reads a backup in a directory, or a tar archive; ``manifest`` is set at the end at last."""
 
-    def __init__(self, source: Path | IO[bytes]) -> None:
-        """Read a directory or a file, or a stream. Raises NoLog, BadBackup and DataDirError."""
+    def __init__(self, source: Path | IO[bytes], key: StoreKey | None = None) -> None:
+        """Read a directory or a file, or a stream; ``key`` is that of an encrypted backup.
+
+        Raises NoLog, BadBackup and DataDirError.
+        """
         self.manifest: Manifest | None = None
         self.where = str(source) if isinstance(source, Path) else "the standard input"
         self._source = source
+        self._key = key
         if isinstance(source, Path) and source.is_dir():
             self.manifest = BackupDirectory(source).manifest()
             if self.manifest is None:
@@ -241,9 +306,12 @@ class BackupReader:
             raise NoLog(f"backup {source}: does not exist")
 
     def records(self) -> Iterator[tuple[str, int, bytes]]:
-        """Yield log, sequence and bytes of each record. Raises BadBackup and CorruptLog."""
+        """Yield log, sequence and bytes of each record.
+
+        Raises BadBackup, CorruptLog and StoreKeyError.
+        """
         if self.manifest is not None and isinstance(self._source, Path):
-            directory = BackupDirectory(self._source)
+            directory = BackupDirectory(self._source, self._key)
             for log in self.manifest.logs:
                 for name in log.segments:
                     yield from _records_in(name, directory.read(name))
@@ -258,7 +326,7 @@ class BackupReader:
             raise BadBackup(f"backup {self.where} is truncated: its end, {MANIFEST}, is missing")
 
     def _of_archive(self) -> Iterator[tuple[str, int, bytes]]:
-        source = self._source
+        source, cover = self._source, SegmentCover(self._key, self.where)
         stream = source.open("rb") if isinstance(source, Path) else source
         with stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
             for member in tar:
@@ -272,4 +340,4 @@ class BackupReader:
                 if name == MANIFEST:
                     self.manifest = Manifest.decode(data, self.where)
                 elif name.endswith(_SEGMENT):
-                    yield from _records_in(name, data)
+                    yield from _records_in(name, cover.opened(name, data))

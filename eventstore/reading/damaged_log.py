@@ -61,11 +61,13 @@ from eventstore.reading.fresh_log import (
     require_room,
     work_directory,
 )
+from eventstore.server.store_encryption import read_block, usable_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from eventstore.encryption import StoreKey
     from eventstore.format.event_parsing import Event
     from eventstore.reading.fresh_log import FreshLog
 
@@ -101,11 +103,14 @@ def block_files(store: Path, stream: str) -> list[Path]:
     )
 
 
-def is_compressed(file: Path) -> bool:
+def is_compressed(file: Path, key: StoreKey | None = None) -> bool:
     """Return whether the server has compressed a file. Raises DataDirError."""
+    return _messages_in(file, key, len(_COMPRESSED)) == _COMPRESSED
+
+
+def _messages_in(file: Path, key: StoreKey | None, size: int = -1) -> bytes:
     try:
-        with file.open("rb") as stream:
-            return stream.read(len(_COMPRESSED)) == _COMPRESSED
+        return read_block(file, key, size)
     except OSError as error:
         raise DataDirError(file, f"cannot be read: {error.strerror}") from None
 
@@ -127,16 +132,17 @@ def framed(sequence: int, subject: str, data: bytes) -> bytes:
     )
 
 
-def read_blocks(files: list[Path], subject: str) -> Iterator[StoredBytes]:
-    """Yield what files contain of the messages of a subject, in order; raises DataDirError."""
+def read_blocks(
+    files: list[Path], subject: str, key: StoreKey | None = None
+) -> Iterator[StoredBytes]:
+    """Yield what files contain of the messages of a subject, in order; raises DataDirError.
+
+    ``key`` opens those of an encrypted store.
+    """
     name = subject.encode()
     word = len(name).to_bytes(2, "little") + name
     for file in files:
-        try:
-            data = file.read_bytes()
-        except OSError as error:
-            raise DataDirError(file, f"cannot be read: {error.strerror}") from None
-        yield from _messages(data, word)
+        yield from _messages(_messages_in(file, key), word)
 
 
 def _messages(file: bytes, word: bytes) -> Iterator[StoredBytes]:
@@ -249,14 +255,18 @@ async def salvage(
     progress: Callable[[str, int, int], None],
     needs: Callable[[int], SessionNeeds],
     software: str = "",
+    key: StoreKey | None = None,
+    new_key: StoreKey | None = None,
 ) -> SalvageResult:
     """Copy what can be proven of the log in ``source`` to the new directory ``target``.
 
     ``progress(what, done, total)`` counts bytes that were read, then written records. ``needs``
-    returns a fold that begins with a record. Raises NoLog when there is no log, DataDirError when
-    ``target`` is not empty or ``source`` has several logs, DataDirBusy when a broker uses
-    ``source``, DiskFull, CorruptLog when not a single record is intact, and UnknownEvent or
-    UnknownLogFormat for records of a later foldmq. In these cases ``target`` is unchanged.
+    returns a fold that begins with a record. ``key`` opens an encrypted ``source``; ``target`` is
+    encrypted with ``new_key``, or else with ``key``. Raises StoreKeyError, NoLog when there is no
+    log, DataDirError when ``target`` is not empty or ``source`` has several logs, DataDirBusy when
+    a broker uses ``source``, DiskFull, CorruptLog when not a single record is intact, and
+    UnknownEvent or UnknownLogFormat for records of a later foldmq. In these cases ``target`` is
+    unchanged.
     """
     damaged, new = DataDir(source), DataDir(target)
     if not damaged.jetstream.is_dir() or not any(_files(damaged.jetstream)):
@@ -271,23 +281,25 @@ async def salvage(
             "foldmq log verify shows which log is damaged, and foldmq log reads what is before it",
         )
     node = damaged.node()
+    new_key = new_key or key
+    key = usable_key(damaged, key)
     if new.path.resolve().is_relative_to(damaged.path.resolve()):
         raise DataDirError(new.path, "is inside the damaged one: name a new directory elsewhere")
     async with new_directory(target) as new:
         with _exclusive_access(damaged):
             size = sum(file.stat().st_size for file in _files(damaged.jetstream))
             files = block_files(damaged.jetstream, log_names(node)[0])
-            compressed = any(map(is_compressed, files))
+            compressed = any(is_compressed(file, key) for file in files)
             require_room(new, (3 if compressed else 1) * size)
             if compressed:
-                files = [await _as_plain_file(damaged, new, node, progress)]
+                files = [await _as_plain_file(damaged, new, node, progress, key)]
             mark = Watermark(damaged.path / "log.mark", log_names(node)[0]).read()
-            stored = StoredLog(files, node, progress)
+            stored = StoredLog(files, node, progress, None if compressed else key)
             plan = await asyncio.to_thread(Plan, stored, mark)
             work = Rescue(plan, node, str(damaged.path), software)
             if plan.holes or plan.begin > 1:
                 await asyncio.to_thread(work.fold, needs)
-            async with fresh_store(new, node) as client:
+            async with fresh_store(new, node, new_key) as client:
                 await work.write(await begin_log(client, node, plan.begin), progress)
             work.note_end(Watermark(new.path / "log.mark", log_names(node)[0]))
             finish_directory(new, node)
@@ -312,14 +324,18 @@ def _exclusive_access(damaged: DataDir) -> Iterator[None]:
 
 
 async def _as_plain_file(
-    damaged: DataDir, new: DataDir, node: str, progress: Callable[[str, int, int], None]
+    damaged: DataDir,
+    new: DataDir,
+    node: str,
+    progress: Callable[[str, int, int], None],
+    key: StoreKey | None,
 ) -> Path:
     """Return a file with the messages that a server recovers from a copy of a compressed store."""
     copy = work_directory(new, "copy", node)
     await asyncio.to_thread(_copy, damaged, copy, progress)
     stream, subject = log_names(node)
     plain = copy.path / "1.blk"
-    async with opened_store(copy, "always") as client:
+    async with opened_store(copy, "always", key) as client:
         # a stream that was not recovered is created: NATS fills it with the messages it finds
         await ensure_stream(client, stream, [subject])
         first, last = await read_bounds(client, stream)
@@ -363,9 +379,14 @@ class StoredLog:
     """The messages in the files of a store, each read and checked."""
 
     def __init__(
-        self, files: list[Path], node: str, progress: Callable[[str, int, int], None]
+        self,
+        files: list[Path],
+        node: str,
+        progress: Callable[[str, int, int], None],
+        key: StoreKey | None = None,
     ) -> None:
         self._files = files
+        self._key = key
         self._subject = log_names(node)[1]
         self._progress = progress
 
@@ -374,7 +395,7 @@ class StoredLog:
         later: UnknownLogFormat | UnknownEvent | None = None
         link = b""
         for number, file in enumerate(self._files, 1):
-            for sequence, data in read_blocks([file], self._subject):
+            for sequence, data in read_blocks([file], self._subject, self._key):
                 checked = _checked(sequence, data, link)
                 if isinstance(checked, (UnknownLogFormat, UnknownEvent)):
                     later = checked

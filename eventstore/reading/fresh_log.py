@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
+    from eventstore.encryption import StoreKey
     from eventstore.server.process import Sync
 
 _SYNC_SECONDS: Final = 30.0
@@ -131,9 +132,11 @@ class FreshLog:
 
 
 @asynccontextmanager
-async def opened_store(datadir: DataDir, sync: Sync) -> AsyncIterator[Client]:
-    """Run a server on a directory and yield a connection to it."""
-    server = EmbeddedServer(datadir, sync=sync)
+async def opened_store(
+    datadir: DataDir, sync: Sync, key: StoreKey | None = None
+) -> AsyncIterator[Client]:
+    """Run a server on a directory and yield a connection to it; with ``key`` it is encrypted."""
+    server = EmbeddedServer(datadir, sync=sync, key=key)
     await server.start()
     try:
         access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
@@ -147,10 +150,12 @@ async def opened_store(datadir: DataDir, sync: Sync) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def fresh_store(new: DataDir, node: str) -> AsyncIterator[Client]:
+async def fresh_store(
+    new: DataDir, node: str, key: StoreKey | None = None
+) -> AsyncIterator[Client]:
     """Run a server on an empty store; when the block ends, the directory gets the store."""
     fresh = work_directory(new, "fresh", node)
-    async with opened_store(fresh, _SYNC_SECONDS) as client:
+    async with opened_store(fresh, _SYNC_SECONDS, key) as client:
         yield client
     await asyncio.to_thread(_sync, fresh.jetstream)
     fresh.jetstream.rename(new.jetstream)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from eventstore.encryption import StoreKey
+
 _MERGED_AT_ONCE: Final = 8
 _SMALLEST: Final = 64 * 1024
 """Segments of up to this many bytes count as equal in size."""
@@ -43,8 +45,10 @@ _REMEMBERED: Final = f"{RARE}LimitsApplied"
 class IndexFiles:
     """The open segments of a directory: the last consecutive ones."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, key: StoreKey | None = None) -> None:
+        """Use the index in a directory; with ``key``, an encrypted one."""
         self.path = path
+        self._sealer = key.sealer(b"index") if key is not None else None
         self.segments: list[Segment] = []
         self._lock: int | None = None
 
@@ -72,7 +76,7 @@ class IndexFiles:
         # exist if the merge was interrupted.
         held: list[Segment] = []
         try:
-            held.extend(map(Segment, paths))
+            held.extend(Segment(path, self._sealer) for path in paths)
             held.sort(key=lambda one: (one.head.first, -one.head.last))
             for one in held:
                 if self.segments and one.head.last <= self.segments[-1].head.last:
@@ -160,13 +164,14 @@ class IndexFiles:
             last.whole,
             first.began_ms,
             first.heir,
+            all(one.head.effects for one in some),
         )
         self._replace(some, head, _merged([one.items() for one in some]))
 
     def _write(self, head: SegmentHead, items: Iterable[tuple[str, Any]]) -> None:
         name = f"{head.first:020}-{head.last:020}{_ENDING}"
-        write_segment(self.path / name, head, items)
-        self.segments.append(Segment(self.path / name))
+        write_segment(self.path / name, head, items, self._sealer)
+        self.segments.append(Segment(self.path / name, self._sealer))
 
     def _replace(
         self, some: Sequence[Segment], head: SegmentHead, items: Iterable[tuple[str, Any]]

@@ -29,7 +29,7 @@ async def with_index(source: LogSource, path: Path) -> LogSource:
     An index that is damaged, of another log, or ahead of this one is not used. Its files are closed
     when the index is garbage-collected.
     """
-    files = IndexFiles(path)
+    files = IndexFiles(path, source.key)
     try:
         files.open(source.stream)
     except (BadIndex, OSError):

@@ -38,6 +38,7 @@ from eventstore.reading.progress import few_collections
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from eventstore.encryption import StoreKey
     from eventstore.reading.fresh_log import FreshLog
     from eventstore.reading.log_source import LogSource
     from eventstore.reading.progress import Progress
@@ -68,8 +69,9 @@ async def back_up(
     software: str,
     time_ms: int,
     progress: Progress,
+    key: StoreKey | None = None,
 ) -> BackupResult:
-    """Back up logs into a directory, or a stream as a tar archive.
+    """Back up logs into a directory, or a stream as a tar archive; with ``key``, encrypted.
 
     A directory with a backup of the same logs gets the records that it does not have. Raises
     NoContinuation when it has a backup of other ones, CorruptLog when a log is damaged, BadBackup
@@ -80,12 +82,13 @@ async def back_up(
         output: BackupTarget
         directory: BackupDirectory | None = None
         if not isinstance(target, Path):
-            output = BackupStream(target, where)
+            output = BackupStream(target, where, key)
         else:
-            output = directory = BackupDirectory(target)
+            output = directory = BackupDirectory(target, key)
             directory.prepare()
             stack.enter_context(DataDir(directory.path))
             before = directory.manifest()
+            _check_same_key(before, key, where)
         names = sorted(source.stream.removeprefix(LOG_STREAM_PREFIX) for source in logs.values())
         parts = split_log_name(names[0]) if len(names) > 1 else None
         node, several = (parts[0], len(names)) if parts is not None else (names[0], 0)
@@ -112,9 +115,24 @@ async def back_up(
                             ends[name] = max(ends[name], through)
         for one in copies.values():
             one.close()
-        manifest = Manifest(node, several, time_ms, software, [copies[name].log for name in names])
+        mark = key.mark if key is not None else ""
+        backed_up = [copies[name].log for name in names]
+        manifest = Manifest(node, several, time_ms, software, backed_up, mark)
         output.finish(manifest)
         return BackupResult(manifest, sum(one.added for one in copies.values()))
+
+
+def _check_same_key(before: Manifest | None, key: StoreKey | None, where: str) -> None:
+    """Raise NoContinuation if a directory has a backup with another key."""
+    if before is None or before.key == (key.mark if key is not None else ""):
+        return
+    how = "is encrypted" if before.key else "is not encrypted"
+    if before.key and key is not None:
+        how = "is encrypted with another key"
+    raise NoContinuation(
+        f"{where} has a backup that {how}: name another directory, or set encryption_key_file as "
+        "for that backup"
+    )
 
 
 class _Copy:
@@ -233,17 +251,24 @@ class RestoreResult:
 
 
 async def restore(
-    source: Path | IO[bytes], target: Path | str, progress: Progress, *, new_node: bool = False
+    source: Path | IO[bytes],
+    target: Path | str,
+    progress: Progress,
+    *,
+    new_node: bool = False,
+    key: StoreKey | None = None,
+    new_key: StoreKey | None = None,
 ) -> RestoreResult:
     """Restore a backup into a new data directory; with ``new_node`` as another node.
 
-    Raises BadBackup when the backup is damaged, NoLog when there is none, DataDirError when
-    ``target`` is not empty, DiskFull, and UsageError when one of several logs would get another
-    node. In these cases ``target`` is unchanged.
+    ``key`` opens an encrypted backup; the directory is encrypted with ``new_key``, or else with
+    ``key``. Raises StoreKeyError, BadBackup when the backup is damaged, NoLog when there is none,
+    DataDirError when ``target`` is not empty, DiskFull, and UsageError when one of several logs
+    would get another node. In these cases ``target`` is unchanged.
     """
-    reader = BackupReader(source)
+    reader = BackupReader(source, key)
     async with new_directory(target) as new:
-        work = _Restore(reader, new, new_node_id() if new_node else None)
+        work = _Restore(reader, new, new_node_id() if new_node else None, new_key or key)
         records = await work.run(progress)
         manifest = reader.manifest
         if manifest is None:
@@ -254,8 +279,11 @@ async def restore(
 class _Restore:
     """Writes the records of a backup."""
 
-    def __init__(self, reader: BackupReader, new: DataDir, node: str | None) -> None:
+    def __init__(
+        self, reader: BackupReader, new: DataDir, node: str | None, key: StoreKey | None
+    ) -> None:
         self._reader = reader
+        self._key = key
         self._new = new
         self._node = node
         self._logs: dict[str, FreshLog] = {}
@@ -278,7 +306,7 @@ class _Restore:
         reader, count = self._reader, 0
         known = reader.manifest.logs if reader.manifest is not None else []
         total = sum(one.last - one.first + 1 for one in known)
-        async with fresh_store(self._new, "restore") as client:
+        async with fresh_store(self._new, "restore", self._key) as client:
             with few_collections(), progress("restoring", total) as update:
                 try:
                     for log, sequence, data in reader.records():

@@ -6,8 +6,8 @@ runs for that time. Nothing is ever written to a log.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from eventstore.datadir import DataDir
@@ -18,6 +18,7 @@ from eventstore.nats.connection import ConnectionOptions, check_server, connect,
 from eventstore.nats.discovery import LOG_STREAM_PREFIX, list_logs
 from eventstore.nats.jetstream import check_jetstream
 from eventstore.reading.log_source import LogSource, open_log
+from eventstore.server.store_encryption import usable_key
 
 if TYPE_CHECKING:
     import contextlib
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nats.aio.client import Client
+
+    from eventstore.encryption import StoreKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class LogLocation:
     """The data directory, if the server is its embedded one."""
     several: tuple[str, ...] = ()
     """The streams of a node or cluster with several logs."""
+    key: StoreKey | None = None
+    """The key of their indexes; None: these are not encrypted."""
 
     async def connect(self, stack: contextlib.AsyncExitStack) -> Client:
         """Return a connection to the server; ``stack`` closes it. Raises NatsUnavailable."""
@@ -67,7 +72,8 @@ class LogLocation:
             if stream not in _stored(self.datadir):
                 raise _missing(self.datadir, stream)
             mark = Watermark(_own_directory(self.datadir, stream) / "log.mark", stream, beside=True)
-        return await open_log(client, stream, self.where, live=self.live, mark=mark)
+        source = await open_log(client, stream, self.where, live=self.live, mark=mark)
+        return replace(source, key=self.key)
 
     def reading(self, streams: Iterable[str]) -> str:
         """Return a sentence that names the streams and the place."""
@@ -83,6 +89,7 @@ async def open_directory(
     path: Path,
     stream: str | None,
     *,
+    key: StoreKey | None = None,
     note: Callable[[str], object],
     server_log: Callable[[str], None],
 ) -> LogLocation:
@@ -90,11 +97,12 @@ async def open_directory(
 
     If no broker runs on it, the directory is locked and its NATS server started, until ``stack``
     is closed. ``stream`` is the requested log; None: the log of the directory's own node, or of any
-    of its processes.
+    of its processes. ``key`` is that of an encrypted directory.
     ``note`` is called with a line for each file of the directory whose mode was narrowed,
     ``server_log`` with the lines of the NATS server.
 
-    Raises NoLog, DataDirError, NatsUnavailable, or another EventStoreError of the data directory.
+    Raises NoLog, DataDirError, NatsUnavailable, StoreKeyError, or another EventStoreError of the
+    data directory.
     """
     datadir = DataDir(path)
     if not datadir.path.is_dir():
@@ -110,21 +118,22 @@ async def open_directory(
         stream = LOG_STREAM_PREFIX + datadir.node()
     if stream is not None and stream not in stored:
         raise _missing(datadir, stream)
+    key = usable_key(datadir, key)
+    here = partial(LogLocation, where=str(datadir.path), named=stream, datadir=datadir, key=key)
     try:
         datadir.lock()
     except DataDirBusy:
-        access = _running_access(datadir)
-        return LogLocation(access, str(datadir.path), live=True, named=stream, datadir=datadir)
+        return here(_running_access(datadir), live=True)
     stack.callback(datadir.unlock)
     for line in datadir.narrowed:
         note(line)
     from eventstore.server.process import EmbeddedServer
 
-    server = EmbeddedServer(datadir, log=server_log)
+    server = EmbeddedServer(datadir, key=key, log=server_log)
     await server.start()
     stack.push_async_callback(server.stop)
     access = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
-    return LogLocation(access, str(datadir.path), live=False, named=stream, datadir=datadir)
+    return here(access, live=False)
 
 
 def _stored(datadir: DataDir) -> set[str]:
@@ -159,13 +168,12 @@ def _own_directory(datadir: DataDir, stream: str) -> Path:
 
 def _running_access(datadir: DataDir) -> ConnectionOptions:
     """Return the connection options for the embedded server of the directory's running broker."""
-    try:
-        port = int(json.loads(datadir.nats_config.read_text("utf-8"))["port"])
-    except (OSError, ValueError, KeyError, TypeError):
+    port = datadir.nats_port()
+    if port is None:
         raise NatsUnavailable(
             f"data directory {datadir.path} is in use, but its nats.conf does not contain the port "
             "of its NATS server: try again"
-        ) from None
+        )
     known = datadir.credentials()
     return ConnectionOptions(
         urls=(f"nats://127.0.0.1:{port}",), user=known.user, password=known.password

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from nats.aio.client import Client
 
+    from eventstore.encryption import StoreKey
     from eventstore.format.node_events import LogEndUnproven
     from eventstore.log.watermark import Watermark
 
@@ -48,6 +49,8 @@ class LogSource:
     """An index of this log, if there is one."""
     unproven: LogEndUnproven | None = None
     """Why it cannot be shown that the log is whole, if no broker has recorded it yet."""
+    key: StoreKey | None = None
+    """The key of its index; None: that is not encrypted."""
 
     @property
     def index(self) -> LogIndex:

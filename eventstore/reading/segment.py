@@ -3,7 +3,8 @@
 A file consists of, in this order: blocks of neighbouring keys with their values, each compressed
 JSON; the directory, also compressed JSON, with the head and the first key, the place and the
 checksum of each block; and a trailer with the place and a digest of the directory. A changed byte
-anywhere is an error, so a key that is not found is certainly missing.
+anywhere is an error, so a key that is not found is certainly missing. In the index of an encrypted
+log, blocks and directory are sealed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from eventstore.encryption import Sealer
+
 _MAGIC: Final = b"FMQINDX4"
+_MAGIC_SEALED: Final = b"FMQINDS4"
 _TRAILER: Final = struct.Struct(">QI16s8s")
 _BLOCK_BYTES: Final = 16 * 1024
 _HELD_BLOCKS: Final = 64
@@ -56,10 +60,18 @@ class SegmentHead:
     """Time of the first record, Unix time in milliseconds."""
     heir: bool = False
     """Whether it contains the last states of sessions from segments that were removed."""
+    effects: bool = False
+    """Whether it has the keys ``P``; earlier versions wrote none."""
 
 
-def write_segment(path: Path, head: SegmentHead, items: Iterable[tuple[str, Any]]) -> None:
+def write_segment(
+    path: Path,
+    head: SegmentHead,
+    items: Iterable[tuple[str, Any]],
+    sealer: Sealer | None = None,
+) -> None:
     """Write a segment atomically; the keys must be sorted. Raises OSError."""
+    magic = _MAGIC if sealer is None else _MAGIC_SEALED
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -67,8 +79,11 @@ def write_segment(path: Path, head: SegmentHead, items: Iterable[tuple[str, Any]
     ends: list[int] = []
     sums: list[int] = []
     with os.fdopen(descriptor, "wb") as file:
-        file.write(_MAGIC)
-        for first, data in _blocks(items):
+        file.write(magic)
+        for first, block in _blocks(items):
+            data = block
+            if sealer is not None:
+                data = sealer.seal(block, _place(path, len(firsts)))
             file.write(data)
             firsts.append(first)
             ends.append(file.tell())
@@ -77,11 +92,18 @@ def write_segment(path: Path, head: SegmentHead, items: Iterable[tuple[str, Any]
             orjson.dumps({"head": asdict(head), "firsts": firsts, "ends": ends, "sums": sums}),
             _LEVEL,
         )
+        if sealer is not None:
+            directory = sealer.seal(directory, _place(path))
         begin = file.tell()
         file.write(directory)
         digest = hashlib.sha256(directory).digest()[:16]
-        file.write(_TRAILER.pack(begin, len(directory), digest, _MAGIC))
+        file.write(_TRAILER.pack(begin, len(directory), digest, magic))
     draft.replace(path)
+
+
+def _place(path: Path, block: int | None = None) -> str:
+    """Return what a block, or the directory of a segment, is sealed for."""
+    return path.name if block is None else f"{path.name} {block}"
 
 
 def _blocks(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, bytes]]:
@@ -108,9 +130,13 @@ def _packed(texts: list[bytes]) -> bytes:
 class Segment:
     """A segment for reading; every error about its content is BadIndex."""
 
-    def __init__(self, path: Path) -> None:
-        """Open a segment; raises BadIndex if it cannot be read or is damaged."""
+    def __init__(self, path: Path, sealer: Sealer | None = None) -> None:
+        """Open a segment; raises BadIndex if it cannot be read or is damaged.
+
+        With ``sealer`` it must be sealed, without it must be plain.
+        """
         self.path = path
+        self._sealer = sealer
         try:
             self._file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
@@ -131,12 +157,13 @@ class Segment:
                 raise self._damaged()
             trailer = os.pread(self._file, _TRAILER.size, self.size - _TRAILER.size)
             begin, size, digest, magic = _TRAILER.unpack(trailer)
-            if magic != _MAGIC or begin + size + _TRAILER.size != self.size:
+            wanted = _MAGIC if self._sealer is None else _MAGIC_SEALED
+            if magic != wanted or begin + size + _TRAILER.size != self.size:
                 raise self._damaged()
             data = os.pread(self._file, size, begin)
             if hashlib.sha256(data).digest()[:16] != digest:
                 raise self._damaged()
-            directory = orjson.loads(zlib.decompress(data))
+            directory = orjson.loads(zlib.decompress(self._opened(data, _place(self.path))))
             self.head = SegmentHead(**directory["head"])
             self._firsts: list[str] = directory["firsts"]
             self._ends: list[int] = directory["ends"]
@@ -200,9 +227,14 @@ class Segment:
             data = os.pread(self._file, self._ends[number] - begin, begin)
             if zlib.crc32(data) != self._sums[number]:
                 raise self._damaged()
+            data = self._opened(data, _place(self.path, number))
             return dict(orjson.loads(zlib.decompress(data)))
         except (OSError, ValueError, TypeError, zlib.error):
             raise self._damaged() from None
+
+    def _opened(self, data: bytes, place: str) -> bytes:
+        """Return a part as it was before it was sealed. Raises NotOpened, a ValueError."""
+        return data if self._sealer is None else self._sealer.open(data, place)
 
     def _damaged(self) -> BadIndex:
         return BadIndex(f"index segment {self.path} is damaged")

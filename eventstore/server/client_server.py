@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from eventstore.datadir import DataDir
+    from eventstore.encryption import StoreKey
     from eventstore.server.users_file import NatsUser
 
 TRUSTED: Final = "trusted.pem"
@@ -190,6 +190,10 @@ class ClientServer(NatsProcess):
     """
 
     title: ClassVar[str] = "NATS server for clients"
+    _remedy: ClassVar[str] = (
+        "save the streams of NATS clients with 'nats account backup', remove the directory, and "
+        "restore them with 'nats account restore'"
+    )
 
     def __init__(
         self,
@@ -203,10 +207,11 @@ class ClientServer(NatsProcess):
         max_payload: int,
         store: int,
         sync: Sync = "always",
+        key: StoreKey | None = None,
         probe: Callable[[], object] = lambda: None,
         log: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        super().__init__(DataDir(datadir.path / DIRECTORY), sync=sync, log=log)
+        super().__init__(DataDir(datadir.path / DIRECTORY), sync=sync, key=key, log=log)
         self.max_payload = max_payload
         self._node = datadir.node()
         self._host = host
@@ -323,6 +328,7 @@ class ClientServer(NatsProcess):
             "sync_interval": self._sync_interval(),
             "max_file_store": self._store,
             "max_memory_store": _MEMORY_STORE,
+            **self._encryption(),
         }
 
 

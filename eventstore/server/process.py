@@ -30,7 +30,7 @@ import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
-from eventstore.datadir import DataDir, take_lock
+from eventstore.datadir import STORE_KEY, DataDir, take_lock
 from eventstore.errors import (
     DataDirBusy,
     DataDirError,
@@ -39,9 +39,12 @@ from eventstore.errors import (
     NatsTooOld,
     NatsUnavailable,
 )
+from eventstore.server.store_encryption import CIPHER, check_blocks, usable_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from eventstore.encryption import StoreKey
 
 MINIMUM_VERSION: Final = (2, 15, 0)
 BINARY_VARIABLE: Final = "FOLDMQ_NATS_SERVER"
@@ -103,15 +106,6 @@ _PORTS: Final = range(20000, 32000)
 """Ports below the ephemeral ports of all systems: a client that keeps dialing an ephemeral port
 while the server is down sometimes connects to itself, and then occupies the port."""
 _TRIES: Final = 20
-
-
-def configured_port(config: Path) -> int | None:
-    """Return the port of the previous server, None when unknown."""
-    try:
-        port = json.loads(config.read_text(encoding="utf-8"))["port"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return port if isinstance(port, int) and port in _PORTS else None
 
 
 def free_port(host: str, preferred: int | None) -> int | None:
@@ -244,20 +238,25 @@ class NatsProcess(abc.ABC):
 
     After :meth:`start`, ``url``, ``user`` and ``password`` are those of foldmq's own connections;
     they do not change when the server is restarted, so that clients reconnect. ``last_error`` is
-    the reason why the last restart failed, None when the server runs.
+    the reason why the last restart failed, None when the server runs. With ``key`` the server
+    encrypts its store.
     """
 
     title: ClassVar[str]
     """Name of the server in messages."""
+    _remedy: ClassVar[str]
+    """How a store that is not encrypted becomes an encrypted one."""
 
     def __init__(
         self,
         datadir: DataDir,
         *,
         sync: Sync = "always",
+        key: StoreKey | None = None,
         log: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self.sync = sync
+        self._key = key
         self.url = ""
         self.user = ""
         self.password = ""
@@ -291,13 +290,15 @@ class NatsProcess(abc.ABC):
     async def start(self) -> None:
         """Start the server and return when it accepts connections, with its store recovered.
 
-        Raises NatsUnavailable, NatsTooOld, DiskFull, DataDirError or DataDirBusy with the reason.
+        Raises NatsUnavailable, NatsTooOld, DiskFull, DataDirError, DataDirBusy, StoreKeyError or
+        CorruptStore with the reason.
         """
         self._stopping.clear()
         self._binary = find_binary()
         await check_binary(self._binary)
         await self._take_store()
         try:
+            await asyncio.to_thread(self._check_store)
             credentials = self._datadir.credentials()
             self.user, self.password = credentials.user, credentials.password
             await self._launch_first()
@@ -350,9 +351,9 @@ class NatsProcess(abc.ABC):
 
     async def _launch_first(self) -> None:
         """Start the server on a free port, the previous one if it is free."""
-        preferred = configured_port(self._datadir.nats_config)
+        preferred = self._datadir.nats_port()
         for attempt in range(_PORT_TRIES):
-            port = free_port(self._host, preferred if attempt == 0 else None)
+            port = free_port(self._host, preferred if not attempt and preferred in _PORTS else None)
             if port is None:
                 break
             self._port = port
@@ -363,6 +364,9 @@ class NatsProcess(abc.ABC):
 
     async def _take_store(self) -> None:
         self._store_lock = await take_store(self._datadir, self._log)
+
+    def _check_store(self) -> None:
+        usable_key(self._datadir, self._key, remedy=self._remedy)
 
     def _release_store(self) -> None:
         if self._store_lock is not None:
@@ -389,6 +393,7 @@ class NatsProcess(abc.ABC):
                     # Ctrl-C reaches the whole process group; the broker needs the server to drain
                     start_new_session=True,
                     pass_fds=() if self._store_lock is None else (self._store_lock,),
+                    env=self._environment(),
                     preexec_fn=_ends_with_parent(),
                 )
         except OSError as error:
@@ -455,11 +460,24 @@ class NatsProcess(abc.ABC):
         """Write the configuration if it changed: a restart must work on a full disk."""
         # nats-server reads JSON as well as its own format
         config = json.dumps(self._configuration(), ensure_ascii=False, indent=2)
+        # in quotes it would be the key itself
+        config = config.replace(f': "{STORE_KEY}"', f": {STORE_KEY}")
         file = self._datadir.nats_config
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if file.read_text(encoding="utf-8") == config:
                 return
         self._datadir.write_private(file, config)
+
+    def _environment(self) -> dict[str, str]:
+        """Return the environment of the server; only this user can read it, unlike arguments."""
+        environment = dict(os.environ)
+        if self._key is not None:
+            environment[STORE_KEY[1:]] = self._key.of_streams
+        return environment
+
+    def _encryption(self) -> dict[str, object]:
+        """Return the settings of JetStream for an encrypted store; empty for a plain one."""
+        return {} if self._key is None else {"cipher": CIPHER, "encryption_key": STORE_KEY}
 
     def _logging(self) -> dict[str, object]:
         return {
@@ -591,6 +609,10 @@ class EmbeddedServer(NatsProcess):
     """
 
     title: ClassVar[str] = "embedded NATS server"
+    _remedy: ClassVar[str] = (
+        "copy it into an encrypted one with 'foldmq salvage', one with several logs with 'foldmq "
+        "backup' and 'restore' (docs/encryption.md)"
+    )
 
     def __init__(
         self,
@@ -598,14 +620,20 @@ class EmbeddedServer(NatsProcess):
         *,
         max_payload: int = DEFAULT_MAX_PAYLOAD,
         sync: Sync = "always",
+        key: StoreKey | None = None,
         log: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        super().__init__(datadir, sync=sync, log=log)
+        super().__init__(datadir, sync=sync, key=key, log=log)
         self.max_payload = max_payload
 
     def stored_streams(self) -> set[str]:
         """Return the names of the streams in the store, recovered or not."""
         return {path.name for path in self._datadir.jetstream.glob("jetstream/$G/streams/*")}
+
+    def _check_store(self) -> None:
+        super()._check_store()
+        if self._key is not None:
+            check_blocks(self._datadir, self._key, self._log)
 
     def write_error(self) -> str | None:
         """Return the first failed write that the running server logged, None when there is none.
@@ -638,5 +666,6 @@ class EmbeddedServer(NatsProcess):
                 # the default, three quarters of the free space at the start, is too low
                 "max_file_store": _UNLIMITED,
                 "max_memory_store": 16 * 1024 * 1024,
+                **self._encryption(),
             },
         }

@@ -10,8 +10,8 @@ import pytest
 from harness.certs import Authority
 
 from cli.common.units import Address
-from cli.logs.cluster_keys import check_cluster_key
 from cli.serve.banner import Facts, announce
+from cli.serve.key_checks import check_keys
 from cli.serve.log_store import bridge_access, check_files, nats_tls, nats_users
 from cli.settings.setting_flags import with_settings_flags
 from cli.settings.setting_sources import ConfigError
@@ -386,8 +386,10 @@ def test_a_users_file_that_others_can_read_is_warned_of(
         (0o644, False, "chmod o= "),
     ],
 )
-def test_a_cluster_key_that_others_can_read_is_warned_of(
+@pytest.mark.parametrize("setting", ["cluster_key_file", "encryption_key_file"])
+def test_a_key_that_others_can_read_is_warned_of(
     tmp_path: Path,
+    setting: str,
     mode: int,
     own: bool,
     said: str,
@@ -395,12 +397,12 @@ def test_a_cluster_key_that_others_can_read_is_warned_of(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "key"
-    file.write_text("sesame-and-sesame\n")
+    file.write_text("sesame-and-sesame" * 2 + "\n")
     file.chmod(mode)
     if not own:  # the broker is another user
         monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
-    given = {"cluster": "plant", "nats_url": "nats://a", "cluster_key_file": file}
-    check_cluster_key(load_settings(given, {}))
+    given = {"cluster": "plant", "nats_url": "nats://a", setting: file}
+    check_keys(load_settings(given, {}))
     shown = "".join(capsys.readouterr())
     assert shown.count("\n") == bool(said)
     assert said in shown

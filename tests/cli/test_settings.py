@@ -614,6 +614,7 @@ def test_every_limit_of_the_broker_has_the_same_default_as_a_setting() -> None:
     internal = {"node", "max_record", "message_cache", "bounds", "pseudonym_key"}
     internal |= {"keep_bytes"}  # its default depends on the disk: test_log_bound.py
     internal |= {"close_denied", "users_digest", "users_elsewhere", "will_grace", "record_format"}
+    internal |= {"destinations"}
     assert limits.keys() - internal <= settings.keys()
     assert {name: settings[name] for name in limits.keys() - internal} == {
         name: limits[name] for name in limits.keys() - internal

@@ -13,6 +13,7 @@ from harness.waiting import TIMEOUT
 from nats.aio.client import Client
 
 from eventstore.datadir import DataDir
+from eventstore.encryption import StoreKey
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import SessionClosed
 from eventstore.format.node_events import (
@@ -54,11 +55,16 @@ def made(count: int = COUNT) -> list[bytes]:
 
 
 async def _write(
-    folder: Path, records: list[bytes], noted: int | None, first: int, log: str
+    folder: Path,
+    records: list[bytes],
+    noted: int | None,
+    first: int,
+    log: str,
+    key: StoreKey | None,
 ) -> None:
     with DataDir(folder) as data:
         data.write_private(folder / "node", "n1\n")
-        server = EmbeddedServer(data)
+        server = EmbeddedServer(data, key=key)
         await server.start()
         client = await connect(
             ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
@@ -111,9 +117,9 @@ def killed_at(place: str, name: str, calls: int, *arguments: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def opened_for_reading(folder: Path) -> AsyncIterator[Client]:
+async def opened_for_reading(folder: Path, key: StoreKey | None = None) -> AsyncIterator[Client]:
     with DataDir(folder) as data:
-        server = EmbeddedServer(data)
+        server = EmbeddedServer(data, key=key)
         await server.start()
         try:
             client = await connect(
@@ -125,9 +131,9 @@ async def opened_for_reading(folder: Path) -> AsyncIterator[Client]:
             await server.stop()
 
 
-async def _stored(folder: Path) -> list[bytes]:
+async def _stored(folder: Path, key: StoreKey | None) -> list[bytes]:
     """The links of the records in a directory, in order; the chain is checked."""
-    async with opened_for_reading(folder) as client:
+    async with opened_for_reading(folder, key) as client:
         tail = await read_tail(client, "FOLDMQ_LOG_n1", "foldmq.log.n1")
         checker, links = ChainChecker(), []
         async for record in read_records(client, "FOLDMQ_LOG_n1", 1, tail.sequence):
@@ -144,12 +150,13 @@ def write(
     noted: int | None = None,
     first: int = 1,
     log: str = "n1",
+    key: StoreKey | None = None,
 ) -> None:
-    asyncio.run(_write(folder, records, noted, first, log))
+    asyncio.run(_write(folder, records, noted, first, log, key))
 
 
-def stored(folder: Path) -> list[bytes]:
-    return asyncio.run(_stored(folder))
+def stored(folder: Path, key: StoreKey | None = None) -> list[bytes]:
+    return asyncio.run(_stored(folder, key))
 
 
 def block(folder: Path) -> Path:

@@ -201,7 +201,7 @@ def test_a_damaged_backup(node: Path, place: Path, new: Path) -> None:
     (place / MANIFEST).write_text("{}")
     with pytest.raises(BadBackup, match="is damaged"):
         restored(place, new)
-    (place / MANIFEST).write_text('{"format": 2}')
+    (place / MANIFEST).write_text('{"format": 3}')
     with pytest.raises(BadBackup, match="use a later foldmq"):
         restored(place, new)
 

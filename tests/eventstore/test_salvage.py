@@ -334,7 +334,7 @@ def test_compressed_store(
     write(old, records, noted=COUNT)
     if bad is not None:
         flip(old, records[bad - 1])
-    monkeypatch.setattr(damaged_log, "is_compressed", lambda _file: True)
+    monkeypatch.setattr(damaged_log, "is_compressed", lambda *_: True)
     before = contents(old)
     saved = save(old, new)
     assert contents(old) == before

@@ -24,6 +24,8 @@ from eventstore.reading.log_source import LogSource
 class FakeSource:
     """A log in memory, from `first` on; counts the records that are requested by number."""
 
+    key = None
+
     def __init__(self, node: Node, first: int = 1) -> None:
         self._data = {one.sequence: one.data for one in node.log.records if one.sequence >= first}
         self.first = self.begin = first
