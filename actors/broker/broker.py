@@ -314,6 +314,7 @@ class Broker(LoopActor):
         if expiry_changed:
             self.sessions.watch_all()
         self._systree.begin()
+        self.replays.fill_places()
         admission = self.admission
         old, admission.authenticator = admission.authenticator, authenticator
         if old is not authenticator:

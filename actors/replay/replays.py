@@ -224,7 +224,7 @@ class Replays:
             self._actor = ReplayActor(self)
             self._node.kernel.spawn(self._actor, self._node.root)
         self._waiting[replay] = None
-        self._fill_places()
+        self.fill_places()
 
     def restart(self) -> None:
         """Go on with a new actor: the old one failed."""
@@ -236,7 +236,8 @@ class Replays:
             replay.due = inf
             self._wake(replay)
 
-    def _fill_places(self) -> None:
+    def fill_places(self) -> None:
+        """Begin with waiting replays as long as there are places."""
         most = self._node.options.bounds.max_replays
         while self._waiting and len(self._placed) < most:
             replay = next(iter(self._waiting))
@@ -250,7 +251,7 @@ class Replays:
         self._placed.pop(replay, None)
         self.reader.withdraw(replay)
         replay.ahead.clear()
-        self._fill_places()
+        self.fill_places()
         if not self._placed:
             self._node.journal.on_stored = None
             self.reader.clear()

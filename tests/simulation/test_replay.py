@@ -10,6 +10,7 @@ from harness.plainaudit import violations
 
 from actors.access.rules import Permissions, Rule
 from actors.inspection.problems import ProblemSearch
+from actors.limits.limit_options import LimitOptions
 from actors.maintenance import retention
 from actors.replay.log_reader import LogReader
 from actors.replay.selection import LogRecord
@@ -430,6 +431,24 @@ async def test_a_damaged_record_ends_the_replay_alone(world: World) -> None:
     sender.send(p.publish("t/a", b"x", 1, 77))
     await world.go(0.1)
     assert p.Puback(77) in sender.take()
+
+
+@in_world(bounds=LimitOptions(max_replays=1))
+async def test_a_resumed_replay_waits_for_a_place(world: World) -> None:
+    sender = await world.connect("s")
+    await publish(world, sender, numbers(3), 1)
+    got: list[bytes] = []
+    reader(world, got, {}, (FILTER, 1)).drop()
+    await world.go(0.1)
+    other = await world.connect("o", filters=[("$replay/new/t/#", 0)])
+    reader(world, got, {})
+    await publish(world, sender, [b"3"], 1)
+    before = len(got)
+    assert before < 4
+    assert world.broker.replays.states() == {"live": 1, "waiting": 1}
+    other.drop()
+    await world.go(0.5)
+    assert list(dict.fromkeys(got)) == numbers(4)
 
 
 @in_world()
