@@ -57,7 +57,7 @@ class Replays:
         self._waiting: dict[Replay, None] = {}
         """Those that wait for a place."""
         self._ready: deque[Replay] = deque()
-        self._actor: ReplayActor | None = None
+        self._actor: ReplayWork | None = None
 
     def __len__(self) -> int:
         """Return the number of replays of connected clients."""
@@ -221,14 +221,14 @@ class Replays:
         replay = Replay(self._node, self.reader, session, topic_filter, state, self._wake)
         session.delivery.replays = [*(session.delivery.replays or ()), replay]
         if self._actor is None:
-            self._actor = ReplayActor(self)
+            self._actor = ReplayWork(self)
             self._node.kernel.spawn(self._actor, self._node.root)
         self._waiting[replay] = None
         self.fill_places()
 
     def restart(self) -> None:
         """Go on with a new actor: the old one failed."""
-        self._actor = ReplayActor(self)
+        self._actor = ReplayWork(self)
         self._node.kernel.spawn(self._actor, self._node.root)
         self._ready.clear()
         for replay in self._placed:
@@ -321,7 +321,7 @@ class Replays:
         self._actor.start_timer(self._node.timers, delay, wake)
 
 
-class ReplayActor(LoopActor):
+class ReplayWork(LoopActor):
     """Makes the steps of replays, in parts of longer work."""
 
     def __init__(self, replays: Replays) -> None:
