@@ -38,7 +38,7 @@ def test_the_verdict_comes_first() -> None:
         "kept: 28 guarantees, in 5,000,083 entries of n1, 2026-05-28 20:26:40 to 20:36:40 UTC"
     )
     assert text.audit_text(broken()).startswith(
-        "BROKEN: 4 of 27 guarantees, 12,356 violations, "
+        "BROKEN: 4 of 28 guarantees, 12,356 violations, "
         "in 10,000,166 entries of the logs of 2 nodes"
     )
 
