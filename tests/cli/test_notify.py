@@ -150,8 +150,8 @@ def test_watchdog_messages_come_in_time_under_attack(attack: str, tmp_path: Path
                 if began:
                     time.sleep(0.01)
                 elif select.select([attackers.stdout], [], [], 0.01)[0]:
-                    began = os.read(attackers.stdout.fileno(), 100)
-                    assert began == b"began\n"
+                    began = os.read(attackers.stdout.fileno(), len(b"began"))
+                    assert began == b"began", "the attackers failed"
                     end = time.monotonic() + (1 if ROUNDS < 3 else 4) * limit
                 now, count = time.monotonic(), len(manager.said("WATCHDOG"))
                 longest = max(longest, now - heard_at)
