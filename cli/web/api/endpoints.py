@@ -161,7 +161,7 @@ class ApiEndpoints:
         token = getattr(params, "next", None)
         about = list_digest(operation, params)
         if token is not None:
-            call, params = continued(call, params, token, about)
+            call, params = continued(call, operation, params, token, about)
         if params.after is not None:
             await wait_for(call, params.after)
         try:

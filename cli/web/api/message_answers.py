@@ -177,7 +177,7 @@ async def _last_items(
 
 def _positions(place: str, logs: Logs) -> dict[str, Position]:
     """Return the positions of a place; raises UsageError."""
-    points = places_after(place, logs)
+    points = places_after(place, logs, _lasts(logs))
     return {log: position(point.sequence, point.index) - 1 for log, point in points.items()}
 
 
@@ -189,7 +189,7 @@ def _gap(log: str, first: int) -> StreamMark:
 def _after(logs: Logs, part: HistoryRange, place: str) -> tuple[HistoryRange, list[str]]:
     """Return what comes after a place, and the logs that no longer have its beginning."""
     after = _positions(place, logs)
-    gone = [log for log, at in after.items() if sequence_of(at + 1) < logs[log].begin]
+    gone = [log for log, at in after.items() if max(1, sequence_of(at + 1)) < logs[log].begin]
     return part.after(after), gone
 
 
@@ -204,7 +204,7 @@ def _end_place(part: HistoryRange) -> str:
 async def _newest(
     call: Call, logs: Logs, reader: MessageHistory, part: HistoryRange, limit: int
 ) -> AsyncIterator[Item]:
-    """Yield a page of messages, the newest first, and one more."""
+    """Yield messages, the newest first; they are read by pages of ``limit``, and one more."""
     places: dict[str, Position] = {}
     if call.start is not None:
         # The place is that of the oldest message given of each log: what is before it is left.
@@ -212,9 +212,14 @@ async def _newest(
         part = part.before(places)
     else:
         places = {log: position(end.sequence, end.index) + 1 for log, end in part.ends.items()}
-    for view in reversed(await reader.latest(limit + 1, part)):
-        places[view.log] = view.position
-        yield Item(publication_object(view, payload=call.payloads), place_text(places))
+    while True:
+        views = await reader.latest(limit + 1, part)
+        for view in reversed(views):
+            places[view.log] = view.position
+            yield Item(publication_object(view, payload=call.payloads), place_text(places))
+        if len(views) <= limit:
+            return
+        part = part.before(places)
 
 
 async def _later(

@@ -237,14 +237,15 @@ async def events(call: Call, params: EventsParams) -> AsyncIterator[Item | Strea
             logs, lambda: EventFilter(kinds, params.session, params.topic), silent
         )
         if call.start is not None:
-            starts = places_after(call.start, logs)
+            starts = places_after(call.start, logs, {log: logs[log].last for log in logs})
         elif params.follow and start is None:
             starts = {log: LogPoint(source.last + 1, 0) for log, source in logs.items()}
         else:
             starts = await points_at(logs, start, start_at)
         for name, source in logs.items():
-            if starts[name].sequence < source.begin and call.start is not None:
-                yield _gap(name, source.begin)
+            if call.start is not None and starts[name].sequence < source.begin:
+                if max(1, starts[name].sequence) < source.begin:
+                    yield _gap(name, source.begin)
                 starts[name] = LogPoint(source.begin, 0)
         shown = _Shown(reader, starts, payload=params.payload)
         points = await points_at(logs, end, end_at)
@@ -290,8 +291,13 @@ def place_text(places: Mapping[str, Position]) -> str:
     )
 
 
-def places_after(given: str, logs: Iterable[str]) -> dict[str, LogPoint]:
-    """Return the points just behind positions, see :func:`place_text`; raises UsageError."""
+def places_after(
+    given: str, logs: Iterable[str], lasts: Mapping[str, int] | None = None
+) -> dict[str, LogPoint]:
+    """Return the points just behind positions, see :func:`place_text`; raises UsageError.
+
+    ``lasts`` are the last records of the logs: a place beyond them is of another log.
+    """
     places = dict[str, LogPoint]()
     for part in given.split(","):
         log, _, where = part.rpartition(":")
@@ -302,6 +308,8 @@ def places_after(given: str, logs: Iterable[str]) -> dict[str, LogPoint]:
         places[log] = LogPoint(sequence_of(following), index_of(following))
     if places.keys() != set(logs):
         raise UsageError("the place where the list continues is not one of this log")
+    if lasts and any(point.sequence > lasts[log] + 1 for log, point in places.items()):
+        raise UsageError("the place where the list continues is beyond the end of the log")
     return places
 
 
