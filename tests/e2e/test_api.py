@@ -402,6 +402,21 @@ def test_the_newest_first_as_a_stream_are_all(api: Api) -> None:
     assert [one["payload"] for one in found] == ["4", "3", "2", "1", "0"]
 
 
+@pytest.mark.parametrize("order", ["oldest", "newest"])
+def test_a_page_of_large_payloads_is_bounded(api: Api, order: str) -> None:
+    line = json.dumps({"topic": f"large/{order}", "payload": "x" * 200_000}).encode() + b"\n"
+    for _ in range(2):
+        sent = api.ask("POST", "/messages", line * 30, "publish", Content_Type=FORMS["ndjson"])
+        assert sent.status == 200
+    path = f"/history?filter=large/{order}&order={order}&limit=1000"
+    first = api.good(path)
+    assert len(first.body) < 9 * 1024 * 1024
+    rest = api.good(f"{path}&next={first.json['next']}").json
+    assert rest["next"] is None
+    found = [one["position"] for one in first.json["items"] + rest["items"]]
+    assert len(set(found)) == len(found) == 60
+
+
 def test_before_the_first_position_is_no_gap(api: Api) -> None:
     assert "gaps" not in api.good("/history?from=0.0&limit=1").json
     with contextlib.closing(Stream(api, "/history?to=9", "0.0")) as stream:

@@ -38,6 +38,8 @@ from projections.views.silence_view import gap_object, silence_object, topic_obj
 _POLL_SECONDS: Final = 0.2
 """Seconds between two looks at a log that is followed."""
 _MOST_SILENCES: Final = 1000
+_NEWEST: Final = 100
+"""Messages that are read at a time, the newest first."""
 _BEGINNINGS: Final = frozenset({ALL, NEW, LAST})
 
 Beginning = Annotated[
@@ -204,7 +206,8 @@ def _end_place(part: HistoryRange) -> str:
 async def _newest(
     call: Call, logs: Logs, reader: MessageHistory, part: HistoryRange, limit: int
 ) -> AsyncIterator[Item]:
-    """Yield messages, the newest first; they are read by pages of ``limit``, and one more."""
+    """Yield messages, the newest first; they are read some at a time."""
+    count = min(limit, _NEWEST) + 1
     places: dict[str, Position] = {}
     if call.start is not None:
         # The place is that of the oldest message given of each log: what is before it is left.
@@ -213,11 +216,11 @@ async def _newest(
     else:
         places = {log: position(end.sequence, end.index) + 1 for log, end in part.ends.items()}
     while True:
-        views = await reader.latest(limit + 1, part)
+        views = await reader.latest(count, part)
         for view in reversed(views):
             places[view.log] = view.position
             yield Item(publication_object(view, payload=call.payloads), place_text(places))
-        if len(views) <= limit:
+        if len(views) < count:
             return
         part = part.before(places)
 
