@@ -88,8 +88,10 @@ class LiveLists:
     def _at(self, key: object, start: str) -> tuple[_OpenList, int]:
         name, _, number = start.rpartition(".")
         held = self._open.get(name)
-        if held is None or held.key != key or not (
-            len(number) <= _LONGEST_NUMBER and number.isascii() and number.isdigit()
+        if (
+            held is None
+            or held.key != key
+            or not (len(number) <= _LONGEST_NUMBER and number.isascii() and number.isdigit())
         ):
             raise ListExpired
         return held, int(number)

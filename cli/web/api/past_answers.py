@@ -16,7 +16,7 @@ from cli.commands.replay import (
     state_objects,
 )
 from cli.commands.why import find_messages, log_story_object, position_of_message
-from cli.logs.point_resolution import end_at, is_between, point_at, points_at, start_at
+from cli.logs.point_resolution import cut_off, end_at, is_between, point_at, points_at, start_at
 from cli.logs.topic_flags import check_filter
 from cli.web.api.live_answers import (
     RetainedParams,
@@ -204,8 +204,8 @@ class EventsParams(ListParams):
         Moment | None,
         Field(
             alias="from",
-            description="Begin here: of a position such as 12.3 just after it. Without it: at the "
-            "beginning of the log, with follow at its end.",
+            description="Begin here; of a position such as 12.3 with that event. Without it: at "
+            "the beginning of the log, with follow at its end.",
         ),
     ] = None
     to: Annotated[Moment | None, Field(description="End here; without it: at the end.")] = None
@@ -243,10 +243,11 @@ async def events(call: Call, params: EventsParams) -> AsyncIterator[Item | Strea
         else:
             starts = await points_at(logs, start, start_at)
         for name, source in logs.items():
-            if call.start is not None and starts[name].sequence < source.begin:
-                if max(1, starts[name].sequence) < source.begin:
-                    yield _gap(name, source.begin)
-                starts[name] = LogPoint(source.begin, 0)
+            missing = max(1, starts[name].sequence) < source.begin
+            if missing if call.start is not None else await cut_off(source, start):
+                yield _gap(name, source.begin)
+            begin = LogPoint(source.begin if call.start is not None else 0, 0)
+            starts[name] = max(starts[name], begin, key=_place)
         shown = _Shown(reader, starts, payload=params.payload)
         points = await points_at(logs, end, end_at)
         entries = reader.entries(starts, points, ended=not params.follow)

@@ -98,7 +98,7 @@ class PublishedMessage(BaseModel):
         return self
 
     def bytes(self) -> bytes:
-        """Return the payload; raises ValueError for invalid base64, text that is not UTF-8, or deep JSON."""
+        """Return the payload; raises ValueError for bad base64, surrogates, or deep JSON."""
         if "payload_json" in self.model_fields_set:
             try:
                 return orjson.dumps(self.payload_json)
