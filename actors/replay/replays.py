@@ -19,7 +19,7 @@ from actors.replay.log_reader import LogReader
 from actors.replay.replay import Replay
 from actors.session.node_context import owner_of
 from eventstore.format.events import ReplayOpened
-from eventstore.format.positions import sequence_of
+from eventstore.format.positions import position, sequence_of
 from eventstore.reading.moments import ALL, LAST, NEW, BadMoment, ends_before, parse_moment
 from protocol.errors import FoldmqError
 from protocol.mqtt.reason_codes import ReasonCode
@@ -155,6 +155,8 @@ class Replays:
                 raise BadMoment("positions with the name of a log are for several logs")
             if sequence_of(at) > sequence_of(last):
                 raise BadMoment("the position is beyond the end of the log")
+        # The first record is 1: nothing was cut before it.
+        event.start = {log: max(at, position(1, 0) - 1) for log, at in event.start.items()}
         return event
 
     def begin(self, session: Session, topic_filter: str) -> None:
