@@ -25,6 +25,7 @@ from bench.loads.idle_loads import IDLE_LOADS
 from bench.loads.inspection_loads import INSPECTION_LOADS
 from bench.loads.mqtt5_loads import MQTT5_LOADS
 from bench.loads.recovery_loads import RECOVERY_LOADS
+from bench.loads.replay_loads import REPLAY_LOADS
 from bench.loads.spark_loads import SPARK_LOADS
 from bench.measuring.load_generator import compile_loader
 from bench.measuring.metrics import BULK, DEVICES, MQTT5
@@ -35,7 +36,9 @@ PAGE = ROOT / "bench" / "results.md"
 HISTORY = ROOT / "bench" / "history.jsonl"
 NOTHING = "nothing"
 OTHERS = [broker.name for broker in BROKERS[1:]]
-OWN_LOADS = IDLE_LOADS | RECOVERY_LOADS | INSPECTION_LOADS | BRIDGE_LOADS | SPARK_LOADS
+OWN_LOADS = (
+    IDLE_LOADS | RECOVERY_LOADS | INSPECTION_LOADS | BRIDGE_LOADS | SPARK_LOADS | REPLAY_LOADS
+)
 ALONE = MQTT5_LOADS | OWN_LOADS
 """Loads that only foldmq has, and the function that measures each."""
 NAMES = {

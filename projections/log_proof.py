@@ -70,10 +70,12 @@ class Doubt(NamedTuple):
 class LogProof:
     """The doubtful parts of a log, in order: a fold of its events."""
 
-    __slots__ = ("doubts",)
+    __slots__ = ("_known", "doubts")
 
     def __init__(self) -> None:
         self.doubts: list[Doubt] = []
+        self._known: dict[int, Sequence[int]] = {}
+        """Record of a salvage -> LogSalvaged.known, if there are any."""
 
     def take(self, event: Event, sequence: int, time_ms: int) -> None:
         """Fold a LogSalvaged, LogEndUnproven or BrokerStarted; others say nothing about it."""
@@ -83,6 +85,7 @@ class LogProof:
             self.doubts.append(unproven_end(event, sequence, time_ms))
         elif isinstance(event, LogSalvaged):
             after, times = event.first - 1, (event.begins_ms, event.ends_ms)
+            self.salvage_knows(sequence, event.known)
             self.doubts.append(
                 Doubt(
                     sequence,
@@ -104,13 +107,19 @@ class LogProof:
             if not doubt.seen_ms and sequence > doubt.behind:
                 self.doubts[number] = doubt._replace(to_ms=doubt.to_ms or time_ms, seen_ms=time_ms)
 
+    def salvage_knows(self, at: int, known: Sequence[int]) -> None:
+        """Fold LogSalvaged.known of a salvage whose event is in record ``at``."""
+        if known:
+            self._known[at] = known
+
     def continued(self, end: int, salvaged: int, sequence: int, time_ms: int) -> None:
         """Fold a start on a log that ended at ``end``, before ``salvaged``: the end of a salvage.
 
-        The hole of a later salvage, which ended behind that, was not there yet.
+        The hole of a later salvage was not there yet.
         """
         for number, doubt in enumerate(self.doubts):
-            if end < doubt.behind <= salvaged:
+            known = self._known.get(doubt.at, ())
+            if is_continued(doubt.behind, known, end, salvaged, time_ms):
                 self.doubts[number] = doubt._replace(behind=end, seen_ms=0)
         self.started(sequence, time_ms)
 
@@ -121,6 +130,14 @@ class LogProof:
     def cut(self, first: int) -> None:
         """Forget what was said in the records before ``first``: the log begins there."""
         self.doubts = [doubt for doubt in self.doubts if doubt.at >= first]
+
+
+def is_continued(until: int, known: Sequence[int], end: int, salvaged: int, time_ms: int) -> bool:
+    """Return whether a start on a log that ended at ``end``, before ``salvaged``, ends a salvage.
+
+    ``until`` and ``known`` are those of its LogSalvaged; the start was recorded at ``time_ms``.
+    """
+    return end < until <= salvaged and time_ms not in known
 
 
 def unproven_end(event: LogEndUnproven, at: int = 0, time_ms: int = 0) -> Doubt:

@@ -77,7 +77,8 @@ OUTLOOK = """\
   `foldmq spark archive` runs every hour. If archiving stops, the log grows beyond its limits, with
   a warning every hour. See [archive.md](archive.md).
 - **Sinks** are tables `[sink.NAME]`, in the TOML file only: [sinks.md](sinks.md).
-- **Connections to other MQTT brokers** are tables `[connection.NAME]`, in the TOML file only: [mqtt-bridge.md](mqtt-bridge.md).
+- **Connections to other MQTT brokers** are tables `[connection.NAME]`, in the TOML file only:
+  [mqtt-bridge.md](mqtt-bridge.md).
 - **`sync`**: [durability.md](durability.md) describes its guarantees.
 
 ## Old names

@@ -44,7 +44,7 @@ from actors.maintenance.recovery import (
 )
 from actors.maintenance.retention import Retention
 from actors.node.read_pause import ReadPause
-from actors.replay.replays import ReplayActor, Replays
+from actors.replay.replays import Replays, ReplayWork
 from actors.routing.router import Router
 from actors.session.decisions.publish_admission import PublishRules
 from actors.session.decisions.queueing import DeliveryLimits
@@ -314,6 +314,7 @@ class Broker(LoopActor):
         if expiry_changed:
             self.sessions.watch_all()
         self._systree.begin()
+        self.replays.fill_places()
         admission = self.admission
         old, admission.authenticator = admission.authenticator, authenticator
         if old is not authenticator:
@@ -379,7 +380,7 @@ class Broker(LoopActor):
             )
         elif isinstance(actor, Inspector):
             self.inspection.start()
-        elif isinstance(actor, ReplayActor):
+        elif isinstance(actor, ReplayWork):
             self.replays.restart()
         elif isinstance(actor, LogExchange):
             self.node.fail(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from projections.state.client_history import ClientHistory
-    from projections.state.session import SessionState
+    from projections.state.session import ReplayState, SessionState
 
 RECENT_MS: Final = 600_000
 """Milliseconds for which drops, denials and takeovers count as current."""
@@ -56,6 +56,8 @@ _WHOSE: Final = ("client", "user", "address", "listener", "error", "why")
 
 _STOPPED: Final = frozenset({"damaged", "too_many_topics", "withheld"})
 """States of a replay that does not go on by itself."""
+_STILL_MS: Final = 60_000
+"""Milliseconds without a message after which a connected replay counts as standing still."""
 _MQTT_5: Final = 5
 """Protocol level from which nothing is sent again on the same connection [MQTT-4.4.0-1]."""
 
@@ -159,6 +161,12 @@ class ProblemSearch:
         for held in state.replays.values():
             if held.replay is not None and held.replay.state in _STOPPED:
                 yield {"code": "replay_stopped", "filter": held.filter, "state": held.replay.state}
+            elif held.replay is not None and self._is_behind(actor, held.filter, held.replay):
+                yield {
+                    "code": "replay_behind",
+                    "filter": held.filter,
+                    "connected": connection is not None,
+                }
         queue = delivery_preview.full_queue(state, limits)
         filling = (
             state.queued >= _FILLING * limits.queued_messages
@@ -175,6 +183,19 @@ class ProblemSearch:
                 "connected": connection is not None,
                 "offline_ms": None if state.connected else self._now - state.closed_ms,
             }
+
+    def _is_behind(self, actor: Session | None, topic_filter: str, state: ReplayState) -> bool:
+        """Return whether a replay that stands still has not read what is cut off next."""
+        cursor, node = state.through.get(""), self._node
+        attached = actor.delivery.replays or () if actor is not None else ()
+        for replay in attached:
+            if replay.filter == topic_filter:
+                cursor = replay.cursor
+        if cursor is None or state.state == "ended":
+            return False
+        if attached and self._shown - state.reached_ms < _STILL_MS:
+            return False
+        return cursor < node.retention.next_cut
 
     def _unfinished(self, actor: Session, state: SessionState) -> Iterator[Problem]:
         """Yield the problems of deliveries that a connected client does not complete."""

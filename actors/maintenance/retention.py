@@ -62,6 +62,8 @@ _POLL = 0.02
 _PARTS = 8
 """Number of checkpoints within the retention time; more of them mean less excess in the log."""
 _QUARTERS = 4
+_SOON = 0.9
+"""Part of a limit from which a cut is near."""
 _SMALL = 32
 """Growth, as a fraction of the limit, from which a checkpoint near the limit is worthwhile."""
 _MIN = 1024 * 1024
@@ -224,8 +226,17 @@ class Retention:
         # Logs of earlier versions may have times that run backwards: then the age is not known.
         return bool(options.keep) and (age >= options.keep / _PARTS or age < 0)
 
-    def _wanted(self) -> tuple[Checkpoint, str] | None:
-        """Return the checkpoint before which to cut the log to keep its limits, and the reason."""
+    @property
+    def next_cut(self) -> Position:
+        """Position before which the log will be cut soon; 0: that is not known."""
+        wanted = self._wanted(_SOON)
+        return wanted[0].begun if wanted is not None else 0
+
+    def _wanted(self, share: float = 1.0) -> tuple[Checkpoint, str] | None:
+        """Return the checkpoint before which to cut the log to keep its limits, and the reason.
+
+        With ``share``, to keep this part of its limits.
+        """
         options, first = self._node.options, self._node.log.first
         known = [
             checkpoint
@@ -234,13 +245,13 @@ class Retention:
         ]
         chosen: tuple[Checkpoint, str] | None = None
         if options.keep:
-            before = self._node.clock.steady_ms() - int(options.keep * 1000)
+            before = self._node.clock.steady_ms() - int(options.keep * 1000 * share)
             old = [checkpoint for checkpoint in known if checkpoint.time_ms <= before]
             if old:
                 chosen = old[-1], "keep"
         bound = options.keep_bytes
-        if bound and known and self._room.size > bound - bound // _QUARTERS:
-            most = bound - bound // _QUARTERS
+        most = int((bound - bound // _QUARTERS) * share)
+        if bound and known and self._room.size > most:
             checkpoint = next((each for each in known if self._behind(each) <= most), known[-1])
             if chosen is None or checkpoint.begun > chosen[0].begun:
                 chosen = checkpoint, "keep_bytes"

@@ -2,7 +2,8 @@
 
 What replays need of a record are the messages that take effect in it. The newest records come from
 the journal, without a request to JetStream; others are read some at a time, for one replay after
-the other. Replays that ask for the same part of the log get the same decoded records.
+the other. Replays that ask for the same part of the log get the same decoded records. Where there
+is an index, only the records are read that it names.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from actors.replay.named_records import NamedRecords, RecordIndex
 from actors.replay.selection import LastMessages, LogRecord, TopicMatches
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, UnknownLogFormat
 from eventstore.format.positions import INDEX_BITS, Position, position
@@ -22,10 +24,11 @@ from eventstore.format.records import Record, decode_record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.message_store import MessageStore, StoredMessages, messages_of
 from eventstore.reading.publications import Publications, Releases, publications_in, with_content
+from eventstore.reading.segment import BadIndex
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
     from actors.session.node_context import NodeContext
     from eventstore.log.message_store import Message
@@ -35,6 +38,8 @@ _log = structlog.get_logger("foldmq")
 
 _RECORDS, _BYTES = 64, 1024 * 1024
 """Records read for a replay at a time, and approximate bytes after which no further one is."""
+_NAMED = 16
+"""Records that the index names which are requested at a time."""
 _CACHED = 16 * 1024 * 1024
 _TAIL = 4 * 1024 * 1024
 """Maximum bytes of decoded records, and of new records that are not decoded yet."""
@@ -57,9 +62,16 @@ class Reading(Protocol):
     fruitless: bool
     last: LastMessages | None
     matches: TopicMatches
+    until: Position | None
+    until_ms: int
+    named: NamedRecords | None
+    until_found: tuple[int, int]
 
     def on_read(self) -> None:
         """Continue: there are records, or the beginning is known."""
+
+    def skip_to(self, sequence: int) -> None:
+        """Go on with a record: nothing matches in those before it."""
 
     def on_cut(self, first: int) -> None:
         """Continue at the new beginning of the log: the wanted record was removed."""
@@ -73,6 +85,7 @@ class LogReader:
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
+        self.index = RecordIndex(node.clock, node.log)
         self._records: OrderedDict[int, LogRecord] = OrderedDict()
         """Decoded records of complete turns, by sequence."""
         self._size = 0
@@ -105,6 +118,7 @@ class LogReader:
         self._tail.clear()
         self._size = self._tail_size = 0
         self._unreleased = MessageStore(_UNRELEASED)
+        self.index.close()
 
     def take(self, sequence: int) -> list[LogRecord]:
         """Return consecutive records from memory, beginning with ``sequence``; empty: none."""
@@ -216,7 +230,11 @@ class LogReader:
             replay.on_cut(self.first)
             return
         if wanted not in self._records and wanted <= self.last:
-            await self._read(wanted, fruitless=replay.fruitless)
+            found = await self._read_named(replay, wanted, fruitless=replay.fruitless)
+            if found is not None:
+                self._pass_on(replay, wanted, *found)
+                return
+            await self._read_from(wanted, fruitless=replay.fruitless)
         for other in [*self._waiting]:
             if other.cursor is None or (other.last is not None and not other.last.complete):
                 continue
@@ -227,14 +245,32 @@ class LogReader:
                     other.ahead.extend(records)
                 other.on_read()
 
+    def _pass_on(
+        self, replay: Reading, wanted: int, records: Sequence[LogRecord], through: int
+    ) -> None:
+        """Let a replay go on with what the index names from ``wanted`` on, as it was read."""
+        if replay not in self._waiting:
+            return
+        self.withdraw(replay)
+        # It may have got others from memory meanwhile.
+        if not replay.ahead and replay.cursor is not None and next_record(replay.cursor) == wanted:
+            replay.ahead.extend(records)
+            replay.skip_to(records[0].sequence if records else through + 1)
+        replay.on_read()
+
     async def _search(self, replay: Reading, last: LastMessages) -> None:
         """Search some records for the last messages of topics; others follow in turn."""
         last.skip_to(position(self.first, 0) - 1)
         wanted = next_record(last.through)
+        found = None
         if not last.complete and wanted not in self._records and wanted <= self.last:
-            await self._read(wanted, fruitless=True)
-        for record in self.take(wanted):
+            found = await self._read_named(replay, wanted, fruitless=True)
+            if found is None:
+                await self._read_from(wanted, fruitless=True)
+        for record in self.take(wanted) if found is None else found[0]:
             last.add(record, replay.matches)
+        if found is not None and not found[0]:
+            last.skip_to(position(found[1] + 1, 0) - 1)
         if wanted > self.last:  # what was appended when it began is not on disk yet
             await asyncio.sleep(_UNTIL_STORED)
         if self._waiting.pop(replay, 0) is None:
@@ -280,31 +316,108 @@ class LogReader:
         (record,) = await self._node.log.read_some([sequence])
         return record
 
-    async def _read(self, first: int, *, fruitless: bool) -> None:
+    async def _read_from(self, first: int, *, fruitless: bool) -> None:
         """Decode the records of complete turns from one on."""
-        node, turns = self._node, TurnAssembler(anywhere=True)
+        turns, stop = TurnAssembler(anywhere=True), first + _RECORDS - 1
+        async with aclosing(self._records_from(first, self.last)) as records:
+            await self._read(records, turns, stop, fruitless=fruitless)
+
+    async def _read_named(
+        self, replay: Reading, wanted: int, *, fruitless: bool
+    ) -> tuple[Sequence[LogRecord], int] | None:
+        """Return the next decoded records that the index names for a replay from ``wanted`` on.
+
+        If there are none, nothing matches up to the second result. None: the index does not show
+        it.
+        """
+        if replay.start_ms or self.last - wanted < _RECORDS:
+            return None
+        cuts, turns = self._cuts, TurnAssembler(anywhere=True)
+        try:
+            named = replay.named
+            if named is None or not self.index.covers(named, wanted):
+                topic_filter = replay.matches.topic_filter
+                named = await self.index.named(topic_filter, wanted, self.last, self.first)
+                replay.named = named
+            if named is None:
+                return None
+            through = await self._through(replay, wanted, named.through)
+            if through < wanted:
+                return None
+            chosen = named.between(wanted, through, _RECORDS)
+            if not chosen:
+                return (), through
+            source = self._named_records(chosen, turns)
+            async with aclosing(source) as records:
+                found = await self._read(records, turns, self.last, fruitless=fruitless)
+        except BadIndex as error:
+            self.index.reject(error)
+            return None
+        # Of a log that was cut meanwhile they are read again.
+        return (found, through) if found and cuts == self._cuts else ((), wanted - 1)
+
+    async def _through(self, replay: Reading, wanted: int, through: int) -> int:
+        """Return up to which record, at most ``through``, a replay does not end."""
+        if replay.until is not None:
+            through = min(through, (replay.until >> INDEX_BITS) - 1)
+        if replay.until_ms and through >= wanted:
+            searched, end = replay.until_found
+            if through > searched == end:
+                end = await self._last_before(wanted - 1, through, replay.until_ms + 1)
+                replay.until_found = through, end
+            through = min(through, end)
+        return through
+
+    async def _named_records(
+        self, chosen: Sequence[int], turns: TurnAssembler
+    ) -> AsyncGenerator[Record, None]:
+        """Yield these records, and those that show whether a turn is complete."""
+        found: dict[int, Record] = {}
+        for number, sequence in enumerate(chosen):
+            if sequence not in found:
+                some = chosen[number : number + _NAMED]
+                found = {one.sequence: one for one in await self._node.log.read_some(some)}
+            self.index.check(found[sequence])
+            yield found[sequence]
+            following = chosen[number + 1] if number + 1 < len(chosen) else 0
+            while turns.rest() and sequence + 1 != following and sequence < self.last:
+                sequence += 1
+                yield await self._one(sequence)
+
+    async def _read(
+        self,
+        records: AsyncGenerator[Record, None],
+        turns: TurnAssembler,
+        stop: int,
+        *,
+        fruitless: bool,
+    ) -> list[LogRecord]:
+        """Decode records of complete turns, up to one and not much more than bytes at a time."""
+        node, found = self._node, list[LogRecord]()
         now = node.clock.stopwatch
         size, begun = 0, now()
-        async with aclosing(self._records_from(first, self.last)) as records:
-            async for record in records:
-                void, complete = turns.take(record)
-                for part in void:
-                    self._keep(LogRecord(part.sequence, part.time_ms, (), _RECORD))
-                for part in complete:
+        async for record in records:
+            void, complete = turns.take(record)
+            for part in void:
+                found.append(LogRecord(part.sequence, part.time_ms, (), _RECORD))
+                self._keep(found[-1])
+            for part in complete:
+                cuts = self._cuts
+                decoded = await self._decoded(part)
+                while self._cuts != cuts:
                     cuts = self._cuts
                     decoded = await self._decoded(part)
-                    while self._cuts != cuts:
-                        cuts = self._cuts
-                        decoded = await self._decoded(part)
-                    self._keep(decoded)
-                    size += decoded.size
-                self.records_read += 1
-                took = now() - begun
-                if took > _PAUSE:
-                    await asyncio.sleep(took * _SHARE if fruitless and node.kernel.shared else 0.0)
-                    begun = now()
-                if not turns.rest() and (size >= _BYTES or record.sequence >= first + _RECORDS - 1):
-                    return
+                self._keep(decoded)
+                found.append(decoded)
+                size += decoded.size
+            self.records_read += 1
+            took = now() - begun
+            if took > _PAUSE:
+                await asyncio.sleep(took * _SHARE if fruitless and node.kernel.shared else 0.0)
+                begun = now()
+            if not turns.rest() and (size >= _BYTES or record.sequence >= stop):
+                break
+        return found
 
     async def _records_from(self, first: int, last: int) -> AsyncGenerator[Record, None]:
         """Yield records in order: those that were stored just now from memory."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from actors.access.rules import TopicAcl
     from actors.replay.log_reader import LogReader
+    from actors.replay.named_records import NamedRecords
     from actors.replay.selection import Entry, LogRecord
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
@@ -90,10 +91,14 @@ class Replay:
         "fruitless",
         "last",
         "matches",
+        "named",
         "next_at",
         "queued",
         "session",
         "start_ms",
+        "until",
+        "until_found",
+        "until_ms",
     )
 
     def __init__(
@@ -140,7 +145,13 @@ class Replay:
         self._gated: deque[int] = deque()
         """Sequences of the records that the last steps wait for."""
         self.ahead: deque[LogRecord] = deque()
-        """Records after the cursor, consecutive."""
+        """Records after the cursor in order; nothing matches in any between them."""
+        self.until, self.until_ms = state.until.get(""), state.until_ms
+        """The last position and the last time that it sends; None and 0: there is none."""
+        self.named: NamedRecords | None = None
+        """The next records in which something may match, as the index names them."""
+        self.until_found = (0, 0)
+        """Up to which record ``until_ms`` was looked for, and the last record before it."""
         self.fruitless = False
         """Whether none of the last records had a message for the client."""
         self.next_at = 0.0
@@ -159,6 +170,13 @@ class Replay:
     def on_read(self) -> None:
         """Continue: there are records, or the beginning is known."""
         self.wake()
+
+    def skip_to(self, sequence: int) -> None:
+        """Go on with a record: nothing matches in those before it."""
+        through = position(sequence, 0) - 1
+        if self.cursor is not None and through > self.cursor:
+            self._unrecorded += sequence - next_record(self.cursor)
+            self.cursor = through
 
     def on_cut(self, first: int) -> None:
         """Continue at the new beginning of the log, and report what was removed."""
@@ -248,7 +266,7 @@ class Replay:
             if not self.ahead:
                 self._reader.request(self)
                 return WAITS
-        return self._read(held, connection, self._rules(held, held.replay, connection), interval)
+        return self._read(held, connection, self._rules(held, connection), interval)
 
     def _find_last(self, last: LastMessages, cursor: Position) -> bool:
         """Return whether the last messages of topics are known; go on to the next one."""
@@ -348,9 +366,7 @@ class Replay:
             self._allowed = access, allowed
         return self._allowed[1]
 
-    def _rules(
-        self, held: SubscriptionState, replay: ReplayState, connection: ClientConnection
-    ) -> Rules:
+    def _rules(self, held: SubscriptionState, connection: ClientConnection) -> Rules:
         """Return what is sent at present."""
         access, expired = connection.access, self._node.expired_until
         own = self.session.name if is_no_local(held.options) else None
@@ -371,7 +387,7 @@ class Replay:
                     return "packet_too_large"  # [MQTT-3.1.2-24]
             return ""
 
-        until, until_ms = replay.until.get(""), replay.until_ms
+        until, until_ms = self.until, self.until_ms
         # Messages of an open record may come later, which is older than a beginning just now.
         start_ms = self.start_ms if self._recorded is None else 0
         return Rules(self.matches, held.qos, why_not, until, until_ms, self.last, start_ms)

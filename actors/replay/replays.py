@@ -19,7 +19,7 @@ from actors.replay.log_reader import LogReader
 from actors.replay.replay import Replay
 from actors.session.node_context import owner_of
 from eventstore.format.events import ReplayOpened
-from eventstore.format.positions import sequence_of
+from eventstore.format.positions import position, sequence_of
 from eventstore.reading.moments import ALL, LAST, NEW, BadMoment, ends_before, parse_moment
 from protocol.errors import FoldmqError
 from protocol.mqtt.reason_codes import ReasonCode
@@ -57,7 +57,7 @@ class Replays:
         self._waiting: dict[Replay, None] = {}
         """Those that wait for a place."""
         self._ready: deque[Replay] = deque()
-        self._actor: ReplayActor | None = None
+        self._actor: ReplayWork | None = None
 
     def __len__(self) -> int:
         """Return the number of replays of connected clients."""
@@ -155,6 +155,8 @@ class Replays:
                 raise BadMoment("positions with the name of a log are for several logs")
             if sequence_of(at) > sequence_of(last):
                 raise BadMoment("the position is beyond the end of the log")
+        # The first record is 1: nothing was cut before it.
+        event.start = {log: max(at, position(1, 0) - 1) for log, at in event.start.items()}
         return event
 
     def begin(self, session: Session, topic_filter: str) -> None:
@@ -221,14 +223,14 @@ class Replays:
         replay = Replay(self._node, self.reader, session, topic_filter, state, self._wake)
         session.delivery.replays = [*(session.delivery.replays or ()), replay]
         if self._actor is None:
-            self._actor = ReplayActor(self)
+            self._actor = ReplayWork(self)
             self._node.kernel.spawn(self._actor, self._node.root)
         self._waiting[replay] = None
-        self._fill_places()
+        self.fill_places()
 
     def restart(self) -> None:
         """Go on with a new actor: the old one failed."""
-        self._actor = ReplayActor(self)
+        self._actor = ReplayWork(self)
         self._node.kernel.spawn(self._actor, self._node.root)
         self._ready.clear()
         for replay in self._placed:
@@ -236,7 +238,8 @@ class Replays:
             replay.due = inf
             self._wake(replay)
 
-    def _fill_places(self) -> None:
+    def fill_places(self) -> None:
+        """Begin with waiting replays as long as there are places."""
         most = self._node.options.bounds.max_replays
         while self._waiting and len(self._placed) < most:
             replay = next(iter(self._waiting))
@@ -250,7 +253,7 @@ class Replays:
         self._placed.pop(replay, None)
         self.reader.withdraw(replay)
         replay.ahead.clear()
-        self._fill_places()
+        self.fill_places()
         if not self._placed:
             self._node.journal.on_stored = None
             self.reader.clear()
@@ -320,7 +323,7 @@ class Replays:
         self._actor.start_timer(self._node.timers, delay, wake)
 
 
-class ReplayActor(LoopActor):
+class ReplayWork(LoopActor):
     """Makes the steps of replays, in parts of longer work."""
 
     def __init__(self, replays: Replays) -> None:

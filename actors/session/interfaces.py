@@ -189,6 +189,7 @@ class AttachedReplay(Protocol):
     """A replay of a connected client: ``actors.replay.replay.Replay``."""
 
     filter: str
+    cursor: Position | None
 
     def wake(self) -> None:
         """Look whether a step is possible: the client may have room."""
@@ -249,3 +250,7 @@ class LogHold(Protocol):
 
     def cuts_suspended(self) -> AbstractContextManager[None]:
         """Suspend cuts while the log is read."""
+
+    @property
+    def next_cut(self) -> Position:
+        """Position before which the log will be cut soon; 0: that is not known."""

@@ -2,8 +2,8 @@
 
 A process of its own: it runs one of ATTACKS until a line on stdin ends it, and then says as JSON
 what it did, and how often the broker closed its connections. An attacker that was closed comes back
-after a second. ``idle`` is no attack: it opens ``--count`` connections that do nothing, says that
-they are open, and keeps them.
+after a second. With ``--announce`` it says ``began`` once it has done anything. ``idle`` is no
+attack: it opens ``--count`` connections that do nothing, says that they are open, and keeps them.
 """
 
 import argparse
@@ -398,13 +398,22 @@ ATTACKS: dict[str, Callable[[Target, int], list[Coroutine[Any, Any, None]]]] = {
 }
 
 
+async def _announce(target: Target) -> None:
+    while not target.did:  # noqa: ASYNC110 - the attacks only count
+        await asyncio.sleep(0.02)
+    print("began", flush=True)
+
+
 async def run(arguments: argparse.Namespace) -> None:
     """Attack until stdin ends."""
     loop = asyncio.get_running_loop()
     target = Target(arguments.port, arguments.user, arguments.password)
     work = [loop.create_task(each) for each in ATTACKS[arguments.attack](target, arguments.count)]
+    saying = loop.create_task(_announce(target)) if arguments.announce else None
     await (await stdin()).readline()
     did = dict(target.did)
+    if saying is not None:
+        saying.cancel()
     for task in work:
         task.cancel()
     await asyncio.wait(work)
@@ -422,6 +431,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1, help="sessions, or connections a second")
     parser.add_argument("--user")
     parser.add_argument("--password", default="")
+    parser.add_argument("--announce", action="store_true", help="say when the attack has begun")
     arguments = parser.parse_args()
     run_as_attacker(run(arguments), 8192)
 

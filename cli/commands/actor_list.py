@@ -36,7 +36,8 @@ SESSION_TYPES = ("session", "sharedsession")
 ACTOR_TYPES = (
     *("broker", "inspector"),
     *SESSION_TYPES,
-    *("connection", "subscription", "bridge", "logexchange", "fanout", "turnwork"),
+    *("connection", "subscription", "bridge", "logexchange", "fanout", "replaywork"),
+    "turnwork",
 )
 """All types of actors."""
 STATES = (

@@ -396,6 +396,16 @@ def _replay_stopped(one: Mapping[str, Any]) -> _Described:
     )
 
 
+def _replay_behind(one: Mapping[str, Any]) -> _Described:
+    state = "its client reads too slowly" if one["connected"] else "its client is offline"
+    return (
+        "loses messages of a replay at the next cut of the log",
+        f"{text.escaped(one['filter'])} has not read the oldest part of the log",
+        f"{state}, and keep or keep_bytes is reached soon",
+        show_session(one["client"]),
+    )
+
+
 def _unknown(one: Mapping[str, Any]) -> _Described:
     return text.escaped(one["code"]), "", "", show_session(one["client"])
 
@@ -415,6 +425,7 @@ _KINDS: dict[str, tuple[Severity, Callable[[Mapping[str, Any]], _Described]]] = 
     "flapping": ("warning", _flapping),
     "slow_acks": ("warning", _slow_acks),
     "queue_filling": ("warning", _queue_filling),
+    "replay_behind": ("warning", _replay_behind),
     "stuck_publish": ("warning", _stuck_publish),
 }
 """The kinds of problems, the most urgent first."""

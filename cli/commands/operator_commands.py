@@ -117,7 +117,7 @@ def _actors_ls(
             "--type",
             metavar="TYPE",
             help="Only this type: broker, inspector, session, sharedsession, connection, "
-            "subscription, bridge, logexchange, fanout or turnwork.",
+            "subscription, bridge, logexchange, fanout, replaywork or turnwork.",
         ),
     ] = None,
     match: _Match = None,

@@ -18,7 +18,7 @@ from cli.logs.broker_client import Refused
 from cli.logs.broker_search import open_brokers
 from cli.logs.logs import open_logs
 from eventstore.errors import UsageError
-from eventstore.format.destination_events import ForwardRefused
+from eventstore.format.destination_events import DestinationOpened, Forwarded, ForwardRefused
 from eventstore.format.positions import format_position, from_runs, parse_position
 from projections.views.replay_view import place_text
 
@@ -148,6 +148,7 @@ async def _ask_to_change(
     return refusals
 
 
+_OF_DESTINATIONS = {kind.__name__ for kind in (DestinationOpened, Forwarded, ForwardRefused)}
 _REFUSED: list[Column[Mapping[str, Any]]] = [
     Column("POSITION", lambda row: row["position"], right=True),
     Column("TIME", lambda row: row["time"]),
@@ -157,7 +158,7 @@ _REFUSED: list[Column[Mapping[str, Any]]] = [
 
 
 def list_refused(flags: SourceFlags, name: str, *, as_json: bool) -> None:
-    """Print the messages that a destination refused."""
+    """Print the messages that a destination refused; raises Refused if the log knows none such."""
     rows = asyncio.run(_read_refused(flags, name))
     log: Column[Mapping[str, Any]] = Column("LOG", lambda row: row["log"])
     columns = [log, *_REFUSED] if rows and rows[0]["log"] else _REFUSED
@@ -166,12 +167,15 @@ def list_refused(flags: SourceFlags, name: str, *, as_json: bool) -> None:
 
 async def _read_refused(flags: SourceFlags, name: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
+    known = False
     async with open_logs(flags) as logs:
         for log, source in logs.items():
             with progress("reading", max(0, source.last - source.begin + 1)) as shown:
                 async for record in source.records(source.begin, source.last):
                     shown(record.sequence - source.begin + 1)
-                    if not any(raw["e"] == "ForwardRefused" for raw in record.raw_events):
+                    about = {raw["e"] for raw in record.raw_events if raw.get("to") == name}
+                    known = known or not about.isdisjoint(_OF_DESTINATIONS)
+                    if ForwardRefused.__name__ not in about:
                         continue
                     rows += [
                         {
@@ -185,4 +189,6 @@ async def _read_refused(flags: SourceFlags, name: str) -> list[dict[str, Any]]:
                         if isinstance(event, ForwardRefused) and event.to == name
                         for ref in from_runs(event.refs)
                     ]
+    if not known:
+        raise Refused(f"the log has no destination {text.name(name)}")
     return rows

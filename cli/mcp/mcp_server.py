@@ -117,7 +117,7 @@ class ToolServer:
         about = list_digest(tool, params)
         token = getattr(params, "next", None)
         if token is not None:
-            call, params = continued(call, params, token, about)
+            call, params = continued(call, tool, params, token, about)
         if isinstance(params, ListParams):
             params = params.model_copy(update={"limit": min(params.limit, MAX_ROWS)})
         page = Page(getattr(params, "limit", MAX_ROWS))

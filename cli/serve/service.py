@@ -25,6 +25,8 @@ from cli.common import logging_setup
 from cli.common.endpoints import Endpoint
 from cli.common.memory import GarbageCollector, trim_after_peaks, tune_collector
 from cli.logs.index_process import IndexProcess
+from cli.logs.key_files import store_key
+from cli.logs.source import index_path
 from cli.serve.auth_factory import (
     Access,
     make_permissions,
@@ -281,6 +283,9 @@ class Service:
         store.client.on_arrival = broker.kernel.yield_once
         self._monitor.inspection = broker.inspection
         broker.inspection.operations.reload = partial(self._reload_by_command, broker)
+        key = store_key(settings.encryption_key_file)
+        place = index_path(settings.data_dir, self._stream)
+        broker.replays.reader.index.use(place, self._stream, key)
         self._note_reload(broker.node, self._outcome)
         if self._process is not None:
             await self._process.join(broker.join, store)

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -115,6 +115,13 @@ def _sentence(group: type[SettingsGroup], error: ErrorDetails, layers: Iterable[
 def checked_kind(field: FieldInfo, value: object) -> object:
     """Return a value, unless no setting of this kind can have it: then raise ValueError."""
     if isinstance(value, bool) and field.annotation not in (bool, bool | None):
+        if get_origin(field.annotation) is Literal:
+            return value  # its problem names the words that are allowed
+        words = ", not true or false"
+        if any(getattr(one, "func", None) is _address_or_off for one in field.metadata):
+            raise ValueError(f'must be host:port or "{OFF}"{words}')
+        if any(getattr(one, "func", None) is _sync for one in field.metadata):
+            raise ValueError(f'must be "always" or a time such as 1s{words}')
         raise ValueError("must not be true or false")
     if _holds_nul(value):
         # No file has such a name, and C libraries would cut the text there.

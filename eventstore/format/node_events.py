@@ -270,6 +270,9 @@ class LogSalvaged:
     """Time of the last record before ``first``, Unix time in milliseconds; 0: there is none."""
     ends_ms: int = 0
     """Time of the first record after ``end``, Unix time in milliseconds; 0: none was kept."""
+    known: list[int] = field(default_factory=list)
+    """Times of each LogEndUnproven behind the lost records whose ``salvaged`` is not before
+    ``until``, Unix time in milliseconds: these starts continued an earlier salvage, not this."""
     e: Literal["LogSalvaged"] = "LogSalvaged"
     v: Literal[1] = 1
 

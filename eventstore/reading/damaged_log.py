@@ -28,6 +28,7 @@ from eventstore.format.node_events import (
     CheckpointBegun,
     CheckpointCompleted,
     LogCut,
+    LogEndUnproven,
     LogSalvaged,
     MessagesCarried,
     RetainedSnapshot,
@@ -617,6 +618,9 @@ class Rescue:
         self._closing: list[Event] = []
         self._dropped = 0
         self._stateless = False
+        self._continued: list[tuple[int, int]] = []
+        """Record and time of each start that continued a salvage whose last record is not before
+        that of this one."""
 
     def fold(self, needs: Callable[[int], SessionNeeds]) -> None:
         """Find out which sessions depend on what was given up."""
@@ -639,6 +643,8 @@ class Rescue:
                     carried.update(from_runs(event.refs))
                 elif isinstance(event, LogSalvaged):
                     begun = None
+                elif isinstance(event, LogEndUnproven) and event.salvaged >= plan.until:
+                    self._continued.append((sequence, record.time_ms))
             state.take(record)
         if not whole and not plan.holes:
             raise CorruptLog(plan.begin, "begins the log, and no complete checkpoint follows it")
@@ -732,6 +738,7 @@ class Rescue:
             len(self._sessions),
             begins_ms=begins_ms,
             ends_ms=ends_ms,
+            known=[time_ms for sequence, time_ms in self._continued if sequence > hole.last],
         )
 
     def _encode(self, events: Sequence[Event], time_ms: int) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from eventstore.format.positions import Position, from_runs, position
 from eventstore.reading.keys import (
@@ -20,7 +20,15 @@ from eventstore.reading.keys import (
 from eventstore.reading.segment import BadIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Generator,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
     from pathlib import Path
 
     from eventstore.format.positions import Run
@@ -126,12 +134,32 @@ class LogIndex:
 
         ``prefix`` is as for :meth:`topics`. None: the index does not show it.
         """
+        steps = self.effects_in_steps(prefix, matches, first, last)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return cast("list[int] | None", end.value)
+
+    def effects_in_steps(
+        self, prefix: str, matches: Callable[[str], bool], first: int, last: int
+    ) -> Generator[None, None, list[int] | None]:
+        """Return the same as :meth:`effects`; yield where others may run."""
         segments = self._between(first, last)
         if first < self.first or last > self.last or not all(one.head.effects for one in segments):
             return None
-        found = {*self.topics(prefix, matches, first, last), *self.sequences(EFFECT, first, last)}
-        found.update(self.topics(prefix, matches, first, last, EFFECT))
-        return sorted(found)
+        found = set(self.sequences(EFFECT, first, last))
+        for segment in segments:
+            for kind in (TOPIC, EFFECT):
+                for key, value in segment.starting(kind + prefix):
+                    if matches(key[1:]):
+                        found.update(unpack_sequences(value))
+                    yield
+        return self._within(sorted(found), first, last)
+
+    def segment_end(self, sequence: int) -> int:
+        """Return the last record of the segment that has an indexed record."""
+        return self._between(sequence, sequence)[0].head.last
 
     def topic(self, topic: str, first: int = 0, last: int | None = None) -> list[int]:
         """Return the records that name a topic."""

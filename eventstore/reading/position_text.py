@@ -48,6 +48,8 @@ def parse_point(text: str, zone: tzinfo | None, index: int = MAX_INDEX) -> Point
             if "." not in text:
                 return PointSpec(text, position(int(text), index))
             return PointSpec(text, parse_position(text))
+        if text.isdigit():
+            return None  # Python reads more digits as a time
         time = datetime.fromisoformat(text)
         if time.tzinfo is None and zone is not None:
             time = time.replace(tzinfo=zone)

@@ -95,6 +95,7 @@ class CheckpointCheck:
     def _fold(self, record: Record, events: list[tuple[int, Event]]) -> None:
         apply, checks = self._state.apply, self._CHECKS
         base, time_ms = position(record.sequence, 0), record.steady_ms
+        self._state.jumped_ms = record.jumps.total_ms
         index = 0
         try:
             for index, event in events:

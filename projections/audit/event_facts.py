@@ -419,6 +419,8 @@ class FactMakers:
         if isinstance(event, LogEndUnproven) and event.salvaged:
             ends = [event.end, event.salvaged]
             values |= {"continued": ends, "clock_ms": self.record.time_ms}
+        elif isinstance(event, LogSalvaged) and event.known:
+            values["known"] = event.known
         self._note(at, DOUBT, values)
 
     def _limits(self, event: LimitsApplied, at: Position) -> None:

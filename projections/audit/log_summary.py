@@ -241,6 +241,7 @@ def _doubts(notes: dict[str, list[LogNote]]) -> list[Doubt]:
             if (ends := note.values.get("continued")) is not None:
                 end, salvaged = ends
                 proof.continued(end, salvaged, sequence_of(note.at), note.values["clock_ms"])
+            proof.salvage_knows(sequence_of(note.at), note.values.get("known", ()))
             proof.doubts += doubts_of(note.values["doubts"])
         else:
             proof.started(sequence_of(note.at), note.values["clock_ms"])

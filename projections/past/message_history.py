@@ -147,8 +147,9 @@ async def _start(
             return LogPoint(source.begin, 0), source.first > 1
         return LogPoint(await last_until(source, moment.time_ms - 1) + 1, 0), False
     after = _position_in(logs, log, moment) + 1
-    if sequence_of(after) < source.begin:
+    if max(1, sequence_of(after)) < source.begin:
         return LogPoint(source.begin, 0), True
+    after = max(after, position(source.begin, 0))
     return _point(after), False
 
 

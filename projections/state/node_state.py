@@ -56,7 +56,7 @@ from eventstore.format.turn_events import (
     TurnReleased,
 )
 from eventstore.format.turn_expansion import expanded
-from projections.log_proof import LogProof, doubts_of
+from projections.log_proof import LogProof, doubts_of, is_continued
 from projections.state import turn_fold
 from projections.state.destinations import Destinations
 from projections.state.history_fold import HISTORY_EVENTS, add_to_history
@@ -110,6 +110,7 @@ class NodeState:
         "_newer",
         "_parts",
         "_repeated",
+        "_salvages",
         "_unsure",
         "applied",
         "archived",
@@ -181,6 +182,8 @@ class NodeState:
         """Last record of a damaged log that was salvaged; 0: there is none."""
         self._unsure = 0
         """Last record that continues a state that lost records have changed; 0: none."""
+        self._salvages: list[LogSalvaged] = []
+        """Salvages that no start is known to have continued before their last record."""
         self._repeated: set[str] = set()
         """Sessions that are known again since the last checkpoint began."""
         self._begun: Checkpoint | None = None
@@ -455,15 +458,26 @@ class NodeState:
 
     def _unproven(self, event: LogEndUnproven, at: Position, ms: int, _: Sequence[bytes]) -> None:
         self.proof.take(event, at >> INDEX_BITS, ms + self.jumped_ms)
-        if event.salvaged >= max(1, self._unsure):
+        if not event.salvaged:
+            return
+        end, salvaged, time_ms = event.end, event.salvaged, ms + self.jumped_ms
+        self._salvages = [
+            one
+            for one in self._salvages
+            if one.until > end and not is_continued(one.until, one.known, end, salvaged, time_ms)
+        ]
+        self.salvaged = max((one.until for one in self._salvages), default=end)
+        if not self._salvages:
             self._be_sure()
-            self.salvaged = event.end
+        elif self._unsure:
+            self._unsure = self.salvaged
 
     def _salvaged(self, event: LogSalvaged, at: Position, ms: int, _: Sequence[bytes]) -> None:
         """Be unsure of the state: records are missing before the next one."""
         self.proof.take(event, at >> INDEX_BITS, ms + self.jumped_ms)
         # Behind the hole of a later salvage there may be that of an earlier one, which ends sooner.
         self._unsure = self.salvaged = max(self._unsure, event.until)
+        self._salvages.append(event)
         self._begun = None
         self._parts = []
         self._repeated = set()

@@ -112,6 +112,7 @@ class SessionTable:
         "_frozen_count",
         "_holding",
         "_live_names",
+        "_replaying",
         "frozen_totals",
         "live",
         "on_thaw",
@@ -127,6 +128,8 @@ class SessionTable:
         """The names of the sessions that are not frozen, in parts that can be copied quickly."""
         self._holding: dict[str, Position] = {}
         """Frozen session that needs messages of the log -> position of the oldest one."""
+        self._replaying: set[str] = set()
+        """Frozen sessions with replays."""
         self.frozen_totals = OutstandingTotals()
         """Totals of the frozen sessions."""
 
@@ -206,6 +209,7 @@ class SessionTable:
     def _forget_frozen(self, name: str, state: SessionState | None = None) -> None:
         frozen = self._frozen.of(name).pop(name, None)
         self._holding.pop(name, None)
+        self._replaying.discard(name)
         if frozen is not None:
             self._frozen_count -= 1
             self.frozen_totals.add(state if state is not None else thaw(name, frozen), -1)
@@ -233,6 +237,8 @@ class SessionTable:
         oldest = oldest_reference(state)
         if oldest is not None:
             self._holding[name] = oldest
+        if state.replays:
+            self._replaying.add(name)
         self.frozen_totals.add(state)
 
     def names(self) -> list[str]:
@@ -257,9 +263,9 @@ class SessionTable:
     def parts_with_messages(self) -> Iterator[list[str]]:
         """Yield the names as :meth:`parts` does, without frozen sessions that need no messages.
 
-        Those have no deliveries, publications or wills in progress, and nothing queued.
+        Those have no deliveries, publications or wills in progress, nothing queued, and no replays.
         """
-        holding = self._holding
+        holding = self._holding.keys() | self._replaying
         both = zip(self._live_names.parts, self._frozen.parts, strict=True)
         return ([*live, *[name for name in frozen if name in holding]] for live, frozen in both)
 

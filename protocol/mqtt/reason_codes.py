@@ -237,7 +237,7 @@ _MEANINGS: Mapping[int, str] = MappingProxyType(
         ReasonCode.QUOTA_EXCEEDED: "a limit of the server is reached",
         ReasonCode.PAYLOAD_FORMAT_INVALID: "the payload is declared as UTF-8 text but is not",
         ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: "shared subscriptions are not supported",
-        ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: "internal error of the server",
+        ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR: "not possible with the settings of the server",
         ReasonCode.UNSPECIFIED_ERROR: "internal error of the server",
     }
 )

@@ -50,6 +50,7 @@ PROBLEMS: list[dict[str, Any]] = [
     {"code": "slow_reader", "unsent": 5000, "max_unsent": 9000, "address": "[::1]:4"},
     {"code": "no_member", "queued": 3, "members": 2},
     {"code": "replay_stopped", "filter": HOSTILE, "state": "damaged"},
+    {"code": "replay_behind", "filter": HOSTILE, "connected": False},
     {"code": "of a later broker"},
 ]  # fmt: skip
 

@@ -1,5 +1,6 @@
 """The addresses of listeners are checked before anything is started."""
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -8,9 +9,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from cli.common.units import Address
 from cli.serve.listener_factory import Listeners
 from cli.settings.settings import Settings, load_settings
-from cli.settings.socket_binding import ListenError
+from cli.settings.socket_binding import ListenError, bind
 
 pytestmark = pytest.mark.system
 
@@ -65,6 +67,24 @@ def test_nothing_is_held_after_the_probe(port: int) -> None:
     listeners.probe(settings)
     listeners.probe(settings)
     listeners.close()
+
+
+def test_all_addresses_of_ipv6_are_also_those_of_ipv4() -> None:
+    """``[::]``, in sockets of their own: no client has an IPv4-mapped address."""
+    try:
+        bound = bind(Address("::", 0), "--listen")
+    except ListenError:
+        pytest.skip("there is no IPv6")
+    with contextlib.ExitStack() as held:
+        for one in bound:
+            held.enter_context(one)
+        port = bound[0].getsockname()[1]
+        assert [one.getsockname()[:2] for one in bound] == [("::", port), ("0.0.0.0", port)]
+        for host, listener in (("::1", bound[0]), ("127.0.0.1", bound[1])):
+            with socket.create_connection((host, port)):
+                client, address = listener.accept()
+                client.close()
+                assert address[0] == host
 
 
 def test_a_name_that_is_none() -> None:

@@ -115,6 +115,12 @@ def test_positions_are_moments() -> None:
     assert parse_point(" 12.3 ").position == position(12, 3)
 
 
+def test_a_long_number_is_no_moment() -> None:
+    for digits in (14, 20, 300):
+        with pytest.raises(UsageError):
+            parse_point("1" * digits)
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import re
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import pytest
 
@@ -333,8 +334,6 @@ def test_a_listener_for_operators_is_one_address_or_off(config: Path, name: str)
     assert getattr(load_settings({}, {f"FOLDMQ_{name.upper()}": "off"}), name) is None
     assert getattr(load_settings({name: "localhost:1"}, {}), name) == Address("localhost", 1)
     assert refusal({name: "on"}).startswith(f'--{name} = "on": must be host:port such as')
-    config.write_text(f"{name} = false\n")
-    assert refusal(config=config).endswith(f"{name} = false: must not be true or false")
 
 
 @pytest.mark.parametrize("name", ["metrics", "web"])
@@ -524,6 +523,27 @@ def test_file_in_a_home_that_is_not_known() -> None:
 def test_file_that_is_not_text(config: Path) -> None:
     config.write_bytes(b'data_dir = "\xff"')
     assert refusal(config=config) == f"{config}: not UTF-8 text"
+
+
+@pytest.mark.parametrize("value", ["false", "true"])
+@pytest.mark.parametrize("name", sorted(Settings.model_fields))
+def test_a_setting_that_takes_a_word_names_it_instead_of_true_and_false(
+    config: Path, name: str, value: str
+) -> None:
+    kind = Settings.model_fields[name].annotation
+    if kind == Address | None:
+        said = 'must be host:port or "off", not true or false'
+    elif name == "sync":
+        said = 'must be "always" or a time such as 1s, not true or false'
+    elif get_origin(kind) is Literal:
+        *words, last = map(repr, get_args(kind))
+        said = f"must be {', '.join(words)} or {last}"
+    elif kind in (bool, bool | None):
+        return
+    else:
+        said = "must not be true or false"
+    config.write_text(f"{name} = {value}\n")
+    assert refusal(config=config).endswith(f": {said}")
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:1883", "[::]:1883", "192.0.2.1:1883", "mqtt.test:1"])

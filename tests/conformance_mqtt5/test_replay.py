@@ -93,6 +93,16 @@ def test_resuming_at_a_position(clients: Clients5, topic: str) -> None:
     silent(other)
 
 
+@pytest.mark.parametrize("start", ["0", "0.0"])
+def test_before_the_first_position_is_no_gap(clients: Clients5, topic: str, start: str) -> None:
+    sent = publish(clients, topic, 2)
+    client = clients.five()
+    assert client.subscribe((f"$replay/{start}/{topic}", 1)) == (1,)
+    found = receive(client, 2)
+    assert payloads(found) == sent
+    assert "foldmq-gap" not in {name for message in found for name, _ in user(message)}
+
+
 @pytest.mark.parametrize("start", ["1h", "@1", "2020-01-01T00:00Z"])
 def test_beginnings_by_time(clients: Clients5, topic: str, start: str) -> None:
     sent = publish(clients, topic, 2)

@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 CORS = "https://dashboard.example"
 
 
+def _nested(levels: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     # Two messages are never answered: on a slow machine they would be sent again meanwhile.
@@ -373,6 +380,57 @@ def test_a_page_goes_on_at_the_moment_of_the_first(api: Api) -> None:
         assert api.get(wrong).status == 400
 
 
+def test_a_page_is_named_by_tokens_of_this_list_only(api: Api) -> None:
+    def forged(path: str, **changed: object) -> int:
+        token = api.good(path).json["next"]
+        value = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))) | changed
+        token = base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+        return api.get(f"{path}&next={token}").status
+
+    assert forged("/state?at=now&limit=1") == 200
+    for number in ("9" * 4500, "\N{SUPERSCRIPT TWO}", "-1"):
+        assert forged("/state?at=now&limit=1", place=number) == 400
+    for moments in ({"limit": "x"}, {"log": "x"}, {"filter": "#/#"}):
+        assert forged("/history?limit=1", moments=moments) == 400
+
+
+def test_the_newest_first_as_a_stream_are_all(api: Api) -> None:
+    for number in range(5):
+        assert api.publish({"topic": "newest", "payload": str(number)}).status == 201
+    path = "/history?filter=newest&order=newest&limit=1"
+    found = api.good(path, Accept=FORMS["ndjson"]).lines
+    assert [one["payload"] for one in found] == ["4", "3", "2", "1", "0"]
+
+
+@pytest.mark.parametrize("order", ["oldest", "newest"])
+def test_a_page_of_large_payloads_is_bounded(api: Api, order: str) -> None:
+    line = json.dumps({"topic": f"large/{order}", "payload": "x" * 200_000}).encode() + b"\n"
+    for _ in range(2):
+        sent = api.ask("POST", "/messages", line * 30, "publish", Content_Type=FORMS["ndjson"])
+        assert sent.status == 200
+    path = f"/history?filter=large/{order}&order={order}&limit=1000"
+    first = api.good(path)
+    assert len(first.body) < 9 * 1024 * 1024
+    rest = api.good(f"{path}&next={first.json['next']}").json
+    assert rest["next"] is None
+    found = [one["position"] for one in first.json["items"] + rest["items"]]
+    assert len(set(found)) == len(found) == 60
+
+
+def test_before_the_first_position_is_no_gap(api: Api) -> None:
+    assert "gaps" not in api.good("/history?from=0.0&limit=1").json
+    with contextlib.closing(Stream(api, "/history?to=9", "0.0")) as stream:
+        stream.until("end")
+    with contextlib.closing(Stream(api, "/events?to=9", "0.0")) as stream:
+        stream.until("end")
+
+
+@pytest.mark.parametrize("path", ["/history?follow=true", "/events?follow=true"])
+def test_a_stream_does_not_wait_at_a_place_of_another_log(api: Api, path: str) -> None:
+    with contextlib.closing(Stream(api, path, "999999.0")) as stream:
+        assert stream.answer.status == 400
+
+
 def test_a_reader_waits_for_its_own_publication(api: Api) -> None:
     receipt = api.publish({"topic": "own", "payload": "1"}).json
     answer = api.good(f"/events?from={receipt['position']}&after={receipt['position']}")
@@ -530,6 +588,7 @@ def test_many_messages_have_a_receipt_each(api: Api, clients: Clients) -> None:
         ({"topic": "a/#"}, 400, None),
         ({"topic": "a", "properties": {"response_topic": "a/+"}}, 409, None),
         ({"topic": "a", "properties": {"colour": "red"}}, 400, None),
+        ({"topic": "a", "payload_json": _nested(300)}, 400, None),
     ],
 )
 def test_a_refused_message_says_why(

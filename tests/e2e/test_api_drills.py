@@ -163,6 +163,8 @@ def test_a_reader_older_than_the_log_is_told_of_the_gap(tmp_path: Path) -> None:
         cut = api.get("/sessions/nobody?at=2")
         assert (cut.status, cut.json["type"]) == (410, f"{BASE}/problem-types/cut")
         assert int(cut.json["first"]) > 3
+        for path in ("/events?from=2.0&limit=1", "/history?from=2.0&limit=1"):
+            assert api.good(path).json["gaps"] == [{"first": f"{cut.json['first']}.0"}], path
         for path in ("/events?follow=true", "/history?follow=true&from=all"):
             with contextlib.closing(Stream(api, path, "2.0")) as stream:
                 event, said = stream.next()

@@ -30,6 +30,8 @@ READERS = (
     "verify",
     "verify --stored",
     "why --client a --topic b",
+    "outbox refused a",
+    "outbox retry a",
 )
 LIVE = (
     "actors ls",
@@ -52,6 +54,11 @@ LIVE = (
     "status",
     "doctor",
     "confirm-clock",
+    "outbox ls",
+    "outbox show a",
+    "outbox pause a",
+    "outbox resume a",
+    "outbox skip a --to 1.0",
 )
 OTHERS = {
     # these neither read a log nor ask a broker
@@ -61,7 +68,7 @@ OTHERS = {
     # reloads and imports have files of their own; Spark in tests/cli
     # nodes asks a cluster: test_cluster.py
     "web", "mcp", "salvage", "backup", "restore", "reload", "acl import", "nodes",
-    "nodes move", "import mosquitto", "import nats", "import retained",
+    "nodes move", "import mosquitto", "import nats", "import retained", "outbox run",
 }  # fmt: skip
 
 
@@ -100,7 +107,8 @@ def kinds_of_errors(kind: type[FoldmqError]) -> Iterator[type[FoldmqError]]:
 
 def test_no_command_is_left_out() -> None:
     root = typer.main.get_command(app)
-    covered = {" ".join(one.split()[:2]) for one in LIVE} | {one.split()[0] for one in READERS}
+    covered = {" ".join(one.split()[:2]) for one in LIVE + READERS}
+    covered |= {one.split()[0] for one in READERS}
     for name in root.list_commands(None):
         group = getattr(root.get_command(None, name), "commands", None)
         if name == "spark":
@@ -172,6 +180,10 @@ def test_a_setting_is_wrong(command: str) -> None:
         "diff 1 1 --session nobody",
         "verify --session nobody",
         "why --client nobody --topic nothing",
+        "outbox show nothing",
+        "outbox pause nothing",
+        "outbox retry nothing",
+        "outbox refused nothing",
     ],
 )
 def test_the_requested_object_does_not_exist(command: str, running: Broker) -> None:

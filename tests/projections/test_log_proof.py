@@ -70,6 +70,24 @@ def test_a_later_salvage_is_not_seen_by_the_starts_that_were_before_it() -> None
     assert started.doubts[0].seen_ms == 9000
 
 
+@pytest.mark.parametrize("knew", [False, True])
+def test_a_salvage_is_not_continued_by_a_start_that_it_found_in_the_log(*, knew: bool) -> None:
+    """Its log ended before the last record of the salvage that this start continued."""
+    node, proof = NodeState(), LogProof()
+    found = LogSalvaged(
+        3, 3, "cd" * 32, 1, 90, 11, "/old", "root@h", "1.0", known=[5000] if knew else []
+    )
+    restored = LogEndUnproven("restored", 9, 950, salvaged=12)
+    link = bytes(32)
+    for sequence, event in ((3, found), (8, SALVAGED), (10, restored)):
+        data = encode_record(previous=link, node="n", time_ms=5000, events=[event], payloads=[])
+        node.apply_record(decode_record(sequence, data))
+        proof.take(event, sequence, 5000)
+    for one in (proof, node.proof):
+        assert [doubt.behind for doubt in one.doubts[:2]] == [11 if knew else 9, 9]
+    assert (node.unsure, node.salvaged) == ((True, 11) if knew else (False, 9))
+
+
 def test_a_checkpoint_behind_two_holes_is_the_state() -> None:
     node = NodeState()
     snapshot = SessionSnapshot(

@@ -148,18 +148,14 @@ def test_a_clock_set_in_the_last_second_before_a_kill_is_time_off(
 
 
 @pytest.mark.parametrize("jump", [3 * DAY, -3 * DAY])
-def test_ages_and_doubts_in_the_status_do_not_jump(jump: int) -> None:
+def test_ages_in_the_status_do_not_jump(jump: int) -> None:
     async def scenario() -> None:
         world = await filled()
         await world.crash()
         last_ms = world.disk.decoded()[-1].time_ms
-        world.watermark.noted = None
         world.clock.set_ms += 3 * DAY * 1000
         await world.start()
         begun_ms = world.clock.time_ms()
-        (doubt,) = (await ask(world, "status"))["log"]["not_proven"]
-        assert doubt["from_ms"] == last_ms
-        assert abs(doubt["seen_ms"] - begun_ms) < 2000
         node = world.broker.node
         node.reload = ReloadOutcome(node.clock.time_ms(), "invalid")
         off_ms = (await ask(world, "status"))["off_ms"]
@@ -169,6 +165,24 @@ def test_ages_and_doubts_in_the_status_do_not_jump(jump: int) -> None:
         status = await ask(world, "status")
         assert status["off_ms"] == off_ms
         assert abs(status["time_ms"] - status["reload"]["time_ms"] - 10_000) < 2000
+        await world.crash()
+
+    simulate(scenario)
+
+
+def test_a_start_on_a_copy_has_a_doubt_and_no_crash() -> None:
+    async def scenario() -> None:
+        world = await filled()
+        await world.crash()
+        last_ms = world.disk.decoded()[-1].time_ms
+        world.watermark.noted = None
+        world.clock.set_ms += 3 * DAY * 1000
+        await world.start()
+        status = await ask(world, "status")
+        (doubt,) = status["log"]["not_proven"]
+        assert doubt["from_ms"] == last_ms
+        assert abs(doubt["seen_ms"] - world.clock.time_ms()) < 2000
+        assert (status["crashed_ms"], status["off_ms"]) == (None, None)
         await world.crash()
 
     simulate(scenario)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from harness import packets as p
@@ -10,15 +11,19 @@ from harness.plainaudit import violations
 
 from actors.access.rules import Permissions, Rule
 from actors.inspection.problems import ProblemSearch
+from actors.limits.limit_options import LimitOptions
 from actors.maintenance import retention
 from actors.replay.log_reader import LogReader
 from actors.replay.selection import LogRecord
 from eventstore.format.events import Delivered, ReplayReached
 from eventstore.format.positions import count_runs
 from eventstore.format.records import Record, decode_record
+from eventstore.reading.index_files import IndexFiles
+from eventstore.reading.log_index import LogIndex
+from projections.past.segment_builder import SegmentBuilder
 from simulation.fold import compare
 from simulation.log_cuts import cuts
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.world import STREAM, SimClient, World, in_world, simulate
 
 FILTER = "$replay/all/t/#"
 
@@ -340,6 +345,14 @@ def test_a_permission_that_goes_and_comes_back() -> None:
     simulate(whole)
 
 
+def is_warned(world: World) -> bool:
+    """Whether ``foldmq doctor`` says that a replay loses messages."""
+    problems = ProblemSearch(world.broker.node)
+    assert not any(problems.run())
+    found = {"client": "r", "code": "replay_behind", "filter": FILTER, "connected": False}
+    return found in problems._found
+
+
 def test_a_cut_leaves_a_gap_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "_MIN", 2000)
 
@@ -354,9 +367,14 @@ def test_a_cut_leaves_a_gap_that_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
             client.drop()
             await world.go(0.1)
             await publish(world, sender, [b"3"], 1)
+            warned = False
             for number in range(400):
                 sender.send(p.publish("noise", bytes(200), 1, number + 1000))
                 await world.go(0.05)
+                warned = warned or is_warned(world)
+                if not warned:
+                    assert world.disk.stream.first == 1
+            assert warned
             assert world.disk.stream.first > 50
             reader(world, got, pending)
             await world.go(0.2)
@@ -432,6 +450,24 @@ async def test_a_damaged_record_ends_the_replay_alone(world: World) -> None:
     assert p.Puback(77) in sender.take()
 
 
+@in_world(bounds=LimitOptions(max_replays=1))
+async def test_a_resumed_replay_waits_for_a_place(world: World) -> None:
+    sender = await world.connect("s")
+    await publish(world, sender, numbers(3), 1)
+    got: list[bytes] = []
+    reader(world, got, {}, (FILTER, 1)).drop()
+    await world.go(0.1)
+    other = await world.connect("o", filters=[("$replay/new/t/#", 0)])
+    reader(world, got, {})
+    await publish(world, sender, [b"3"], 1)
+    before = len(got)
+    assert before < 4
+    assert world.broker.replays.states() == {"live": 1, "waiting": 1}
+    other.drop()
+    await world.go(0.5)
+    assert list(dict.fromkeys(got)) == numbers(4)
+
+
 @in_world()
 async def test_many_replays_of_the_same_past_read_it_once(world: World) -> None:
     sender = await world.connect("s")
@@ -447,3 +483,107 @@ async def test_many_replays_of_the_same_past_read_it_once(world: World) -> None:
     assert all(got == numbers(50) for got in all_got)
     records = len(world.disk.records)
     assert world.broker.replays.reader.records_read < 2 * records
+
+
+def index(world: World, path: Path, last: int, stream: str = STREAM) -> None:
+    """Index the log up to a record, some records in a segment."""
+    files = IndexFiles(path)
+    path.mkdir()
+    builder = SegmentBuilder(stream, 1, LogIndex((), 1), None)
+    for record in world.disk.decoded()[:last]:
+        builder.take(record)
+        if builder.records >= 50:
+            files.append(*builder.finish())
+            builder.adopt(LogIndex(files.segments, 1))
+    files.append(*builder.finish())
+    files.close()
+
+
+async def noise(world: World, client: SimClient, count: int) -> None:
+    for number in range(count):
+        client.send(p.publish(f"noise/{number % 7}", b"n", 1, 5000 + number))
+        await asyncio.sleep(0.004)
+    await world.go(0.05)
+
+
+async def replayed(
+    world: World, topic_filter: str, qos: int, path: Path
+) -> tuple[list[bytes], int]:
+    """Return what a new client gets, with the index in a directory, and the records read for it."""
+    log_reader = world.broker.replays.reader
+    log_reader.index.use(path, STREAM)
+    before = log_reader.records_read
+    client, got = Reader(world), list[bytes]()
+    client.got, client.pending = got, {}
+    client.send(p.connect(f"i{before}", clean=True), p.subscribe(1, (topic_filter, qos)))
+    await world.go(2)
+    client.drop()
+    await world.go(0.1)
+    return got, log_reader.records_read - before
+
+
+async def past_with_noise(world: World) -> int:
+    """Publish few messages between others, one of them released late; return the last record."""
+    sender = await world.connect("s")
+    await publish(world, sender, numbers(3), 1)
+    await noise(world, sender, 60)
+    sender.send(p.publish("t/late", b"late", 2, 900))
+    await noise(world, sender, 200)
+    await publish(world, sender, [b"3", b"4"], 2)
+    await noise(world, sender, 100)
+    sender.send(p.pubrel(900))
+    await noise(world, sender, 150)
+    last = len(world.disk.records)
+    await publish(world, sender, [b"5"], 1)
+    return last
+
+
+FILTERS = [
+    "$replay/all/t/#",
+    "$replay/last/t/#",
+    "$replay/all/+/0",
+    "$replay/1h/t/late",
+    "$replay/200/t/#",
+    "$replay/all..400/t/#",
+    "$replay/all..@1800000001/t/#",
+    "$replay/@1800000001/t/#",
+]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_an_index_changes_only_what_is_read(tmp_path: Path, qos: int) -> None:
+    async def whole() -> None:
+        async with World().running() as world:
+            last = await past_with_noise(world)
+            index(world, tmp_path / "index", last)
+            for topic_filter in FILTERS:
+                got, read = await replayed(world, topic_filter, qos, tmp_path / "none")
+                indexed, fewer = await replayed(world, topic_filter, qos, tmp_path / "index")
+                assert indexed == got, topic_filter
+                assert got, topic_filter
+                assert fewer < read, topic_filter
+            assert fewer < last / 2
+            check_log(world)
+
+    simulate(whole)
+
+
+@pytest.mark.parametrize("damage", ["block", "end", "other log"])
+def test_an_unusable_index_is_not_used(tmp_path: Path, damage: str) -> None:
+    async def whole() -> None:
+        async with World().running() as world:
+            last = await past_with_noise(world)
+            path = tmp_path / "index"
+            index(world, path, last, "FOLDMQ_LOG_b" if damage == "other log" else STREAM)
+            for file in path.iterdir():
+                data = bytearray(file.read_bytes())
+                if damage == "block":
+                    data[20] ^= 1
+                elif damage == "end":
+                    data[-30] ^= 1
+                file.write_bytes(data)
+            got, _ = await replayed(world, FILTER, 1, path)
+            assert got == [b"0", b"1", b"2", b"3", b"4", b"late", b"5"]
+            check_log(world)
+
+    simulate(whole)

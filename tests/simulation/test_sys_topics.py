@@ -11,6 +11,17 @@ from actors.inspection.sys_topics import Counts, Load
 from eventstore.format.events import MessageDropped, MessagePublished
 from simulation.world import SimClient, World, in_world, simulate
 
+NAMES = {
+    *("version", "uptime", "heap/current", "heap/maximum", "bytes/received", "bytes/sent"),
+    *(f"clients/{what}" for what in ("total", "connected", "active", "disconnected", "inactive")),
+    *("clients/maximum", "clients/expired", "messages/received", "messages/sent"),
+    *(f"publish/messages/{what}" for what in ("received", "sent", "dropped")),
+    *("publish/bytes/received", "publish/bytes/sent", "messages/stored"),
+    *("store/messages/count", "store/messages/bytes", "retained messages/count"),
+    *("subscriptions/count", "shared_subscriptions/count"),
+}
+"""The topics of Mosquitto 2.0 below $SYS/broker/, without the averages in load/."""
+
 
 def publishes(client: SimClient) -> list[Publish]:
     return [one for one in client.take() if isinstance(one, Publish)]
@@ -225,6 +236,14 @@ async def test_the_figures_are_right(world: World) -> None:
         shape = r"\d+\.\d\d" if name.startswith("load/") else r"\d+"
         if name not in ("version", "uptime"):
             assert re.fullmatch(shape, found[name]), name
+
+
+@in_world()
+async def test_the_names_are_all_those_of_mosquitto(world: World) -> None:
+    reader = await world.connect("reader", filters=[("$SYS/#", 0)])
+    await world.go(1)
+    found = {name for name in values(reader) if not name.startswith("load/")}
+    assert found == NAMES
 
 
 def test_the_same_simulation_gives_the_same_values() -> None:

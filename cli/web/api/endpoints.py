@@ -32,6 +32,7 @@ from cli.web.api.problem_types import (
 from cli.web.api.publishing import ApiPublisher
 from cli.web.api.snapshots import Snapshot, find_snapshot, matches_tag, wait_for
 from cli.web.api.streams import EVENT_STREAM, NDJSON, dumps, send_stream
+from eventstore.display import PAYLOAD_FIELDS
 from eventstore.display import name as display_name
 from eventstore.errors import CutOff, NotFound, UsageError
 from protocol.errors import FoldmqError
@@ -55,6 +56,8 @@ _FLAG: Final = re.compile(r"--(node|from|to|at|topic|position|session)\b")
 _PARAMETERS: Final = {"node": "log"}
 _REPEATED: Final = frozenset({"type"})
 """Parameters that may be given several times."""
+_PAGE_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of payloads after which a page ends."""
 _FIRST_SECONDS: Final = 5.0
 """Seconds that the first item of a stream may delay its status."""
 
@@ -161,7 +164,7 @@ class ApiEndpoints:
         token = getattr(params, "next", None)
         about = list_digest(operation, params)
         if token is not None:
-            call, params = continued(call, params, token, about)
+            call, params = continued(call, operation, params, token, about)
         if params.after is not None:
             await wait_for(call, params.after)
         try:
@@ -209,7 +212,7 @@ class ApiEndpoints:
             raise NotAcceptable(f"follow: needs Accept: {NDJSON} or {EVENT_STREAM}")
         items: list[Item] = []
         gaps: list[dict[str, Any]] = []
-        more = False
+        more, size = False, 0
         try:
             async with self._slot(operation, snapshot), _entries(operation, call, params) as found:
                 async for entry in found:
@@ -218,10 +221,11 @@ class ApiEndpoints:
                             gaps.append(entry.about)  # the list begins later than it was asked to
                             continue
                         raise CutOff(f"the records before {entry.about['first']} were deleted")
-                    if len(items) == params.limit:
+                    if len(items) == params.limit or size >= _PAGE_BYTES:
                         more = True
                         break
                     items.append(entry)
+                    size += sum(len(entry.value.get(name) or "") for name in PAYLOAD_FIELDS)
         except TooDear:
             if not items:
                 raise

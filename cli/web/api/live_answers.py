@@ -19,6 +19,7 @@ from cli.logs.log_brokers import LogBrokers
 from cli.logs.topic_flags import check_filter, check_topic
 from cli.web.api.operation import Item
 from cli.web.api.parameters import ListParams, Moment, Name, Params
+from eventstore.errors import UsageError
 from projections.views.vocabulary import json_object, plain
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from cli.web.api.operation import Call
 
+_LONGEST_NUMBER = 18
 _ITEMS = 100
 """Maximum items of each list of a session."""
 _SUMMARY = ("connections", "sessions", "census", "messages", "dropped", "retained", "process")
@@ -168,7 +170,10 @@ async def one_retained(call: Call, params: TopicParams) -> dict[str, Any]:
 
 def numbered(call: Call, rows: Any) -> Any:
     """Yield the rows of a list that is computed again for each page, behind the last one given."""
-    done = int(call.start) if call.start and call.start.isdigit() else 0
+    start = call.start or "0"
+    if not (len(start) <= _LONGEST_NUMBER and start.isascii() and start.isdigit()):
+        raise UsageError("next: is not that of the page before, of the same list")
+    done = int(start)
     for number, row in enumerate(rows, 1):
         if number > done:
             yield Item(row, str(number))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cli.web.web_log_client import WebLogClient
 
 _MAX_LISTS: Final = 64
+_LONGEST_NUMBER: Final = 18
 _KEPT: Final = 2000
 """Rows of a list that are kept."""
 
@@ -87,7 +88,11 @@ class LiveLists:
     def _at(self, key: object, start: str) -> tuple[_OpenList, int]:
         name, _, number = start.rpartition(".")
         held = self._open.get(name)
-        if held is None or held.key != key or not (number.isascii() and number.isdigit()):
+        if (
+            held is None
+            or held.key != key
+            or not (len(number) <= _LONGEST_NUMBER and number.isascii() and number.isdigit())
+        ):
             raise ListExpired
         return held, int(number)
 

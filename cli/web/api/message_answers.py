@@ -38,6 +38,8 @@ from projections.views.silence_view import gap_object, silence_object, topic_obj
 _POLL_SECONDS: Final = 0.2
 """Seconds between two looks at a log that is followed."""
 _MOST_SILENCES: Final = 1000
+_NEWEST: Final = 100
+"""Messages that are read at a time, the newest first."""
 _BEGINNINGS: Final = frozenset({ALL, NEW, LAST})
 
 Beginning = Annotated[
@@ -177,7 +179,7 @@ async def _last_items(
 
 def _positions(place: str, logs: Logs) -> dict[str, Position]:
     """Return the positions of a place; raises UsageError."""
-    points = places_after(place, logs)
+    points = places_after(place, logs, _lasts(logs))
     return {log: position(point.sequence, point.index) - 1 for log, point in points.items()}
 
 
@@ -189,7 +191,7 @@ def _gap(log: str, first: int) -> StreamMark:
 def _after(logs: Logs, part: HistoryRange, place: str) -> tuple[HistoryRange, list[str]]:
     """Return what comes after a place, and the logs that no longer have its beginning."""
     after = _positions(place, logs)
-    gone = [log for log, at in after.items() if sequence_of(at + 1) < logs[log].begin]
+    gone = [log for log, at in after.items() if max(1, sequence_of(at + 1)) < logs[log].begin]
     return part.after(after), gone
 
 
@@ -204,7 +206,8 @@ def _end_place(part: HistoryRange) -> str:
 async def _newest(
     call: Call, logs: Logs, reader: MessageHistory, part: HistoryRange, limit: int
 ) -> AsyncIterator[Item]:
-    """Yield a page of messages, the newest first, and one more."""
+    """Yield messages, the newest first; they are read some at a time."""
+    count = min(limit, _NEWEST) + 1
     places: dict[str, Position] = {}
     if call.start is not None:
         # The place is that of the oldest message given of each log: what is before it is left.
@@ -212,9 +215,14 @@ async def _newest(
         part = part.before(places)
     else:
         places = {log: position(end.sequence, end.index) + 1 for log, end in part.ends.items()}
-    for view in reversed(await reader.latest(limit + 1, part)):
-        places[view.log] = view.position
-        yield Item(publication_object(view, payload=call.payloads), place_text(places))
+    while True:
+        views = await reader.latest(count, part)
+        for view in reversed(views):
+            places[view.log] = view.position
+            yield Item(publication_object(view, payload=call.payloads), place_text(places))
+        if len(views) < count:
+            return
+        part = part.before(places)
 
 
 async def _later(

@@ -28,7 +28,9 @@ def page_token(value: dict[str, Any]) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(value)).decode().rstrip("=")
 
 
-def continued(call: Call, params: Params, token: str, about: str) -> tuple[Call, Params]:
+def continued(
+    call: Call, operation: Operation, params: Params, token: str, about: str
+) -> tuple[Call, Params]:
     """Return the call and the parameters of the next page; raises UsageError."""
     wrong = UsageError("next: is not that of the page before, of the same list")
     try:
@@ -36,7 +38,7 @@ def continued(call: Call, params: Params, token: str, about: str) -> tuple[Call,
         place, moments = value["place"], value["moments"]
         if value["about"] != about or not isinstance(place, str):
             raise wrong
-        if not isinstance(moments, dict) or not moments.keys() <= type(params).model_fields.keys():
+        if not isinstance(moments, dict) or not moments.keys() <= set(operation.moments):
             raise wrong
         texts = {name: each for name, each in moments.items() if isinstance(each, str)}
     except (ValueError, KeyError, TypeError):

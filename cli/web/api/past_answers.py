@@ -16,7 +16,7 @@ from cli.commands.replay import (
     state_objects,
 )
 from cli.commands.why import find_messages, log_story_object, position_of_message
-from cli.logs.point_resolution import end_at, is_between, point_at, points_at, start_at
+from cli.logs.point_resolution import cut_off, end_at, is_between, point_at, points_at, start_at
 from cli.logs.topic_flags import check_filter
 from cli.web.api.live_answers import (
     RetainedParams,
@@ -204,8 +204,8 @@ class EventsParams(ListParams):
         Moment | None,
         Field(
             alias="from",
-            description="Begin here: of a position such as 12.3 just after it. Without it: at the "
-            "beginning of the log, with follow at its end.",
+            description="Begin here; of a position such as 12.3 with that event. Without it: at "
+            "the beginning of the log, with follow at its end.",
         ),
     ] = None
     to: Annotated[Moment | None, Field(description="End here; without it: at the end.")] = None
@@ -237,15 +237,17 @@ async def events(call: Call, params: EventsParams) -> AsyncIterator[Item | Strea
             logs, lambda: EventFilter(kinds, params.session, params.topic), silent
         )
         if call.start is not None:
-            starts = places_after(call.start, logs)
+            starts = places_after(call.start, logs, {log: logs[log].last for log in logs})
         elif params.follow and start is None:
             starts = {log: LogPoint(source.last + 1, 0) for log, source in logs.items()}
         else:
             starts = await points_at(logs, start, start_at)
         for name, source in logs.items():
-            if starts[name].sequence < source.begin and call.start is not None:
+            missing = max(1, starts[name].sequence) < source.begin
+            if missing if call.start is not None else await cut_off(source, start):
                 yield _gap(name, source.begin)
-                starts[name] = LogPoint(source.begin, 0)
+            begin = LogPoint(source.begin if call.start is not None else 0, 0)
+            starts[name] = max(starts[name], begin, key=_place)
         shown = _Shown(reader, starts, payload=params.payload)
         points = await points_at(logs, end, end_at)
         entries = reader.entries(starts, points, ended=not params.follow)
@@ -290,8 +292,13 @@ def place_text(places: Mapping[str, Position]) -> str:
     )
 
 
-def places_after(given: str, logs: Iterable[str]) -> dict[str, LogPoint]:
-    """Return the points just behind positions, see :func:`place_text`; raises UsageError."""
+def places_after(
+    given: str, logs: Iterable[str], lasts: Mapping[str, int] | None = None
+) -> dict[str, LogPoint]:
+    """Return the points just behind positions, see :func:`place_text`; raises UsageError.
+
+    ``lasts`` are the last records of the logs: a place beyond them is of another log.
+    """
     places = dict[str, LogPoint]()
     for part in given.split(","):
         log, _, where = part.rpartition(":")
@@ -302,6 +309,8 @@ def places_after(given: str, logs: Iterable[str]) -> dict[str, LogPoint]:
         places[log] = LogPoint(sequence_of(following), index_of(following))
     if places.keys() != set(logs):
         raise UsageError("the place where the list continues is not one of this log")
+    if lasts and any(point.sequence > lasts[log] + 1 for log, point in places.items()):
+        raise UsageError("the place where the list continues is beyond the end of the log")
     return places
 
 

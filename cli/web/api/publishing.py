@@ -52,6 +52,10 @@ _LONGEST_KEY: Final = 200
 Text = Annotated[str, Field(max_length=65_535)]
 
 
+class TooDeep(ValueError):  # noqa: N818 - named for the condition
+    """A value is nested more deeply than JSON is written here."""
+
+
 class PublishedProperties(BaseModel):
     """The properties of a message (MQTT 5)."""
 
@@ -94,9 +98,12 @@ class PublishedMessage(BaseModel):
         return self
 
     def bytes(self) -> bytes:
-        """Return the payload; raises ValueError for invalid base64, or text that is not UTF-8."""
+        """Return the payload; raises ValueError for bad base64, surrogates, or deep JSON."""
         if "payload_json" in self.model_fields_set:
-            return orjson.dumps(self.payload_json)
+            try:
+                return orjson.dumps(self.payload_json)
+            except orjson.JSONEncodeError:
+                raise TooDeep from None
         if self.payload_base64 is not None:
             return base64.b64decode(self.payload_base64, validate=True)
         return (self.payload or "").encode()
@@ -261,6 +268,8 @@ def _message(given: bytes, where: str) -> dict[str, Any]:
         raise UsageError(f"{where}: {escaped(f'{place}: ' if place else '', 80)}{said}") from None
     except UnicodeEncodeError:
         raise UsageError(f"{where}: payload has a surrogate: it must be Unicode text") from None
+    except TooDeep:
+        raise UsageError(f"{where}: payload_json is nested too deeply") from None
     except orjson.JSONDecodeError:
         raise UsageError(f"{where}: is not JSON") from None
     except ValueError:
