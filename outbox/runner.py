@@ -226,7 +226,7 @@ class DestinationRunner:
                     await self._store(batch[:half])
                     await self._store(batch[half:])
                     return
-                self._refuse(refused or batch, answer)
+                await self._refuse(refused or batch, answer)
                 batch = [message for message in batch if message not in (refused or batch)]
             else:
                 self._last_batch = self._clock() - begun
@@ -244,7 +244,7 @@ class DestinationRunner:
         self._expired += len(batch) - len(left)
         return left
 
-    def _refuse(self, refused: list[OutboxMessage], answer: RefusedMessages) -> None:
+    async def _refuse(self, refused: list[OutboxMessage], answer: RefusedMessages) -> None:
         _log.warning(
             "messages refused by a destination",
             to=self.name,
@@ -254,6 +254,12 @@ class DestinationRunner:
         )
         refs = [message.position for message in refused]
         self._done.refused.append(RefusedGroup(refs, answer.reason, answer.code))
+        # The broker takes a bounded number at once, and a turn may have any number of messages.
+        while sum(len(each.refs) for each in self._done.refused) >= _MOST_REFUSED:
+            with contextlib.suppress(BrokerUnavailable):
+                await self._record()
+                return
+            await asyncio.sleep(_ASK_AGAIN)
 
     async def _pause_after(self, answer: TryAgain) -> None:
         """Wait before the next attempt; an operator may meanwhile pause or skip."""
@@ -287,7 +293,6 @@ class DestinationRunner:
         passed = done.through > self._through_recorded and self._idle_since >= 0
         if (
             (waits >= _REPORT_EVERY and (done.count or done.refused or done.lost))
-            or sum(len(each.refs) for each in done.refused) >= _MOST_REFUSED
             or (waits >= _REPORT_EVERY and self._shown_now() != self._shown)
             or waits >= _SHOW_EVERY
             or (passed and now - self._idle_since >= _IDLE_REPORT)

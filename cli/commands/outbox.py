@@ -36,7 +36,7 @@ _COLUMNS: list[Column[Mapping[str, Any]]] = [
     Column("SENT", lambda row: row["sent"], right=True),
     Column("REFUSED", lambda row: row["refused"] or None, right=True),
     Column("LOST", lambda row: row["losses"] or None, right=True),
-    Column("ERROR", lambda row: text.escaped(row["error"] or "", 200) or None),
+    Column("ERROR", lambda row: text.escaped(row["error"] or "", 200) or None, ready=True),
 ]
 
 
@@ -153,7 +153,7 @@ _REFUSED: list[Column[Mapping[str, Any]]] = [
     Column("POSITION", lambda row: row["position"], right=True),
     Column("TIME", lambda row: row["time"]),
     Column("CODE", lambda row: row["code"] or None, right=True),
-    Column("REASON", lambda row: text.escaped(row["reason"], 200)),
+    Column("REASON", lambda row: text.escaped(row["reason"], 200), ready=True),
 ]
 
 

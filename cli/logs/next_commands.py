@@ -36,6 +36,7 @@ _WITH_FLAGS: Final = frozenset(
         *("actors", "backup", "confirm-clock", "diff", "doctor", "history", "log", "reload"),
         *(
             "nodes",
+            "outbox",
             "replay",
             "retained",
             "sessions",
@@ -52,7 +53,8 @@ _WITH_SETTINGS: Final = frozenset({"config", "serve"})
 """Commands with the same flags, but for --node."""
 _IN_TEXT: Final = re.compile(
     rf"\bfoldmq (?:{'|'.join(sorted(_WITH_FLAGS | _WITH_SETTINGS))})(?![\w-])"
-    r"(?: (?:check|ls|purge|rm|show|tail|usage|verify)\b)?(?! --data-dir)"
+    r"(?: (?:check|ls|pause|purge|refused|resume|retry|rm|show|skip|tail|usage|verify)\b)?"
+    r"(?! --data-dir)"
 )
 """A command in a sentence, up to its flags."""
 _SALVAGE: Final = "foldmq salvage --data-dir DIR --to NEWDIR"

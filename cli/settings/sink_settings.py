@@ -53,9 +53,7 @@ def check_filters(filters: tuple[str, ...]) -> tuple[str, ...]:
 
 def _retry(value: object) -> object:
     """Return base and maximum of the pauses, from a text such as ``1s 5m``."""
-    if not isinstance(value, str):
-        return value
-    pauses = tuple(seconds(part) for part in value.split())
+    pauses = tuple(seconds(part) for part in value.split()) if isinstance(value, str) else ()
     if len(pauses) != 2 or not all(isinstance(each, float) for each in pauses):
         raise ValueError("must be two times, such as 1s 5m")
     base, most = pauses
@@ -173,18 +171,23 @@ def retention_contradictions(
 
 
 def _unreadable(name: str, sink: SinkSettings) -> Iterator[str]:
-    from outbox.sinks.webhook_signature import BadSecret, read_secrets
+    import ssl
+
+    from outbox.sinks.webhook_signature import BadSecret, read_secrets, read_token
 
     for key in ("signing_secret_file", "token_file", "ca_file"):
         path = getattr(sink, key)
         if path is None:
             continue
         try:
-            text = path.read_text("utf-8")
-            if key == "signing_secret_file":
-                read_secrets(text)
-            elif key == "token_file" and not text.strip():
-                yield f"sink.{name}.{key} = {path}: is empty"
+            if key == "ca_file":
+                ssl.create_default_context(cafile=path)
+            elif key == "token_file":
+                read_token(path.read_text("utf-8"))
+            else:
+                read_secrets(path.read_text("utf-8"))
+        except ssl.SSLError:
+            yield f"sink.{name}.{key} = {path}: has no certificates in PEM"
         except OSError as error:
             yield f"sink.{name}.{key} = {path}: cannot read: {error.strerror}"
         except (BadSecret, UnicodeDecodeError) as error:

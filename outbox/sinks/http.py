@@ -19,7 +19,12 @@ from eventstore.display import escaped
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX
 from outbox.sink import RefusedMessages, TryAgain
 from outbox.sinks.cloud_events import BATCH, STRUCTURED, event_headers, event_json
-from outbox.sinks.webhook_signature import BadSecret, read_secrets, signed_headers
+from outbox.sinks.webhook_signature import (
+    BadSecret,
+    read_secrets,
+    read_token,
+    signed_headers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +118,9 @@ class HttpSink:
             if options.signing_secret_file is not None:
                 secrets = read_secrets(options.signing_secret_file.read_text("utf-8"))
             if options.token_file is not None:
-                headers["Authorization"] = f"Bearer {read_token(options.token_file)}"
+                headers["Authorization"] = (
+                    f"Bearer {read_token(options.token_file.read_text('utf-8'))}"
+                )
         except (OSError, BadSecret, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise TryAgain(
@@ -127,14 +134,6 @@ class HttpSink:
         if self._session is not None:
             await self._session.close()
             self._session = None
-
-
-def read_token(path: Path) -> str:
-    """Return the token in a file. Raises OSError, BadSecret and UnicodeDecodeError."""
-    token = path.read_text("utf-8").strip()
-    if not token or not token.isascii() or not token.isprintable():
-        raise BadSecret("must have one line with a token")
-    return token
 
 
 def webhook_id(log: str, batch: Sequence[OutboxMessage]) -> str:
@@ -159,7 +158,8 @@ def judge(
     phrase = _phrase(status) + (f": {excerpt}" if excerpt else "")
     reason = f"{status} {phrase}"
     if status in _AGAIN or status >= 500:
-        raise TryAgain(reason, seconds_of(retry_after))
+        # Without a pause, the server would be asked again in a loop.
+        raise TryAgain(reason, seconds_of(retry_after) or None)
     if status in _WRONG_SETTINGS or status < 400:
         raise TryAgain(reason, misconfigured=True)
     at = [batch[0].at] if len(batch) == 1 else []
@@ -202,7 +202,10 @@ async def _excerpt(answer: aiohttp.ClientResponse) -> str:
         return ""
     with contextlib.suppress(aiohttp.ClientError, asyncio.TimeoutError):
         data = await answer.content.read(4 * _REASON)
-        return escaped(" ".join(data.decode("utf-8", "replace").split()), _REASON)
+        words = " ".join(data.decode("utf-8", "replace").split())
+        # No escapes: whoever shows or logs it would escape them again.
+        shown = "".join(each if each.isprintable() else "?" for each in words)
+        return shown if len(shown) <= _REASON else f"{shown[:_REASON]}..."
     return ""
 
 

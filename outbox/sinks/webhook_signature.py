@@ -14,7 +14,7 @@ _MOST_SECRETS = 2
 
 
 class BadSecret(ValueError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """A file has no valid signing secrets; the text says why."""
+    """A file has no valid signing secrets or token; the text says why."""
 
 
 def read_secrets(text: str) -> list[bytes]:
@@ -35,6 +35,14 @@ def _secret(line: str) -> bytes:
             f"a secret must be {_PREFIX} and {_LEAST_BYTES} to {_MOST_BYTES} bytes in Base64"
         )
     return secret
+
+
+def read_token(text: str) -> str:
+    """Return the token in a file. Raises BadSecret."""
+    token = text.strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise BadSecret("must have one line with a token")
+    return token
 
 
 def signed_headers(

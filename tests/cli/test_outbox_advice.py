@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from cli.commands.outbox_advice import advise_on_destinations, destinations_text
+from cli.logs.next_commands import NextCommands
+from cli.logs.source_flags import SourceFlags
 
 ROW: dict[str, Any] = {
     "name": "erp",
@@ -59,6 +61,13 @@ def test_each_trouble_has_its_next_command() -> None:
     assert advice(refused=3) == [("warning", "refused messages", "foldmq outbox refused erp")]
     lost = ("problem", "has lost messages", "foldmq log --type ForwardLost")
     assert advice(losses=1) == [lost]
+
+
+def test_the_next_command_runs_as_pasted() -> None:
+    commands = NextCommands(SourceFlags({"data_dir": "d"}))
+    for _, _, command in advice(state="paused", refused=3):
+        assert commands.complete(command).endswith(" erp --data-dir d")
+    assert "resume --data-dir d erp" in commands.in_text("Then run foldmq outbox resume erp.")
 
 
 def test_one_line_for_all_destinations() -> None:

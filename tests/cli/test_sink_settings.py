@@ -70,6 +70,7 @@ def test_the_digest_changes_with_what_is_due(tmp_path: Path) -> None:
         ('filters = ["$share/g/a"]', "the log has no such messages"),
         ("batch = 0", "sink.erp.batch = 0: must be at least 1"),
         ('retry = "1s"', 'sink.erp.retry = "1s": must be two times, such as 1s 5m'),
+        ("retry = 5", "sink.erp.retry = 5: must be two times, such as 1s 5m"),
         ('retry = "5m 1s"', "the first at least 10ms, the second at most 1h"),
         ('from = "tomorrow"', "sink.erp.from = \"tomorrow\": must be 'now' or 'oldest'"),
         ("parallel = 2", "sink.erp.parallel: unknown setting; known: kind, url"),
@@ -125,9 +126,12 @@ def test_files_are_checked_before_the_start(tmp_path: Path) -> None:
     secret.write_text("whsec_" + base64.b64encode(bytes(32)).decode())
     check_sink_files(settings)
     token = tmp_path / "token"
-    token.write_text(" \n")
-    with pytest.raises(ConfigError, match="is empty"):
-        check_sink_files(loaded(tmp_path, f"token_file = '{token}'"))
+    for text in (" \n", "a\nb\n", "tök"):
+        token.write_text(text)
+        with pytest.raises(ConfigError, match="must have one line with a token"):
+            check_sink_files(loaded(tmp_path, f"token_file = '{token}'"))
+    with pytest.raises(ConfigError, match="has no certificates in PEM"):
+        check_sink_files(loaded(tmp_path, f"ca_file = '{token}'"))
 
 
 @pytest.mark.system

@@ -162,6 +162,7 @@ def test_a_refused_batch_names_no_message() -> None:
 
 def test_retry_after() -> None:
     assert outcome(429, [message()], "7") == "again 7.0"
+    assert outcome(503, [message()], "0") == "again None"  # the back-off decides
     assert seconds_of("nonsense") is None
     assert seconds_of(formatdate(0)) == 0.0
     assert (seconds_of(formatdate(2**33)) or 0) > 1000

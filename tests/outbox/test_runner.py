@@ -221,6 +221,21 @@ async def _refused_by_name() -> None:
         assert scene.sink.attempts == [[1, 2, 3], [1, 3]]
 
 
+async def _many_refused() -> None:
+    """The broker is told of them in time: it takes 2000 at once."""
+    scene = Scene(turn(2, *range(1, 2501)), turn(3, 2501))
+
+    def answer(numbers: Sequence[int]) -> None:
+        if numbers[0] <= 2500:
+            raise RefusedMessages(f"poison {numbers[0]}", 422)
+
+    scene.sink.answer = answer
+    async with scene:
+        await scene.stores(2501)
+        await happens(lambda: len(scene.control.refused) == 2500, "the refusals")
+        assert max(len(request["refused"]) for request in scene.control.requests) <= 1000
+
+
 async def _expired() -> None:
     moment = [1000.0]
     portion = turn(2, 1, 2, 3)
@@ -326,7 +341,8 @@ async def _sent_again() -> None:
 @pytest.mark.parametrize(
     "scenario",
     [
-        *(_in_order, _at_a_stop, _retried, _refused_by_halves, _refused_by_name, _expired),
+        *(_in_order, _at_a_stop, _retried, _refused_by_halves, _refused_by_name, _many_refused),
+        _expired,
         *(_broker_away, _paused, _skipped, _cut, _own_cursor, _gone, _sent_again),
     ],
     ids=lambda scenario: scenario.__name__.lstrip("_"),
