@@ -78,7 +78,8 @@ def own(make_broker: Callable[..., Broker], foldmq_only: None) -> Monitored:
 def test_every_metric_is_there_and_well_formed(
     make_broker: Callable[..., Broker], foldmq_only: None
 ) -> None:
-    own = Monitored(make_broker, f'nats_listen = "127.0.0.1:{free_port()}"\n')
+    sink = f'[sink.erp]\nkind = "http"\nurl = "http://127.0.0.1:{free_port()}/"\nfilters = ["t"]\n'
+    own = Monitored(make_broker, f'nats_listen = "127.0.0.1:{free_port()}"\n{sink}')
     own.broker.start()
     own.clients.connect().publish("t", b"x", 1)
     until(lambda: own.numbers().get("foldmq_log_stream_bytes"), "all metrics")
