@@ -83,7 +83,8 @@ FIELDS: dict[str, Any] = {
     "outstanding": 5, "age_ms": 9, "quiet_ms": 9, "silent_ms": 9, "filters": {}, "count": 1,
     "sent_again": True, "by": {"expired": 1}, "what": {"subscribe #": 1}, "takeovers": 3,
     "recent_takeovers": 3, "recent": 3, "hosts": [""], "connects": 3, "failed": 3,
-    "last_close": "closed", "state": "damaged", "unsent": 9, "max_unsent": 9, "address": "", "members": 1,
+    "last_close": "closed", "unsent": 9, "max_unsent": 9, "address": "", "members": 1,
+    "state": "damaged",
 }  # fmt: skip
 """The figures of all kinds of problems."""
 
