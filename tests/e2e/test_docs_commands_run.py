@@ -36,9 +36,11 @@ ELSEWHERE = {
     "--processes": "test_processes.py",
     "-p0": "test_processes.py",
     "-p1": "test_processes.py",
+    "store.key": "test_encryption.py",
+    " OLD": "test_encryption.py",
 }
-"""What commands contain that need other machines, Spark or several processes."""
-ENDLESS = re.compile(r"(sub|actors tail|top|web|log -f)\b(?!.* (-C|-E|--once)\b)")
+"""What commands contain that need other machines, Spark, several processes or keys."""
+ENDLESS = re.compile(r"(sub|actors tail|top|web|mcp|log -f|history .* -f)\b(?!.* (-C|-E|--once)\b)")
 """Commands that run until they are stopped."""
 FINDING = re.compile(r"(doctor|acl check|import nats|sessions show telegraf-in)\b")
 """Commands whose exit code 1 is an answer."""
@@ -47,6 +49,7 @@ REFUSED = {
     "diff 1200 now --session screen": "beyond the end of the log",
     "why --position 8.0": "is not a message",
     "confirm-clock": "no start left any out",
+    "outbox retry orders": "has refused no message",
 }
 """Commands that a page shows for what they refuse, or that name places in another log."""
 DATA = "foldmq-data"
@@ -90,6 +93,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def broker(place: Path) -> Iterator[Broker]:
     running = Broker(place)
     running.data_dir = place / DATA
+    running.configure(
+        '[sink.orders]\nkind = "http"\nurl = "http://127.0.0.1:9/"\nfilters = ["o/#"]\n'
+    )
     running.start()
     clients = Clients("127.0.0.1", running.port)
     for name in ("pump-7", "phone-1", "phone-3", "archive", "sensor-7"):
