@@ -202,12 +202,12 @@ class LogReader:
             return
         self.withdraw(replay)
         if replay.last is not None and not replay.last.complete:
-            wanted = next_record(replay.last.through)
-            if wanted < self.first:
+            sequence = next_record(replay.last.through)
+            if sequence < self.first:
                 self.request(replay)  # the log was cut meanwhile: it goes on at its beginning
                 return
-        wanted = next_record(replay.cursor) if replay.cursor is not None else self.first
-        if wanted < self.first:
+        sequence = next_record(replay.cursor) if replay.cursor is not None else self.first
+        if sequence < self.first:
             replay.on_cut(self.first)
         elif replay.cursor is None and not isinstance(error, UnknownLogFormat | CorruptLog):
             self.request(replay)  # the log was cut while its beginning was looked for
@@ -224,17 +224,17 @@ class LogReader:
         if replay.last is not None and not replay.last.complete:
             await self._search(replay, replay.last)
             return
-        wanted = next_record(replay.cursor)
-        if wanted < self.first:
+        sequence = next_record(replay.cursor)
+        if sequence < self.first:
             self.withdraw(replay)
             replay.on_cut(self.first)
             return
-        if wanted not in self._records and wanted <= self.last:
-            found = await self._read_named(replay, wanted, fruitless=replay.fruitless)
+        if sequence not in self._records and sequence <= self.last:
+            found = await self._read_named(replay, sequence, fruitless=replay.fruitless)
             if found is not None:
-                self._pass_on(replay, wanted, *found)
+                self._pass_on(replay, sequence, *found)
                 return
-            await self._read_from(wanted, fruitless=replay.fruitless)
+            await self._read_from(sequence, fruitless=replay.fruitless)
         for other in [*self._waiting]:
             if other.cursor is None or (other.last is not None and not other.last.complete):
                 continue
@@ -246,14 +246,18 @@ class LogReader:
                 other.on_read()
 
     def _pass_on(
-        self, replay: Reading, wanted: int, records: Sequence[LogRecord], through: int
+        self, replay: Reading, sequence: int, records: Sequence[LogRecord], through: int
     ) -> None:
-        """Let a replay go on with what the index names from ``wanted`` on, as it was read."""
+        """Let a replay go on with what the index names from ``sequence`` on, as it was read."""
         if replay not in self._waiting:
             return
         self.withdraw(replay)
         # It may have got others from memory meanwhile.
-        if not replay.ahead and replay.cursor is not None and next_record(replay.cursor) == wanted:
+        if (
+            not replay.ahead
+            and replay.cursor is not None
+            and next_record(replay.cursor) == sequence
+        ):
             replay.ahead.extend(records)
             replay.skip_to(records[0].sequence if records else through + 1)
         replay.on_read()
@@ -261,17 +265,17 @@ class LogReader:
     async def _search(self, replay: Reading, last: LastMessages) -> None:
         """Search some records for the last messages of topics; others follow in turn."""
         last.skip_to(position(self.first, 0) - 1)
-        wanted = next_record(last.through)
+        sequence = next_record(last.through)
         found = None
-        if not last.complete and wanted not in self._records and wanted <= self.last:
-            found = await self._read_named(replay, wanted, fruitless=True)
+        if not last.complete and sequence not in self._records and sequence <= self.last:
+            found = await self._read_named(replay, sequence, fruitless=True)
             if found is None:
-                await self._read_from(wanted, fruitless=True)
-        for record in self.take(wanted) if found is None else found[0]:
+                await self._read_from(sequence, fruitless=True)
+        for record in self.take(sequence) if found is None else found[0]:
             last.add(record, replay.matches)
         if found is not None and not found[0]:
             last.skip_to(position(found[1] + 1, 0) - 1)
-        if wanted > self.last:  # what was appended when it began is not on disk yet
+        if sequence > self.last:  # what was appended when it began is not on disk yet
             await asyncio.sleep(_UNTIL_STORED)
         if self._waiting.pop(replay, 0) is None:
             if last.complete or last.too_many:
@@ -323,28 +327,28 @@ class LogReader:
             await self._read(records, turns, stop, fruitless=fruitless)
 
     async def _read_named(
-        self, replay: Reading, wanted: int, *, fruitless: bool
+        self, replay: Reading, sequence: int, *, fruitless: bool
     ) -> tuple[Sequence[LogRecord], int] | None:
-        """Return the next decoded records that the index names for a replay from ``wanted`` on.
+        """Return the next decoded records that the index names for a replay from ``sequence`` on.
 
         If there are none, nothing matches up to the second result. None: the index does not show
         it.
         """
-        if replay.start_ms or self.last - wanted < _RECORDS:
+        if replay.start_ms or self.last - sequence < _RECORDS:
             return None
         cuts, turns = self._cuts, TurnAssembler(anywhere=True)
         try:
             named = replay.named
-            if named is None or not self.index.covers(named, wanted):
+            if named is None or not self.index.covers(named, sequence):
                 topic_filter = replay.matches.topic_filter
-                named = await self.index.named(topic_filter, wanted, self.last, self.first)
+                named = await self.index.named(topic_filter, sequence, self.last, self.first)
                 replay.named = named
             if named is None:
                 return None
-            through = await self._through(replay, wanted, named.through)
-            if through < wanted:
+            through = await self._through(replay, sequence, named.through)
+            if through < sequence:
                 return None
-            chosen = named.between(wanted, through, _RECORDS)
+            chosen = named.between(sequence, through, _RECORDS)
             if not chosen:
                 return (), through
             source = self._named_records(chosen, turns)
@@ -354,16 +358,16 @@ class LogReader:
             self.index.reject(error)
             return None
         # Of a log that was cut meanwhile they are read again.
-        return (found, through) if found and cuts == self._cuts else ((), wanted - 1)
+        return (found, through) if found and cuts == self._cuts else ((), sequence - 1)
 
-    async def _through(self, replay: Reading, wanted: int, through: int) -> int:
+    async def _through(self, replay: Reading, sequence: int, through: int) -> int:
         """Return up to which record, at most ``through``, a replay does not end."""
         if replay.until is not None:
             through = min(through, (replay.until >> INDEX_BITS) - 1)
-        if replay.until_ms and through >= wanted:
+        if replay.until_ms and through >= sequence:
             searched, end = replay.until_found
             if through > searched == end:
-                end = await self._last_before(wanted - 1, through, replay.until_ms + 1)
+                end = await self._last_before(sequence - 1, through, replay.until_ms + 1)
                 replay.until_found = through, end
             through = min(through, end)
         return through
