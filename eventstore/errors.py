@@ -184,7 +184,7 @@ class StoreKeyError(EventStoreError):
     exit_code = 78
 
 
-SALVAGE = "foldmq salvage --data-dir DIR --to NEWDIR (a data directory with one log)"
+SALVAGE = "foldmq salvage --data-dir DIR --to NEWDIR (of one log, while no broker runs)"
 """The remedy; for several logs, or one on an external server, it is a backup."""
 
 
