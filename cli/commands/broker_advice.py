@@ -69,9 +69,9 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "the log",
             "is damaged",
             text.escaped(record, 500),
-            "the disk or a program has changed or removed bytes of it; the broker's state is intact, "
-            "but the past is not, and the broker ends when it needs a message of a damaged record: "
-            "restore a backup, or stop the broker and use foldmq salvage",
+            "the disk or a program has changed or removed bytes of it; the broker's state is "
+            "intact, but it ends when it needs a message of a damaged record: restore a backup, or "
+            "stop the broker and use foldmq salvage",
             "foldmq log verify",
         )
     for reason in status["trouble"]:
