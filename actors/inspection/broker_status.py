@@ -64,6 +64,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
         answer["log"] |= {
             "trouble": node.writer.outage,
             "store_damage": node.writer.damage,
+            "damage": _record_damage(node),
             "commit_delay": node.options.commit_delay,
             "projected": sources.projector.marked,
             "encryption": sources.storage.encryption,
@@ -84,6 +85,14 @@ def status(sources: StatusSources) -> dict[str, Any]:
         _put_values(answer, BRIDGE_VALUES, sources)
         put_counters(answer, stats)
     return answer
+
+
+def _record_damage(node: NodeContext) -> str | None:
+    """Return which record of the log is damaged, and how; None: none is known."""
+    damaged = node.damaged
+    if damaged is None or damaged.sequence < node.log.first:  # it was cut off
+        return None
+    return f"record {damaged.sequence} {damaged.what}"
 
 
 def _last_jump(node: NodeContext) -> dict[str, Any] | None:

@@ -369,8 +369,8 @@ async def _until_durable(node: NodeContext, last: int) -> None:
 # Verifies in the background the part of the log that a restart did not read.
 #
 # A restart folds only the end of the log. The rest is checked afterwards, gradually: it must be
-# complete, intact and in order. Damage there does not change the broker's state; it is logged in
-# one line, and a session that needs a lost message fails when it reads it.
+# complete, intact and in order. Damage there does not change the broker's state; the status names
+# it, one line of the log does, and a session that needs a lost message fails when it reads it.
 
 
 _AT_ONCE = 16
@@ -408,14 +408,15 @@ async def verify_in_background(node: NodeContext, last: int, link: bytes) -> Non
         if done + 1 < node.state.begin:  # the log was cut meanwhile
             done, checker = node.state.begin - 1, None
         elif damage is not None:
-            _log_damage(damage)
+            _note_damage(node, damage)
             return
         await asyncio.sleep((now() - started) * _SHARE)
     if checker is not None and checker.link != link:
-        _log_damage(CorruptLog(last, "is not the one that the projections reflect"))
+        _note_damage(node, CorruptLog(last, "is not the one that the projections reflect"))
 
 
-def _log_damage(damage: CorruptLog) -> None:
+def _note_damage(node: NodeContext, damage: CorruptLog) -> None:
+    node.damaged = damage
     _log.error(
         "the log is damaged: the broker's state is intact, but older records are damaged",
         reason=f"record {damage.sequence} {damage.what}",

@@ -153,6 +153,7 @@ class Retention:
 
     def _give_up(self, damage: CorruptLog) -> None:
         """Stop cutting: a damaged log may be the only copy."""
+        self._node.damaged = self._node.damaged or damage
         what = f"record {damage.sequence} {damage.what}"
         _log.error("the log is damaged and will not be cut", reason=what)
 

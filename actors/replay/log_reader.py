@@ -212,6 +212,8 @@ class LogReader:
         elif replay.cursor is None and not isinstance(error, UnknownLogFormat | CorruptLog):
             self.request(replay)  # the log was cut while its beginning was looked for
         else:
+            if isinstance(error, CorruptLog):
+                self._node.damaged = self._node.damaged or error
             replay.on_damage(error)
 
     async def _serve(self, replay: Reading) -> None:

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         TopicObserver,
     )
     from actors.session.session_messages import ClientConnection, Paused, Publication
+    from eventstore.errors import CorruptLog
     from eventstore.format.node_events import ClockJumped
     from eventstore.log.jetstream_log import EventLog
     from eventstore.log.journal import Journal
@@ -106,6 +107,7 @@ class NodeContext:
         "clock",
         "counters",
         "crashed_ms",
+        "damaged",
         "delivery_limits",
         "directory",
         "draining",
@@ -226,6 +228,8 @@ class NodeContext:
         """Outcome of the last reload of the settings; None: there was none since the start."""
         self.crashed_ms = 0
         """Time of the last record of the previous run, if that ended in a crash; otherwise 0."""
+        self.damaged: CorruptLog | None = None
+        """The first record of the log that was found damaged since the start."""
         self.off_ms = 0
         """Milliseconds between that record and the start."""
         self.recovered = False

@@ -3,6 +3,9 @@
 import base64
 import itertools
 import json
+import re
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -143,4 +146,7 @@ def test_the_users_whom_the_rules_allow(tmp_path: Path) -> None:
 def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_command, "find_spec", lambda _: None)
     result = CliRunner().invoke(app, ["mcp"])
-    assert str(result.exception) == "foldmq mcp needs more packages: pip install 'foldmq[mcp]'"
+    words = shlex.split(str(result.exception).partition("packages: ")[2])
+    assert words[:4] == [sys.executable, "-m", "pip", "install"]
+    (package,) = words[4:]
+    assert re.match(r"mcp[<>]", package), "foldmq is not on the index"
