@@ -543,7 +543,7 @@ class SessionLifecycle:
         batch.payloads.append(payload)
         if message.block:
             batch.blocks = [message.block]
-        self._publisher.publish_will(batch, bridge=session.state.bridge)
+        self._publisher.publish_will(batch, bridge=session.bridge)
 
     def _on_expire(self, _message: Expire) -> None:
         session = self._session
