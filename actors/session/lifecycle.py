@@ -156,7 +156,8 @@ class SessionLifecycle:
             position=format_position(at),
         )
         session.state = self._node.state.sessions[session.name]
-        self._node.clients.opened(session.name, self._node.clock.time_ms(), connection.host)
+        now_ms, user = self._node.clock.time_ms(), session.state.user
+        self._node.clients.opened(session.name, now_ms, connection.host, user)
         if connect.will is not None:
             self._arm_will(connect)
         elif message.denied_will is not None:
