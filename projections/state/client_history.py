@@ -86,7 +86,7 @@ class ClientHistory:
         """The address without port of its last connection; empty: a Unix socket; None: not known.
         Addresses are not stored."""
         self.user: str | None = None
-        """The user of its last connection; None: it had none, or the address is not known either."""
+        """The user of its last connection; None: it had none, or the host is not known either."""
         self.earlier_hosts: tuple[str, ...] = ()
         """Other addresses of earlier connections, the latest last."""
         self.takeovers = 0

@@ -137,7 +137,11 @@ def test_files_are_checked_before_the_start(tmp_path: Path) -> None:
 
 def test_files_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     secret = "whsec_" + base64.b64encode(bytes(32)).decode()
-    files = {"signing_secret_file": secret, "token_file": "t0ken", "ca_file": Authority(tmp_path / "ca").file.read_text()}
+    files = {
+        "signing_secret_file": secret,
+        "token_file": "t0ken",
+        "ca_file": Authority(tmp_path / "ca").file.read_text(),
+    }
     for name, content in files.items():
         (tmp_path / name).write_text(f"\ufeff{content}\n", "utf-8")
     lines = [f"{name} = '{tmp_path / name}'" for name in files]
