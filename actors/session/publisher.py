@@ -93,7 +93,7 @@ class Publisher:
         for part in parts:
             self._publish_now(part)
 
-    def publish_will(self, packet: Publishes, *, bridge: bool = False) -> None:
+    def publish_will(self, packet: Publishes, *, bridge: bool | str = False) -> None:
         """Publish a will of any QoS, unless it is refused."""
         for part in self._split(self._admit_by_topic(packet, bridge=bridge)):
             self._publish_now(part, will=True)
@@ -295,7 +295,7 @@ class Publisher:
         size = len(payload) + len(block)
         return self._node.journal.has_room(size, self.name, topic.decode(), share)
 
-    def _admit_by_topic(self, packet: Publishes, *, bridge: bool = False) -> Publishes:
+    def _admit_by_topic(self, packet: Publishes, *, bridge: bool | str = False) -> Publishes:
         """Return the messages of a will, or from NATS, that may be published."""
         node = self._node
         admitted = publish_admission.admit_by_topic(packet, node.publish_rules, bridge=bridge)
@@ -583,7 +583,7 @@ class ClientPublisher(Publisher):
             session.state.inbound,
             self.too_large(packet) if recorded else (),
             explain=connection.properties is not None,
-            bridge=session.state.bridge,
+            bridge=session.bridge,
         )
         for reason, topics in admitted.drops:
             self._refuse(connection, reason, topics, recorded=recorded)

@@ -173,6 +173,7 @@ def retention_contradictions(
 def _unreadable(name: str, sink: SinkSettings) -> Iterator[str]:
     import ssl
 
+    from eventstore.edited_files import client_context
     from outbox.sinks.webhook_signature import BadSecret, read_secrets, read_token
 
     for key in ("signing_secret_file", "token_file", "ca_file"):
@@ -181,7 +182,7 @@ def _unreadable(name: str, sink: SinkSettings) -> Iterator[str]:
             continue
         try:
             if key == "ca_file":
-                ssl.create_default_context(cafile=path)
+                client_context(path)
             elif key == "token_file":
                 read_token(path.read_text("utf-8"))
             else:
