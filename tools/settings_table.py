@@ -43,8 +43,7 @@ values out of range. A variable that is set but empty counts as unset.
 
 *Reload* states whether a reload, by `foldmq reload` or SIGHUP, applies a new value while the broker
 runs. Other changes take effect at the next start; the reload says which settings these are. If any
-new setting is invalid, all previous settings stay in effect, the command exits with 1, and `foldmq
-status` and `foldmq doctor` show the reason until a reload succeeds.
+new setting is invalid, all previous settings stay in effect, and `foldmq doctor` shows the reason.
 
 | setting | kind | default | reload | meaning |
 |---|---|---|---|---|
@@ -61,11 +60,8 @@ OUTLOOK = """\
 - **Reload.** A smaller `max_ack_pending` or queue limit does not affect messages that are already
   in flight or queued. `max_packet_size`, `min_packet_rate`, `proxy_protocol`, `tls_*` and `ws_*`
   apply to connections made after the reload.
-- **Contradictory settings are rejected**, with a line that names them: for example an address that
-  other machines can reach without `password_file`, `jwt_keys`, `auth_subject`, `tls_identity`,
-  `tls_client_certs = "required"` or `allow_anonymous = true`; `nats_*` settings without `nats_url`;
-  `sync` together with `nats_url`; `nats_listen` together with `nats_url` or `bridge_url`;
-  `keep_until_archived` without `keep` and `keep_bytes`. `foldmq config check` shows them.
+- **Contradictory settings are rejected**, with a line that names them, such as an address that
+  other machines can reach without authentication or `allow_anonymous = true`.
 - **The bridge** connects to the NATS server of `bridge_url`; without it, to that of `nats_url`;
   with neither, to the one that `nats_listen` starts. `nats_ca`, `nats_cert` and `nats_key` apply to
   `bridge_url` too.
