@@ -16,7 +16,13 @@ from actors.session.session_messages import ConnectionDetached
 from eventstore.display import iso
 from eventstore.errors import CorruptLog, Fenced, LogUnavailable
 from eventstore.format.events import SessionClosed
-from eventstore.format.node_events import BrokerStarted, BrokerStopped, ClockJumped, LimitsApplied
+from eventstore.format.node_events import (
+    BrokerStarted,
+    BrokerStopped,
+    ClockJumped,
+    LimitsApplied,
+    LogCut,
+)
 from eventstore.format.positions import INDEX_BITS
 from eventstore.format.records import ChainChecker
 from eventstore.log.journal import Journal
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
     from actors.maintenance.projector import Projector
     from actors.maintenance.state_reader import FollowedState
     from actors.session.node_context import NodeContext
+    from eventstore.format.event_parsing import Event
     from eventstore.format.node_events import LogEndUnproven
     from eventstore.format.records import Record
     from eventstore.log.record_reader import LogTail
@@ -258,7 +265,7 @@ def _crash_time(end: Record | None, *, proven: bool) -> int:
     be a copy that was made while the broker ran.
     """
     events = [event for _, event in end.events()] if end is not None else []
-    if end is None or not events or any(isinstance(event, BrokerStopped) for event in events):
+    if end is None or not events or any(map(_ends_cleanly, events)):
         return 0
     _log.warning(
         f"the previous run crashed or was killed; {REACHED}"
@@ -269,6 +276,13 @@ def _crash_time(end: Record | None, *, proven: bool) -> int:
         written=iso(end.time_ms),
     )
     return max(1, end.time_ms) if proven else 0
+
+
+def _ends_cleanly(event: Event) -> bool:
+    """Return whether nothing ran any more when an event was written: a stop, or an import."""
+    return isinstance(event, BrokerStopped) or (
+        isinstance(event, LogCut) and event.reason == "imported"
+    )
 
 
 async def _restore(node: NodeContext, loaded: LoadedProjections | None) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.commands.certificate_advice import advise_on_certificates, certificate_line
@@ -21,7 +22,7 @@ from cli.serve.listener_factory import Listeners
 from cli.serve.log_bound import log_bound
 from cli.serve.log_store import check_files, fit_packet_size, nats_tls, nats_users
 from cli.settings.setting_sources import ConfigError, read_layers
-from cli.settings.settings import Settings, load_settings
+from cli.settings.settings import Settings, check_settings, load_settings
 from cli.settings.sink_settings import check_sink_files
 from eventstore.datadir import DataDir
 from eventstore.format.record_size import STORED_MAX, largest_record
@@ -31,7 +32,6 @@ from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
 _SUBJECT = "foldmq.log.{}"
 _NODE = "01234567"
@@ -45,7 +45,8 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
     Nothing is started or listened on, and all files written for the check are removed. Files are
     read only if the settings are valid.
     """
-    settings = load_settings(flags, os.environ, config)
+    settings = load_settings(flags, os.environ, config, contradictory=True)
+    _check_together(settings)
     check_configuration(settings)
     given = list(sources(flags, os.environ, config))
     for line in settings.old_names:
@@ -64,6 +65,24 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
     count = text.count_of(len(given), "setting")
     said = painted(f"the configuration is valid for foldmq {version}", "green", sys.stdout)
     sys.stdout.write(f"{said}: {count} set, all others have their defaults\n")
+
+
+def _check_together(settings: Settings) -> None:
+    """Raise ConfigError with all contradictions of settings, and files that cannot be read."""
+    problems: list[str] = []
+    try:
+        check_settings(settings)
+    except ConfigError as error:
+        problems += error.args
+    for own in (settings, *(() if problems else settings.listeners())):
+        for name, value in own:
+            if isinstance(value, Path) and name != "data_dir":
+                try:
+                    value.open("rb").close()
+                except OSError as error:
+                    problems.append(f"{name} = {value}: cannot be read: {error.strerror}")
+    if problems:
+        raise ConfigError(*dict.fromkeys(problems))
 
 
 def _check_certificates(settings: Settings) -> None:

@@ -374,12 +374,17 @@ RELOADABLE = frozenset(
 
 
 def load_settings(
-    flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    config: Path | None = None,
+    *,
+    contradictory: bool = False,
 ) -> Settings:
     """Load the settings; ``config`` or ``FOLDMQ_CONFIG`` names the TOML file.
 
     Raises ConfigError with a line for each problem: source, name, value and valid values.
-    Contradictions are found only if all settings are valid.
+    Contradictions are found only if all settings are valid, and if they may not be
+    ``contradictory``.
     """
     problems: list[str] = []
     layers = read_layers(flags, environment, config, Settings.model_fields, problems)
@@ -389,7 +394,8 @@ def load_settings(
     if problems:
         raise UnknownSettingError(*problems)
     settings.take_destinations(sinks, connections)
-    check_settings(settings)
+    if not contradictory:
+        check_settings(settings)
     settings.remember_old_names(
         f"{layer.shown(new)}: this setting is called {new} now"
         for layer in layers

@@ -15,6 +15,7 @@ from cli.common.units import Address, size_shown, time_shown
 from cli.serve.auth_factory import backoff_options
 from cli.serve.banner import admitted
 from cli.serve.broker_process import MemberFacts, member_settings
+from cli.serve.config_check import run_config_check
 from cli.serve.limits_factory import limit_options, make_options
 from cli.settings.listener_settings import PER_LISTENER
 from cli.settings.setting_flags import with_settings_flags
@@ -806,3 +807,23 @@ def test_a_process_of_a_node_with_several_logs_is_a_node_of_one_of_them() -> Non
     assert (found.cluster, found.partitions, found.data_dir) == ("c1-p1", 1, Path("data/p1"))
     ports = [found.cluster_listen, found.cluster_advertise, found.metrics]
     assert list(map(str, ports)) == ["127.0.0.1:7884", "10.0.0.1:7001", "127.0.0.1:9002"]
+
+
+def test_contradictions_and_files_that_cannot_be_read_are_named_together(tmp_path: Path) -> None:
+    config = tmp_path / "foldmq.toml"
+    config.write_text(
+        'listen = ["127.0.0.1:1883", "tls://127.0.0.1:8883"]\n'
+        f'password_file = "{tmp_path}/users"\njwt_keys = "{tmp_path}/keys"\n'
+        'nats_creds = "/dev/null"\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        run_config_check({}, config)
+    assert caught.value.args == (
+        (
+            "listen = tls://127.0.0.1:8883: TLS needs tls_cert and tls_key, the certificate and "
+            "its private key"
+        ),
+        "nats_creds also needs nats_url",
+        f"password_file = {tmp_path}/users: cannot be read: No such file or directory",
+        f"jwt_keys = {tmp_path}/keys: cannot be read: No such file or directory",
+    )
