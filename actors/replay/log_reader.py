@@ -210,8 +210,11 @@ class LogReader:
             if sequence < self.first:
                 self.request(replay)  # the log was cut meanwhile: it goes on at its beginning
                 return
-        if replay.ahead:
-            return  # it sends these first, then asks again
+        if not replay.ahead:
+            replay.ahead.extend(self.take(replay.wanted))
+        if replay.ahead:  # it sends these first, then asks again
+            replay.on_read()
+            return
         sequence = next_record(replay.cursor) if replay.cursor is not None else self.first
         if sequence < self.first:
             replay.on_cut(self.first)
