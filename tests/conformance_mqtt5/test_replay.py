@@ -155,6 +155,28 @@ def test_malformed_filters_are_refused(clients: Clients5, topic: str, bad: str) 
     assert client.subscribe((bad.format(topic), 1)) == (0x8F,)
 
 
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ("$replay/yesterday/{}", "not a moment: yesterday"),
+        ("$replay/5..4/{}", "the replay ends before it begins"),
+        ("$replay/99999999/{}", "the position is beyond the end of the log"),
+        ("$stream/x", "the stream has no filter"),
+    ],
+)
+def test_a_refusal_says_which_part_is_wrong(
+    clients: Clients5, topic: str, bad: str, reason: str
+) -> None:
+    client = clients.five()
+    client.send(p.subscribe(7, (bad.format(topic), 1)))
+    found = client.receive()
+    assert isinstance(found, Answer)
+    assert found.codes == (0x8F,)
+    shown = str(dict(found.properties)[p.REASON_STRING])
+    assert shown.startswith(reason)
+    assert shown.endswith(f": {bad.format(topic)}")
+
+
 def test_clients_publish_nothing_below_replay(clients: Clients5, topic: str) -> None:
     client = clients.five()
     client.subscribe(("$replay/state", 0))
