@@ -33,7 +33,7 @@ from actors.session.position_properties import point_text, position_blocks
 from eventstore.format.events import Delivered, ReplayReached
 from eventstore.format.positions import Position, format_position, position, to_runs
 from eventstore.log.message_store import Message
-from protocol.mqtt.replay_filters import REPLAY_STATE
+from protocol.mqtt.replay_filters import REPLAY_STATE, STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -484,7 +484,10 @@ class Replay:
             own: Iterable[bytes] = blocks or repeat(b"", len(numbers))
             if encoder is not None:
                 places = picked(publications.positions, numbers)
-                own = position_blocks(places, publications.time_ms, blocks, gap)
+                own = position_blocks(
+                    *(places, publications.time_ms, blocks, gap),
+                    of_stream=self.filter.startswith(STREAM),
+                )
                 gap = None
             topics, payloads = (
                 picked(publications.topics, numbers),

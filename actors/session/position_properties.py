@@ -30,6 +30,8 @@ POSITION: Final = "foldmq-position"
 """Where the message took effect: a replay that begins there goes on with the next one."""
 TIME: Final = "foldmq-time"
 """When it was recorded, in UTC."""
+STREAM_TIME: Final = "ts"
+"""The same as Unix time in microseconds, as in ``stream-offset``; for ``$stream`` only."""
 GAP: Final = "foldmq-gap"
 """First and last position of a part of the log that was removed before it was read."""
 _EXPIRY_BYTES: Final = 5
@@ -53,13 +55,18 @@ def position_blocks(
     time_ms: int | None,
     blocks: Sequence[bytes] = (),
     gap: tuple[Position, Position] | None = None,
+    *,
+    of_stream: bool = False,
 ) -> list[bytes]:
     """Return the property blocks of messages with their positions.
 
     ``time_ms`` is the time of all of them, None if it is not known; ``blocks`` are their own
-    properties, empty if none has any. ``gap`` comes before the first one.
+    properties, empty if none has any. ``gap`` comes before the first one. ``of_stream``: the
+    subscription is a ``$stream``.
     """
     tail = encode_property(USER_PROPERTY, (TIME, iso(time_ms))) if time_ms is not None else b""
+    if of_stream and time_ms is not None:
+        tail += encode_property(USER_PROPERTY, (STREAM_TIME, str(time_ms * 1000)))
     added = [
         b"%b%c%b%b" % (_HEAD, len(text), text, tail)
         for text in [b"%d.%d" % (at >> INDEX_BITS, at & MAX_INDEX) for at in positions]

@@ -194,3 +194,8 @@ def test_positions_come_before_the_properties_of_the_publisher(expiry: int | Non
     )
     (unknown,) = map(decode_message_properties, position_blocks((position(7, 2),), None))
     assert unknown.user == (("foldmq-position", "7.2"),)
+    (of_stream,) = position_blocks((position(7, 2),), 1500, of_stream=True)
+    assert decode_message_properties(of_stream).user[1:] == (
+        ("foldmq-time", "1970-01-01T00:00:01.500Z"),
+        ("ts", "1500000"),
+    )

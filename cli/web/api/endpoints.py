@@ -287,7 +287,10 @@ class ApiEndpoints:
                     await response.prepare(request)
                     if request.method == "HEAD":
                         return response
-                    await send_stream(request, response, _after(first, found), self._details)
+                    entries = _after(first, found)
+                    if operation.cost is Cost.DEAR or snapshot.tag:
+                        entries = self._bounds.in_turns(entries)
+                    await send_stream(request, response, entries, self._details)
                 finally:
                     first.cancel()
                     with contextlib.suppress(asyncio.CancelledError, Exception):
