@@ -297,13 +297,14 @@ class Broker(LoopActor):
             self.node.permissions.apply(list(self.admission.connections))
         expiry_changed = options.session_expiry != self.node.options.session_expiry
         levels = self.node.publish_rules.max_levels
+        recorded = self.node.options.record_qos0
         before = applied_limits(self.node.options, old_permissions)
         self.node.options = options
         self.node.journal.ack_delay = options.ack_delay
         self.kernel.gathering.delay = options.commit_delay
         self.node.delivery_limits = _delivery_limits(options)
         self.node.publish_rules = _publish_rules(options)
-        if self.node.publish_rules.max_levels != levels:
+        if self.node.publish_rules.max_levels != levels or options.record_qos0 != recorded:
             self.node.router.routes.forget()
         if permissions is not None and options.clear_denied_retained:
             clear_denied(self.node)
@@ -336,6 +337,7 @@ class Broker(LoopActor):
         node.router = router
         router.refuses = node.is_refused
         router.observes = node.is_observed
+        router.records = node.is_recorded
         router.on_gone = self.sessions.sweep_later
         router.attach(self.bridge, node.clock.stopwatch)
 

@@ -345,7 +345,7 @@ class FastPath:
         """Return the route of a topic; None: the actor must find it, check it or handle it."""
         node = self._node
         route = node.router.routes.get(topic)
-        if route is None or not (route.plain or (qos == _QOS0 and route.plain_qos0)):
+        if route is None or not (route.plain_qos0 if qos == _QOS0 else route.plain):
             return None
         if not retain:
             return route

@@ -211,8 +211,9 @@ class ReplayDirectory(Protocol):
     ) -> int | ReplayOpened:
         """Return the reason code with which a replay is refused, or the event that opens it.
 
-        0: the subscription exists, and continues. ``offset`` is the ``stream-offset`` of the
-        SUBSCRIBE, ``opened`` the number of replays that it opens and that are not recorded yet.
+        0: the subscription exists, and continues. Raises TopicError or BadMoment for a malformed
+        filter. ``offset`` is the ``stream-offset`` of the SUBSCRIBE, ``opened`` the number of
+        replays that it opens and that are not recorded yet.
         """
 
     def begin(self, session: Any, topic_filter: str) -> None:

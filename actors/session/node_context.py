@@ -35,7 +35,7 @@ from projections.state.history_fold import LONGEST_DENIED
 from projections.state.node_state import NodeState
 from protocol.mqtt.publish_encoder_v5 import AliasNumbers
 from protocol.mqtt.reason_codes import ReasonCode
-from protocol.mqtt.topics import is_reserved_filter
+from protocol.mqtt.topics import is_reserved_filter, matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -335,6 +335,10 @@ class NodeContext:
             if observer.observes(topic):
                 return True
         return False
+
+    def is_recorded(self, topic: str) -> bool:
+        """Return whether messages at QoS 0 on a topic are recorded."""
+        return any(matches(topic_filter, topic) for topic_filter in self.options.record_qos0)
 
     def is_refused(self, topic: bytes) -> bool:
         """Return whether no client may publish to a topic."""

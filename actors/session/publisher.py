@@ -8,7 +8,7 @@ begins in :meth:`ClientPublisher.on_publishes`.
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
@@ -76,22 +76,46 @@ class Publisher:
     def publish(self, packet: Publishes) -> None:
         """Publish admitted messages that take effect at once: those of QoS 0 and 1."""
         if not packet.qos and not packet.retain:
-            whole = Batch(
-                0,
-                packet.topics,
-                () if packet.packets else packet.payloads,
-                (),
-                packets=packet.packets,
-                publisher=self.connection,
-                blocks=packet.blocks,
-            )
-            self._route(packet, whole, NOT_LOGGED)
+            for part, is_recorded in self._recorded_parts(packet):
+                if is_recorded:
+                    self._publish_now(part)
+                    continue
+                whole = Batch(
+                    0,
+                    part.topics,
+                    () if part.packets else part.payloads,
+                    (),
+                    packets=part.packets,
+                    publisher=self.connection,
+                    blocks=part.blocks,
+                )
+                self._route(part, whole, NOT_LOGGED)
             return
         parts: Iterable[Publishes] = self._split(packet)
         if not packet.qos:
             parts = self._node.retained_pace.recorded_now(self, parts)
         for part in parts:
             self._publish_now(part)
+
+    def _recorded_parts(self, packet: Publishes) -> Iterator[tuple[Publishes, bool]]:
+        """Yield messages at QoS 0 in order, in parts of which all are to be recorded, or none.
+
+        One for which no record has room is not recorded.
+        """
+        node = self._node
+        if not node.options.record_qos0:
+            yield packet, False
+            return
+        routes, large = node.router.routes, frozenset(self.too_large(packet))
+
+        def is_recorded(at: int) -> bool:
+            return at not in large and routes[packet.topics[at]].recorded
+
+        for recorded, numbers in groupby(range(len(packet)), is_recorded):
+            run = [*numbers]
+            part = packet if len(run) == len(packet) else packet.select(run)
+            for each in self._split(part) if recorded else (part,):
+                yield each, recorded
 
     def publish_will(self, packet: Publishes, *, bridge: bool | str = False) -> None:
         """Publish a will of any QoS, unless it is refused."""

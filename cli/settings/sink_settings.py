@@ -11,7 +11,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from cli.common.units import seconds
 from cli.settings.setting_sources import ConfigError
-from cli.settings.setting_types import ExpandedPath, Seconds, SettingsGroup, Size, allowed
+from cli.settings.setting_types import (
+    ExpandedPath,
+    Seconds,
+    SettingsGroup,
+    Size,
+    allowed,
+    several,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +56,15 @@ def check_filters(filters: tuple[str, ...]) -> tuple[str, ...]:
         if each.startswith(("$share/", "$SYS")) or is_reserved_filter(each):
             raise ValueError(f"{each}: the log has no such messages")
     return filters
+
+
+LogFilters = Annotated[
+    tuple[str, ...],
+    BeforeValidator(several),
+    Field(max_length=_MOST_FILTERS),
+    AfterValidator(check_filters),
+]
+"""A setting with filters of messages in the log."""
 
 
 def _retry(value: object) -> object:

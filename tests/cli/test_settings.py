@@ -466,6 +466,8 @@ def test_networks_of_mapped_addresses_are_those_of_ipv4(config: Path) -> None:
         ("ack_wait = nan", "ack_wait = NaN: must be at least 0"),
         ("ack_wait = inf", "ack_wait = Infinity: must be a number"),
         ("connect_timeout = 0", "connect_timeout = 0: must be more than 0"),
+        ("record_qos0 = ['a/#/b']", "record_qos0 = "),
+        ("record_qos0 = ['$SYS/#']", "$SYS/#: the log has no such messages"),
         ("reject_qos2_publish = 'maybe'", 'reject_qos2_publish = "maybe": must be true or false'),
         ("data_dir = 3", "data_dir = 3: must be text"),
         ("data_dir = '~nosuchuser/x'", 'data_dir = "~nosuchuser/x": this home directory'),
@@ -595,6 +597,7 @@ PARTITIONED = {**CLUSTER, "partitions": 2, "cluster_listen": "127.0.0.1:7883"}
             {**PARTITIONED, "bridge_user_map": ["ann=a"], "password_file": "users"},
             "partitions = 2 and bridge_user_map cannot be combined yet",
         ),
+        ({"processes": 2, "record_qos0": ["a"]}, "record_qos0 cannot be combined yet"),
         (
             {**PARTITIONED, "pseudonyms": True},
             "pseudonyms in a cluster also needs cluster_key_file",
