@@ -17,6 +17,7 @@ be guessed, and a receiver of the probe gets it too late: the server's answer ar
 from __future__ import annotations
 
 import secrets
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from protocol.nats.headers import header_block
@@ -174,13 +175,13 @@ class SubscriberProbes:
         flow.token = token = self._token().encode()
         self._probes[token] = flow
         self._new.append(token)
-        at = leaving.by_topic.at(flow.raw)[0] if leaving.by_topic is not None else 0
+        at = leaving.at(flow.raw)[0]
         ref = leaving.refs[at] if leaving.refs else None
         reply = b""
         if leaving.content.blocks:
             head, reply = self._head_with_properties(flow, leaving, at, token)
         else:
-            head = header_block(flow.head(leaving, self._node), ref)
+            head = header_block(flow.head(leaving, at, self._node), ref)
         reply = reply or self._wire.inbox + token
         payload = leaving.content.payloads[at]
         self._out += (
@@ -220,25 +221,31 @@ class SubscriberProbes:
         if leaving.content.blocks:
             self._write_with_properties(flow, leaving, start)
             return
-        payloads, refs = leaving.content.payloads, leaving.refs
-        if leaving.by_topic is not None:
-            chosen = leaving.by_topic.at(flow.raw)
-            payloads = [payloads[at] for at in chosen]
-            refs = [refs[at] for at in chosen] if refs else ()
-        if start:
-            payloads, refs = payloads[start:], refs[start:]
-        self._stats.sent += len(payloads)
-        constant = flow.head(leaving, self._node)
-        if refs:
-            self._write_positions(flow.subject, constant, payloads, refs)
-        else:
+        content, refs = leaving.content, leaving.refs
+        chosen = leaving.at(flow.raw)[start:]
+        if not chosen:
+            return
+        self._stats.sent += len(chosen)
+        whole = not start and leaving.by_topic is None
+        if not refs:
+            constant = flow.head(leaving, chosen[0], self._node)
+            payloads = content.payloads if whole else [content.payloads[at] for at in chosen]
             self._write_plain(flow.subject, constant, payloads)
+        elif len(leaving.publishers) == 1:
+            self._write_positions(flow, leaving, chosen)
+        else:
+            for _, run in groupby(chosen, leaving.publisher):
+                self._write_positions(flow, leaving, [*run])
 
     def _write_positions(
-        self, subject: bytes, constant: bytes, payloads: Sequence[bytes], refs: Sequence[Position]
+        self, flow: TopicFlow, leaving: OutgoingMessages, chosen: Sequence[int]
     ) -> None:
+        """Write messages of one client."""
+        subject, constant = flow.subject, flow.head(leaving, chosen[0], self._node)
+        payloads, refs = leaving.content.payloads, leaving.refs
         out, rendered = self._out, self._rendered
-        for ref, payload in zip(refs, payloads, strict=True):
+        for at in chosen:
+            ref, payload = refs[at], payloads[at]
             head = header_block(constant, ref)
             line = b"HPUB %b %d %d\r\n%b" % (subject, len(head), len(head) + len(payload), head)
             out += (line, payload, b"\r\n")
@@ -270,9 +277,7 @@ class SubscriberProbes:
         self, flow: TopicFlow, leaving: OutgoingMessages, start: int
     ) -> None:
         payloads, expires, properties = leaving.content.payloads, leaving.expires, self._properties
-        by_topic = leaving.by_topic
-        chosen = range(len(payloads)) if by_topic is None else by_topic.at(flow.raw)
-        for at in chosen[start:]:
+        for at in leaving.at(flow.raw)[start:]:
             if expires and properties is not None and properties.is_expired(expires[at]):
                 properties.expired(1)
                 continue
@@ -290,7 +295,7 @@ class SubscriberProbes:
         self, flow: TopicFlow, leaving: OutgoingMessages, at: int, token: bytes
     ) -> tuple[bytes, bytes]:
         """Return the headers of a message, and its reply subject; empty: no answer requested."""
-        constant = flow.head(leaving, self._node)
+        constant = flow.head(leaving, at, self._node)
         ref = leaving.refs[at] if leaving.refs else None
         blocks, properties = leaving.content.blocks, self._properties
         if not blocks or not blocks[at] or properties is None:

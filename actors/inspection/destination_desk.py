@@ -13,7 +13,7 @@ from actors.inspection.inspector import Refused, number, shown, text
 from actors.node.operator_commands import OperatorCommand
 from eventstore.format.destination_events import Forwarded, ForwardLost, ForwardRefused
 from eventstore.format.positions import INDEX_BITS, count_runs, position
-from projections.state.destinations import PAUSE, RESUME, RETRY, SKIP
+from projections.state.destinations import NATS_DESTINATION, PAUSE, RESUME, RETRY, SKIP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,6 +68,8 @@ class DestinationDesk:
         longer = {each.name: each.max_behind for each in node.options.destinations}
         rows = []
         for name, state in node.state.destinations.items():
+            if name == NATS_DESTINATION and node.bridge is not None:
+                self._reports[name] = node.bridge.report()
             report = self._reports.get(name, {})
             silent = not report or now - report["at_ms"] > _SILENT_MS
             waiting = report.get("waiting_ms", 0)

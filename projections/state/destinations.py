@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from eventstore.format.node_events import OperatorActed
     from eventstore.format.positions import Position
 
+NATS_DESTINATION: Final = "nats"
+"""Name and kind of the destination of the bridge to NATS; settings cannot have it."""
 PAUSE: Final = "pause_destination"
 RESUME: Final = "resume_destination"
 SKIP: Final = "skip_destination"
@@ -58,6 +60,16 @@ class Destinations(dict[str, DestinationState]):
     def fold(self, event: Any, at: Position) -> None:
         """Apply an event of a destination."""
         FOLDS[type(event)](self, event, at)
+
+    def bridged(self, through: Position) -> None:
+        """Apply a Bridged of an earlier version, which is the cursor of the bridge to NATS."""
+        if not through:
+            self.pop(NATS_DESTINATION, None)
+        elif (state := self.get(NATS_DESTINATION)) is not None:
+            state.through = through
+        else:
+            name = NATS_DESTINATION
+            self[name] = DestinationState(name, through, through, ["#"], "", "bridge", through)
 
     def act(self, event: OperatorActed) -> None:
         """Apply what an operator did: a pause, or its end."""
