@@ -24,11 +24,10 @@ from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import GatedMessages, OutgoingMessages, ToNats
 from actors.kernel.actor import LoopActor
 from actors.node.read_pause import ReadPause
-from eventstore.format.destination_events import Forwarded
+from eventstore.format.destination_events import NATS_DESTINATION, Forwarded
 from eventstore.format.events import NATS_SESSION
 from eventstore.format.stored_properties import expiries
 from eventstore.nats.batch_client import encode_hpub, encode_pub
-from projections.state.destinations import NATS_DESTINATION
 from protocol.nats.headers import has_status
 
 if TYPE_CHECKING:

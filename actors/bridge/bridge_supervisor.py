@@ -19,9 +19,9 @@ from actors.bridge.to_nats import GatedMessages
 from actors.limits.destination_options import DestinationOptions
 from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, EventStoreError
+from eventstore.format.destination_events import NATS_DESTINATION
 from eventstore.format.events import NATS_SESSION
 from eventstore.nats.batch_client import BatchClient
-from projections.state.destinations import NATS_DESTINATION
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from actors.bridge.to_nats import OutgoingMessages
 from eventstore.errors import LogUnavailable
+from eventstore.format.destination_events import NATS_DESTINATION
 from eventstore.format.events import NATS_SESSION, SessionExpired, SessionOpened
 from eventstore.format.node_events import SessionSnapshot
 from eventstore.format.positions import INDEX_BITS, Position, position, sequence_of
@@ -26,7 +27,6 @@ from eventstore.reading.publications import (
     publications_in,
     publications_of,
 )
-from projections.state.destinations import NATS_DESTINATION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence

@@ -17,6 +17,7 @@ be guessed, and a receiver of the probe gets it too late: the server's answer ar
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
 
 _OPEN = 1.0
 """Seconds for which a subject with subscribers is not probed again."""
-_QUIET = 0.003
-"""Seconds after a "no responders" answer in which messages are collected."""
+_QUIET, _LONG_QUIET = 0.003, 0.05
+"""Seconds after a "no responders" answer in which messages are collected: the second, if they are
+less than ``_COLLECTED`` bytes, after ``_OFTEN`` such answers without a subscriber in between."""
+_OFTEN, _COLLECTED = 10, 64 * 1024
 _NO_RESPONDERS = b"NATS/1.0 503"
 _ANSWERS = b"a"
 """Placeholder for the name of a probe in reply subjects of other messages."""
@@ -78,7 +81,8 @@ class SubscriberProbes:
         """Whether the connection rejected output since the last flush."""
         self._probes: dict[bytes, TopicFlow] = {}
         self._new: list[bytes] = []
-        self._gathering: list[TopicFlow] = []
+        self._gathering: dict[float, list[TopicFlow]] = {_QUIET: [], _LONG_QUIET: []}
+        """Flows of which messages are collected, by the time for which they are."""
         self.held = 0
         """Approximate size of the waiting messages when sent, including headers."""
 
@@ -97,12 +101,10 @@ class SubscriberProbes:
             self._write(flow, leaving, int(asked))
             return
         self.held += flow.wait(leaving)
-        if now >= flow.quiet_until:
+        if now >= flow.quiet_until or flow.waiting_bytes > _COLLECTED:
             self._probe(flow)
         elif len(flow.waiting) == 1:
-            if not self._gathering:
-                self._later(_QUIET, self._probe_gathered)
-            self._gathering.append(flow)
+            self._gather(flow)
 
     def flush(self) -> bool:
         """Write the unsent output; return False if there is no connection and it is lost."""
@@ -130,11 +132,10 @@ class SubscriberProbes:
             return
         self.held -= flow.uncover()
         flow.open_until = 0.0
-        flow.quiet_until = self._monotonic() + _QUIET
+        flow.refused += 1
+        flow.quiet_until = self._monotonic() + _quiet(flow)
         if flow.waiting:
-            if not self._gathering:
-                self._later(_QUIET, self._probe_gathered)
-            self._gathering.append(flow)
+            self._gather(flow)
 
     def oldest(self) -> Position | None:
         """Return the first position of messages that wait for answers; None if there is none."""
@@ -148,7 +149,8 @@ class SubscriberProbes:
             held, _ = flow.release()
             lost += sum(flow.count(leaving) for leaving in held if not leaving.since)
         self._probes = {}
-        self._gathering = []
+        for gathered in self._gathering.values():
+            gathered.clear()
         self._out = []
         self._rendered = 0
         self._broken = False
@@ -157,10 +159,17 @@ class SubscriberProbes:
         return lost
 
     def _waiting(self) -> list[TopicFlow]:
-        return [*self._probes.values(), *(flow for flow in self._gathering if not flow.covered)]
+        collected = (flow for gathered in self._gathering.values() for flow in gathered)
+        return [*self._probes.values(), *(flow for flow in collected if not flow.covered)]
 
-    def _probe_gathered(self) -> None:
-        gathered, self._gathering = self._gathering, []
+    def _gather(self, flow: TopicFlow) -> None:
+        quiet = _quiet(flow)
+        if not self._gathering[quiet]:
+            self._later(quiet, partial(self._probe_gathered, quiet))
+        self._gathering[quiet].append(flow)
+
+    def _probe_gathered(self, quiet: float) -> None:
+        gathered, self._gathering[quiet] = self._gathering[quiet], []
         for flow in gathered:
             if flow.waiting and flow.covered is None:
                 self._probe(flow)
@@ -203,6 +212,7 @@ class SubscriberProbes:
             if flow is None or flow.covered is None or token != flow.token:
                 continue
             flow.open_until = self._monotonic() + _OPEN
+            flow.refused = 0
             held, size = flow.release()
             self.held -= size
             for number, leaving in enumerate(held):
@@ -306,3 +316,7 @@ class SubscriberProbes:
             return head, b""
         reply = b"%b%b.%b" % (self._wire.inbox, token, sealed)
         return head, reply if properties.fits_line(flow.subject, reply) else b""
+
+
+def _quiet(flow: TopicFlow) -> float:
+    return _QUIET if flow.refused < _OFTEN else _LONG_QUIET

@@ -160,6 +160,7 @@ class TopicFlow:
         "open_until",
         "quiet_until",
         "raw",
+        "refused",
         "subject",
         "token",
         "topic",
@@ -178,6 +179,8 @@ class TopicFlow:
         """Monotonic time until which no probe is sent; 0: no subscriber is known."""
         self.quiet_until = 0.0
         """Monotonic time until which messages are collected, since there was no subscriber."""
+        self.refused = 0
+        """Number of probes that found no subscriber since one was known."""
         self.token = b""
         """Name of the last probe; answers to earlier ones do not apply to the covered messages."""
         self.covered: list[OutgoingMessages] | None = None

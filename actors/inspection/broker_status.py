@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.inspection.status_metrics import BRIDGE_VALUES, BROKER_VALUES, LOG_VALUES
 from actors.transports.handshakes import TlsStats
+from eventstore.format.destination_events import NATS_DESTINATION
 from eventstore.metric_types import put_counters, set_path
 from projections.log_proof import doubt_object
-from projections.state.destinations import NATS_DESTINATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.inspection.inspector import Refused, number, shown, text
 from actors.node.operator_commands import OperatorCommand
-from eventstore.format.destination_events import Forwarded, ForwardLost, ForwardRefused
+from eventstore.format.destination_events import (
+    NATS_DESTINATION,
+    Forwarded,
+    ForwardLost,
+    ForwardRefused,
+)
 from eventstore.format.positions import INDEX_BITS, count_runs, position
-from projections.state.destinations import NATS_DESTINATION, PAUSE, RESUME, RETRY, SKIP
+from projections.state.destinations import PAUSE, RESUME, RETRY, SKIP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

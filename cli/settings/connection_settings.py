@@ -15,6 +15,7 @@ from cli.settings.sink_settings import (
     retention_contradictions,
     setting_error,
 )
+from eventstore.format.destination_events import NATS_DESTINATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +52,8 @@ def read_connections(layers: list[Layer], problems: list[str]) -> dict[str, Conn
     for layer in layers:
         for name, table in layer.tables.get("connection", {}).items():
             where = f"{layer.where}: connection.{name}"
+            if name == NATS_DESTINATION:
+                problems.append(f"{where}: the bridge to NATS has this name: choose another name")
             if name in layer.tables.get("sink", {}):
                 problems.append(f"{where}: there is a sink of this name: choose another name")
             try:

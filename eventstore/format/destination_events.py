@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from eventstore.format.positions import Run
+
+NATS_DESTINATION: Final = "nats"
+"""Name and kind of the destination of the bridge to NATS; settings cannot have it."""
 
 
 @dataclass(slots=True)
@@ -56,7 +59,8 @@ class Forwarded:
     """Position up to which a receiver at QoS 2 has the messages, although not all of them are
     released; 0: no receiver has a session in this run."""
     number: int = 0
-    """Number of messages that were due up to ``through`` since DestinationOpened."""
+    """Number of messages that were due up to ``through`` since DestinationOpened; 0 for NATS, which
+    stores none."""
     count: int = 0
     """Number of messages that were stored since the previous Forwarded."""
 

@@ -6,6 +6,7 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format.destination_events import (
+    NATS_DESTINATION,
     DestinationClosed,
     DestinationOpened,
     Forwarded,
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from eventstore.format.node_events import OperatorActed
     from eventstore.format.positions import Position
 
-NATS_DESTINATION: Final = "nats"
-"""Name and kind of the destination of the bridge to NATS; settings cannot have it."""
 PAUSE: Final = "pause_destination"
 RESUME: Final = "resume_destination"
 SKIP: Final = "skip_destination"
