@@ -95,7 +95,7 @@ async def _turns(count: int = 20) -> None:
 
 async def _until(reached: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while not reached():
+        while not reached():  # noqa: ASYNC110 - it is reached by a task
             await asyncio.sleep(0.01)
 
 

@@ -8,6 +8,7 @@ from harness import packets as p
 from harness.plainaudit import audit_plainly, checked_records
 
 from actors.inspection.inspector import Refused
+from actors.limits.bridge_options import BridgeOptions
 from actors.limits.destination_options import DestinationOptions
 from actors.maintenance import retention
 from eventstore.format.destination_events import (
@@ -17,8 +18,9 @@ from eventstore.format.destination_events import (
     ForwardLost,
     ForwardRefused,
 )
-from eventstore.format.node_events import LogCut, OperatorActed
+from eventstore.format.node_events import Bridged, LogCut, OperatorActed
 from eventstore.format.positions import position
+from protocol.nats.mapping import Mapping
 from simulation.fold import compare, fold
 from simulation.idle_broker import MINUTE, look_rarely
 from simulation.inspection import ask, change
@@ -225,6 +227,62 @@ async def test_the_settings_open_change_and_close_destinations(world: World) -> 
     assert causes == ["first", "changed", "first"]
     closed = [each.to for each in events if isinstance(each, DestinationClosed)]
     assert closed == ["erp", "new"]
+    assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
+
+
+def bridged_world(**options: Any) -> World:
+    """A world with a bridge that is not connected."""
+    world = World(**options)
+    world.bridge = BridgeOptions(Mapping())
+    return world
+
+
+def opened_for_nats(world: World) -> list[DestinationOpened]:
+    events = world.disk.events()
+    return [each for each in events if isinstance(each, DestinationOpened) and each.to == "nats"]
+
+
+@in_world(bridged_world)
+async def test_the_bridge_is_a_destination_and_its_end_is_an_event(world: World) -> None:
+    await world.go(0.5)
+    (opened,) = opened_for_nats(world)
+    assert (opened.kind, opened.cause, opened.filters) == ("nats", "first", ["#"])
+    await world.restart()
+    await world.go(0.5)
+    assert opened_for_nats(world) == [opened]
+    world.bridge = None
+    await world.restart()
+    await world.go(0.5)
+    assert DestinationClosed("nats", "removed") in world.disk.events()
+    assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+@in_world(World)
+async def test_the_bridge_of_an_old_log_goes_on_at_its_position_or_ends(
+    world: World, goes_on: bool
+) -> None:
+    world.broker.node.emit(Bridged(position(1, 0)))
+    world.broker.node.kernel.wake()
+    await world.go(0.5)
+    world.bridge = BridgeOptions(Mapping()) if goes_on else None
+    await world.restart()
+    await world.go(0.5)
+    assert [each.after for each in opened_for_nats(world)] == [position(1, 0)] * goes_on
+    bridged = [each.through for each in world.disk.events() if isinstance(each, Bridged)]
+    assert bridged == [position(1, 0)] + [0] * (not goes_on)
+    assert ("nats" in world.broker.node.state.destinations) == goes_on
+    assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
+    compare(world)
+
+
+@in_world(lambda: bridged_world(keep=0.0, keep_bytes=BOUND))
+async def test_what_nats_did_not_get_before_a_cut_is_an_event(world: World) -> None:
+    client = await world.connect("c")
+    for _ in range(6):
+        await publish_noise(world, client, 100)
+    assert cuts(world)
+    assert {each.to for each in losses(world)} == {"nats"}
     assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
 
 
