@@ -90,7 +90,7 @@ class DestinationRunner:
         self._shown: dict[str, Any] = {}
         self._state, self._error = "starting", ""
         self._since = now()
-        self._sent = self._retries = self._expired = self._denied = 0
+        self._sent = self._retries = self._expired = self._denied = self._refused = 0
         self._time_ms = 0
         """Time of the last record that the destination is through with."""
         self._waiting_ms = 0
@@ -195,9 +195,13 @@ class DestinationRunner:
     async def _send_again(self, due: DueMessages) -> None:
         """Send refused messages for which an operator asked, each by itself."""
         refs, self._retry = self._retry, ()
+        left = dict.fromkeys(refs)  # those that are gone need nothing more, either
         for message in await due.messages_at(refs):
+            before = self._refused
             await self._store([message])
-        self._done.retried += refs
+            if self._refused > before:
+                del left[message.position]
+        self._done.retried += left
         with contextlib.suppress(BrokerUnavailable):
             await self._record()
 
@@ -252,6 +256,7 @@ class DestinationRunner:
             code=answer.code,
             reason=answer.reason,
         )
+        self._refused += len(refused)
         refs = [message.position for message in refused]
         self._done.refused.append(RefusedGroup(refs, answer.reason, answer.code))
         # The broker takes a bounded number at once, and a turn may have any number of messages.

@@ -6,7 +6,6 @@ an operator or a cut may have moved the cursor, or the destination may have been
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.inspection.inspector import Refused, number, shown, text
@@ -17,7 +16,7 @@ from eventstore.format.destination_events import (
     ForwardLost,
     ForwardRefused,
 )
-from eventstore.format.positions import INDEX_BITS, count_runs, position
+from eventstore.format.positions import INDEX_BITS, count_runs, position, to_runs
 from projections.state.destinations import PAUSE, RESUME, RETRY, SKIP
 
 if TYPE_CHECKING:
@@ -54,8 +53,6 @@ class DestinationDesk:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._reports: dict[str, dict[str, Any]] = {}
-        self._retries: dict[str, dict[Position, None]] = {}
-        """Refused messages that an operator wants to be sent again, by destination."""
         self.actions: dict[str, Callable[[Mapping[str, Any], str], Work]] = {
             "forwarded": self._forwarded,
             PAUSE: self._pause,
@@ -80,7 +77,7 @@ class DestinationDesk:
             waiting = report.get("waiting_ms", 0)
             rows.append(
                 {
-                    **self._cursor(name, state),
+                    **_cursor(state),
                     "name": name,
                     "kind": state.kind,
                     "filters": state.filters,
@@ -121,17 +118,15 @@ class DestinationDesk:
         retried = _positions(request, "retried")
         reset = request.get("reset") is True and received != state.received
         if run != state.run or through < state.through:
-            return self._cursor(name, state)
+            return _cursor(state)
         if received < state.received and not reset:
-            return self._cursor(name, state)
+            return _cursor(state)
         if max(through, received) > position(self._node.journal.durable + 1, 0):
             raise Refused("through is behind the end of the log")
         self._reports[name] = _report(request, self._node.clock.time_ms())
-        for ref in retried:
-            self._retries.get(name, {}).pop(ref, None)
         changed = through > state.through or received > state.received or reset
         if not (changed or refused or lost or retried):
-            return self._cursor(name, state)
+            return _cursor(state)
         emit = self._node.emit
         for refs, reason, code in refused:
             emit(ForwardRefused(name, refs, reason, code=code))
@@ -139,27 +134,28 @@ class DestinationDesk:
             emit(ForwardLost(name, at - 1, at, "cut", messages=messages))
         command = OperatorCommand("forwarded", by, name, None)
         command.put_on_record(
-            self._node, Forwarded(name, through, received=received, number=due, count=count)
+            self._node,
+            Forwarded(
+                *(name, through),
+                received=received,
+                number=due,
+                count=count,
+                refs=to_runs(retried),
+            ),
         )
         yield command.answer
-        return self._cursor(name, state)
+        return _cursor(state)
 
     def _retry(self, request: Mapping[str, Any], by: str) -> Work:
-        """Let refused messages be sent again; a restart of the broker forgets those that wait."""
-        name, _ = self._state(request)
-        refs, waiting = _positions(request, "refs"), self._retries.setdefault(name, {})
-        if len(waiting) + len(refs) > _MOST_RETRIES:
+        """Let refused messages be sent again."""
+        name, state = self._state(request)
+        refs = _positions(request, "refs")
+        if len(state.retry) + len(refs) > _MOST_RETRIES:
             raise Refused(f"at most {_MOST_RETRIES} messages may wait to be sent again")
         command = OperatorCommand(RETRY, by, name, None)
-        command.carry_out(self._node)
+        command.carry_out(self._node, refs)
         yield command.answer
-        waiting.update(dict.fromkeys(refs))
         return {"position": command.answer.result()}
-
-    def _cursor(self, name: str, state: DestinationState) -> dict[str, Any]:
-        """Return what the process continues with."""
-        retry = list(islice(self._retries.get(name, ()), _RETRIED_AT_ONCE))
-        return {**_cursor(state), "retry": retry} if retry else _cursor(state)
 
     def _pause(self, request: Mapping[str, Any], by: str) -> Work:
         name, state = self._state(request)
@@ -189,12 +185,14 @@ class DestinationDesk:
 
 
 def _cursor(state: DestinationState) -> dict[str, Any]:
+    """Return what the process continues with."""
     return {
         "run": state.run,
         "through": state.through,
         "received": state.received,
         "number": state.number,
         "paused": state.paused,
+        "retry": state.retry[:_RETRIED_AT_ONCE],
     }
 
 

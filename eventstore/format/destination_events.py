@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from eventstore.format.positions import Run
@@ -43,6 +43,8 @@ class DestinationOpened:
     """Number of messages that it has refused so far; written by checkpoints."""
     losses: int = 0
     """Number of ForwardLost so far; written by checkpoints."""
+    refs: list[Run] = field(default_factory=list)
+    """Positions of refused messages that are to be sent again; written by checkpoints."""
 
 
 @dataclass(slots=True)
@@ -63,11 +65,13 @@ class Forwarded:
     stores none."""
     count: int = 0
     """Number of messages that were stored since the previous Forwarded."""
+    refs: list[Run] = field(default_factory=list)
+    """Positions of refused messages that were sent again, as an operator wanted, or are gone."""
 
 
 @dataclass(slots=True)
 class ForwardRefused:
-    """A destination refused messages for good: one entry each. They are not sent again."""
+    """A destination refused messages: one entry each. Only an operator has them sent again."""
 
     to: str
     """Name of the destination."""

@@ -377,6 +377,8 @@ class OperatorActed:
     """Client identifier of the session concerned."""
     e: Literal["OperatorActed"] = "OperatorActed"
     v: Literal[1] = 1
+    refs: list[Run] = field(default_factory=list)
+    """Positions of the refused messages that retry_messages concerns."""
 
 
 @dataclass(slots=True)

@@ -195,14 +195,28 @@ async def test_an_operator_skips_what_waits(world: World) -> None:
 async def test_refused_messages_wait_until_they_were_sent_again(world: World) -> None:
     client = await world.connect("c")
     await publish_noise(world, client, 3)
-    refs = [position(5, 0), position(6, 0)]
+    await world.go(0.5)
+    last = world.broker.node.journal.durable
+    refs = [position(last - 1, 0), position(last, 0)]
+    state = world.broker.node.state.destinations
+    await report(world, end(world), refused=[[refs, "no", 400]])
     await change(world, "retry_messages", to="erp", refs=refs)
     assert (await report(world, end(world)))["retry"] == refs
-    assert (await report(world, end(world), retried=refs[:1], count=1))["retry"] == refs[1:]
-    assert "retry" not in await report(world, end(world), retried=refs)
+    await world.restart()
+    state = world.broker.node.state.destinations
+    assert (state["erp"].refused, (await report(world, end(world)))["retry"]) == (2, refs)
+    again = await report(world, end(world), retried=refs[:1], count=1)
+    assert (again["retry"], state["erp"].refused) == (refs[1:], 1)
+    again = await report(world, end(world), refused=[[refs[1:], "no", 400]])
+    assert (again["retry"], state["erp"].refused) == ([], 1)
+    await change(world, "retry_messages", to="erp", refs=refs[1:])
+    again = await report(world, end(world), retried=refs[1:], count=1)
+    assert (again["retry"], state["erp"].refused) == ([], 0)
     for wrong in ("x", [0], [True, "x"], [1] * 10_001):
         with pytest.raises(Refused, match="refs must be a list of at most 10000 positions"):
             await change(world, "retry_messages", to="erp", refs=wrong)
+    assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
+    assert fold(world.disk.decoded()).destinations == state
 
 
 @in_world(world_with)
