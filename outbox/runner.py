@@ -38,8 +38,8 @@ _IDLE_REPORT = 30.0
 _ASK_AGAIN = 1.0
 _READ_AHEAD_BYTES = 4 * 1024 * 1024
 """Bytes of messages that are read while a batch is sent; one turn may exceed it."""
-_MOST_REFUSED = 1000
-"""Number of refused messages that are recorded at once."""
+_MOST_REFUSED = _MOST_LOST = 1000
+"""Numbers of refused messages, and of lost ones, that are recorded at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +212,9 @@ class DestinationRunner:
             self._done.number = batch[-1].number
         while self._missing and self._missing[0][0] <= through:
             self._done.lost.append(self._missing.popleft())
+            if len(self._done.lost) >= _MOST_LOST:
+                self._done.through = self._done.lost[-1][0]
+                await self._record_surely()
         self._done.through = max(through, self._done.through)
         self._waiting_ms = 0
 
@@ -261,10 +264,7 @@ class DestinationRunner:
         self._done.refused.append(RefusedGroup(refs, answer.reason, answer.code))
         # The broker takes a bounded number at once, and a turn may have any number of messages.
         while sum(len(each.refs) for each in self._done.refused) >= _MOST_REFUSED:
-            with contextlib.suppress(BrokerUnavailable):
-                await self._record()
-                return
-            await asyncio.sleep(_ASK_AGAIN)
+            await self._record_surely()
 
     async def _pause_after(self, answer: TryAgain) -> None:
         """Wait before the next attempt; an operator may meanwhile pause or skip."""
@@ -286,6 +286,10 @@ class DestinationRunner:
         """Record how far a receiver at QoS 2 has the messages; returns when that is on disk."""
         self._done.reset = self._done.reset or received < self._done.received
         self._done.received = received
+        await self._record_surely()
+
+    async def _record_surely(self) -> None:
+        """Record what is done so far as soon as the broker answers."""
         while True:
             with contextlib.suppress(BrokerUnavailable):
                 await self._record()

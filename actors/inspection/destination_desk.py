@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from projections.state.destinations import DestinationState
 
 _LAST: Final = 1 << 63
-_MOST_GROUPS, _MOST_REFS, _LONGEST_REASON = 2000, 100_000, 1024
+_MOST_GROUPS, _MOST_REFS, _MOST_LOST, _LONGEST_REASON = 2000, 100_000, 1000, 1024
 _MOST_RETRIES, _RETRIED_AT_ONCE = 10_000, 100
 _SILENT_MS: Final = 15_000
 """Milliseconds without a report after which the process counts as gone."""
@@ -112,7 +112,7 @@ class DestinationDesk:
         received = number(request, "received", 0, _LAST)
         count = number(request, "count", 0, _LAST)
         due = number(request, "number", 0, _LAST)
-        refused, lost = _refused_groups(request), _lost_messages(request)
+        refused, lost = _refused_groups(request), _lost_ranges(request)
         if 0 < received < through:
             received = through
         retried = _positions(request, "retried")
@@ -130,8 +130,8 @@ class DestinationDesk:
         emit = self._node.emit
         for refs, reason, code in refused:
             emit(ForwardRefused(name, refs, reason, code=code))
-        for at, messages in lost:
-            emit(ForwardLost(name, at - 1, at, "cut", messages=messages))
+        for after, until, messages in lost:
+            emit(ForwardLost(name, after, until, "cut", messages=messages))
         command = OperatorCommand("forwarded", by, name, None)
         command.put_on_record(
             self._node,
@@ -242,15 +242,20 @@ def _positions(request: Mapping[str, Any], field: str) -> list[Position]:
     return refs
 
 
-def _lost_messages(request: Mapping[str, Any]) -> list[tuple[Position, int]]:
+def _lost_ranges(request: Mapping[str, Any]) -> list[tuple[Position, Position, int]]:
+    """Return the ranges of lost messages, adjacent ones together, and the number in each."""
     lost = request.get("lost", [])
-    if not isinstance(lost, list) or len(lost) > _MOST_REFS:
-        raise Refused(f"lost must be a list of at most {_MOST_REFS}")
-    checked: list[tuple[Position, int]] = []
+    if not isinstance(lost, list) or len(lost) > _MOST_LOST:
+        raise Refused(f"lost must be a list of at most {_MOST_LOST}")
+    ranges: list[tuple[Position, Position, int]] = []
     for each in lost:
         match each:
             case [int(at), int(messages)] if 0 < at < _LAST:
-                checked.append((at, messages))
+                after = at - 1
+                if ranges and ranges[-1][1] == after:
+                    after, _, before = ranges.pop()
+                    messages += before
+                ranges.append((after, at, messages))
             case _:
                 raise Refused("lost must have a position and a number each")
-    return checked
+    return ranges

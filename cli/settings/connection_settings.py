@@ -101,12 +101,13 @@ def connection_contradictions(settings: Settings) -> Iterator[str]:
 
 
 def unreadable_files(settings: Settings) -> Iterator[str]:
-    """Yield a line for each file of a connection that cannot be read."""
+    """Yield a line for each file of a connection that cannot be used."""
     from outbox.mqtt.options import read_connection
+    from outbox.mqtt.peer import PeerUnavailableError, tls_context
 
     for name, connection in settings.connections.items():
         options = read_connection(name, connection.table)
-        tls = options.tls
+        tls, readable = options.tls, True
         for key, path in (
             ("remote_password_file", options.password_file),
             ("bridge_cafile", tls.authorities if tls is not None else None),
@@ -118,7 +119,13 @@ def unreadable_files(settings: Settings) -> Iterator[str]:
             try:
                 path.open("rb").close()
             except OSError as error:
+                readable = False
                 yield f"connection.{name}: {key} = {path}: cannot read: {error.strerror}"
+        if tls is not None and readable:
+            try:
+                tls_context(tls)
+            except PeerUnavailableError as error:
+                yield f"connection.{name}: {error}"
 
 
 def _inward_contradictions(settings: Settings, where: str) -> Iterator[str]:

@@ -192,6 +192,26 @@ async def test_an_operator_skips_what_waits(world: World) -> None:
 
 
 @in_world(world_with)
+async def test_adjacent_lost_messages_are_one_event(world: World) -> None:
+    client = await world.connect("c")
+    await publish_noise(world, client, 10)
+    await world.go(0.5)
+    last = world.broker.node.journal.durable
+    places = [*range(position(last, 0), position(last, 1000)), position(last, 1005)]
+    with pytest.raises(Refused, match="lost must be a list of at most 1000"):
+        await report(world, end(world), lost=[[at, 1] for at in places])
+    await report(world, places[997], lost=[[at, 1] for at in places[:998]])
+    await report(world, end(world), lost=[[at, 2] for at in places[998:]])
+    first = position(last, 0) - 1
+    assert [(each.after - first, each.until - first, each.messages) for each in losses(world)] == [
+        (0, 998, 998),
+        (998, 1000, 4),
+        (1005, 1006, 2),
+    ]
+    assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
+
+
+@in_world(world_with)
 async def test_refused_messages_wait_until_they_were_sent_again(world: World) -> None:
     client = await world.connect("c")
     await publish_noise(world, client, 3)
