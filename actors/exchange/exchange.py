@@ -201,6 +201,11 @@ class LogExchange(LoopActor):
         self._node = node
         self._link = link
         self._names = list(names)
+        if node.options.node not in self._names:
+            raise FoldmqError(
+                f"log {node.options.node} is not one of this node's logs, {', '.join(names)}: its "
+                "data directory was replaced while it ran; stop all processes and start again"
+            )
         self._number = self._names.index(node.options.node)
         pace = ReadPace(node)
         self._followers = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.inspection.status_metrics import BRIDGE_VALUES, BROKER_VALUES, LOG_VALUES
 from actors.transports.handshakes import TlsStats
+from eventstore.format.destination_events import NATS_DESTINATION
 from eventstore.metric_types import put_counters, set_path
 from projections.log_proof import doubt_object
 
@@ -77,10 +78,11 @@ def status(sources: StatusSources) -> dict[str, Any]:
     answer["bridge"] = None
     if sources.bridge is not None:
         stats = sources.bridge.stats
+        cursor = node.state.destinations.get(NATS_DESTINATION)
         answer["bridge"] = {
             "probes": stats.probes,
             "acknowledged": stats.acknowledged,
-            "through": node.state.bridged or 0,
+            "through": cursor.through if cursor is not None else 0,
         }
         _put_values(answer, BRIDGE_VALUES, sources)
         put_counters(answer, stats)

@@ -349,7 +349,12 @@ class NodeContext:
         return all(observer.is_ready(topic) for observer in self.topic_observers)
 
     def notify_observers(self, publication: Publication) -> None:
-        """Notify the observers of all messages; one that fails is removed."""
+        """Notify the observers of all messages; one that fails is removed.
+
+        The bridge is one for messages of QoS 0.
+        """
+        if self.bridge is not None and not publication.batch.qos:
+            self.bridge.published(publication)
         for observer in self.observers:
             try:
                 observer.published(publication)

@@ -438,11 +438,16 @@ class Publisher:
         node = self._node
         plan = self._plan(content.topics, whole.qos, is_recorded=bool(whole.positions))
         publication: Publication | None = None
-        if node.observers or plan.observed:
+        bridge = node.bridge
+        if node.observers or plan.observed or (bridge is not None and not whole.qos):
             publication = Publication(
                 self.name, whole, content, took_effect, taken, accepts is not None
             )
             node.notify_observers(publication)
+        if bridge is not None and whole.qos and not taken and isinstance(content, StoredMessages):
+            retain, publishers = whole.published_retain, (self.name,)
+            content = content._replace(retain=retain, publishers=publishers)
+            bridge.recorded(whole.qos, content, whole.positions, took_effect[0])
         if node.exchange is not None and not taken:
             node.exchange.published(whole)
         for targets, chosen in plan.deliveries:

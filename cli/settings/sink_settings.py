@@ -19,6 +19,7 @@ from cli.settings.setting_types import (
     allowed,
     several,
 )
+from eventstore.format.destination_events import NATS_DESTINATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,6 +125,9 @@ def read_sinks(layers: list[Layer], problems: list[str]) -> dict[str, SinkSettin
             where = f"{layer.where}: sink.{name}"
             if not _NAME.fullmatch(name):
                 problems.append(f"{where}: a name has 1 to 64 letters, digits, - and _")
+                continue
+            if name == NATS_DESTINATION:
+                problems.append(f"{where}: the bridge to NATS has this name: choose another")
                 continue
             try:
                 sinks[name] = SinkSettings(**table)  # type: ignore[arg-type]

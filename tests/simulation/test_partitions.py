@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from typing import Any
 
 import pytest
 from harness import mqtt5_packets
@@ -34,6 +35,15 @@ TELLING = 8
 
 def payloads(received: list[object]) -> list[bytes]:
     return [one.payload for one in received if isinstance(one, Publish)]
+
+
+def test_a_log_that_is_none_of_the_node_is_one_clear_line() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        link: Any = None
+        with pytest.raises(FoldmqError, match="its data directory was replaced while it ran"):
+            here.broker.join(["new-p0", "new-p1"], [], link)
+
+    two(scenario)
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
