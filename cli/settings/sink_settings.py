@@ -14,7 +14,7 @@ from cli.settings.setting_sources import ConfigError
 from cli.settings.setting_types import ExpandedPath, Seconds, SettingsGroup, Size, allowed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from cli.settings.setting_sources import Layer
     from cli.settings.settings import Settings
@@ -35,6 +35,13 @@ def _url(url: str) -> str:
     if parts.username or parts.password:
         raise ValueError("must not contain a password: use token_file")
     return url
+
+
+def _target(target: str) -> str:
+    module, _, name = target.partition(":")
+    if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        raise ValueError("must be module:Class, such as orders:Store")
+    return target
 
 
 def check_filters(filters: tuple[str, ...]) -> tuple[str, ...]:
@@ -72,20 +79,15 @@ class DestinationSettings(SettingsGroup):
 
 
 class SinkSettings(DestinationSettings):
-    """A destination that gets messages over HTTP."""
+    """What all sinks have."""
 
-    kind: Literal["http"]
-    url: Annotated[str, AfterValidator(_url)]
+    kind: str
     filters: Annotated[
         tuple[str, ...],
         Field(min_length=1, max_length=_MOST_FILTERS),
         AfterValidator(check_filters),
     ]
     user: str | None = Field(default=None, min_length=1, max_length=256)
-    format: Literal["batch", "structured", "binary"] = "batch"
-    signing_secret_file: ExpandedPath | None = None
-    token_file: ExpandedPath | None = None
-    ca_file: ExpandedPath | None = None
     timeout: Seconds = Field(default=30.0, ge=1, le=600)
     batch: int = Field(default=200, ge=1, le=10_000)
     batch_bytes: Size = Field(default=_MIB, ge=1024, le=64 * _MIB)
@@ -99,20 +101,74 @@ class SinkSettings(DestinationSettings):
 
         return selection_digest(self.kind, self.filters, self.user)
 
+    def unusable(self) -> Iterator[tuple[str, str]]:
+        """Yield the settings that cannot be used on this machine, each with the reason."""
+        yield from ()
+
+
+class HttpSettings(SinkSettings):
+    """A sink that posts messages over HTTP."""
+
+    kind: Literal["http"]
+    url: Annotated[str, AfterValidator(_url)]
+    format: Literal["batch", "structured", "binary"] = "batch"
+    signing_secret_file: ExpandedPath | None = None
+    token_file: ExpandedPath | None = None
+    ca_file: ExpandedPath | None = None
+
+    def unusable(self) -> Iterator[tuple[str, str]]:
+        """Yield the files that cannot be read."""
+        from outbox.sinks.webhook_signature import read_secrets, read_token
+
+        texts = {"signing_secret_file": read_secrets, "token_file": read_token}
+        yield from unreadable(self, texts)
+
+
+class PythonSettings(SinkSettings):
+    """A sink that is a class of the user's."""
+
+    kind: Literal["python"]
+    target: Annotated[str, AfterValidator(_target)]
+    directory: ExpandedPath | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    memory: Size = Field(default=512 * _MIB, ge=64 * _MIB)
+
+    def unusable(self) -> Iterator[tuple[str, str]]:
+        """Yield the reason if the class cannot be imported, or not made with these options."""
+        from outbox.sinks.python import PythonOptions, check_target
+
+        options = self.model_dump(mode="json")["options"]
+        reason = check_target(PythonOptions(self.target, self.directory, options))
+        if reason:
+            yield f'target = "{self.target}"', reason
+
+
+_KINDS: Final[dict[object, type[SinkSettings]]] = {
+    "http": HttpSettings,
+    "python": PythonSettings,
+}
+
 
 def read_sinks(layers: list[Layer], problems: list[str]) -> dict[str, SinkSettings]:
     """Return the destinations by name; a line for each problem is added to ``problems``."""
     sinks: dict[str, SinkSettings] = {}
     for layer in layers:
-        for name, table in layer.tables.get("sink", {}).items():
+        tables: Mapping[str, Any] = layer.tables.get("sink", {})
+        for name, table in tables.items():
             where = f"{layer.where}: sink.{name}"
             if not _NAME.fullmatch(name):
                 problems.append(f"{where}: a name has 1 to 64 letters, digits, - and _")
                 continue
+            group = _KINDS.get(kind) if isinstance(kind := table.get("kind"), str) else None
+            if group is None:
+                allowed_kinds = " or ".join(f"'{each}'" for each in _KINDS)
+                given = f" = {json.dumps(kind, default=str)}" if "kind" in table else ""
+                problems.append(f"{where}.kind{given}: must be {allowed_kinds}")
+                continue
             try:
-                sinks[name] = SinkSettings(**table)  # type: ignore[arg-type]
+                sinks[name] = group(**table)
             except ValidationError as error:
-                problems += [setting_error(where, SinkSettings, each) for each in error.errors()]
+                problems += [setting_error(where, group, each) for each in error.errors()]
     if len(sinks) > _MOST_SINKS:
         problems.append(f"there are {len(sinks)} sinks: at most {_MOST_SINKS} are possible")
     return sinks
@@ -149,7 +205,9 @@ def check_sink_files(settings: Settings) -> None:
     from cli.settings.connection_settings import unreadable_files
 
     problems = [
-        problem for name, sink in settings.sinks.items() for problem in _unreadable(name, sink)
+        f"sink.{name}.{given}: {reason}"
+        for name, sink in settings.sinks.items()
+        for given, reason in sink.unusable()
     ]
     problems += unreadable_files(settings)
     if problems:
@@ -170,29 +228,30 @@ def retention_contradictions(
         yield f'{where}: when_full = "wait" needs keep_bytes: at that size publishers wait'
 
 
-def _unreadable(name: str, sink: SinkSettings) -> Iterator[str]:
+def unreadable(
+    sink: SinkSettings, texts: Mapping[str, Callable[[str], object]]
+) -> Iterator[tuple[str, str]]:
+    """Yield the files of settings that cannot be read: of ``texts``, and ``ca_file``."""
     import ssl
 
-    from outbox.sinks.webhook_signature import BadSecret, read_secrets, read_token
-
-    for key in ("signing_secret_file", "token_file", "ca_file"):
+    for key, parse in texts.items():
         path = getattr(sink, key)
-        if path is None:
-            continue
         try:
-            if key == "ca_file":
-                ssl.create_default_context(cafile=path)
-            elif key == "token_file":
-                read_token(path.read_text("utf-8"))
-            else:
-                read_secrets(path.read_text("utf-8"))
-        except ssl.SSLError:
-            yield f"sink.{name}.{key} = {path}: has no certificates in PEM"
+            if path is not None:
+                parse(path.read_text("utf-8"))
         except OSError as error:
-            yield f"sink.{name}.{key} = {path}: cannot read: {error.strerror}"
-        except (BadSecret, UnicodeDecodeError) as error:
-            why = error if isinstance(error, BadSecret) else "not UTF-8 text"
-            yield f"sink.{name}.{key} = {path}: {why}"
+            yield f"{key} = {path}", f"cannot read: {error.strerror}"
+        except ValueError as error:
+            why = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+            yield f"{key} = {path}", why
+    path = getattr(sink, "ca_file", None)
+    try:
+        if path is not None:
+            ssl.create_default_context(cafile=path)
+    except ssl.SSLError:
+        yield f"ca_file = {path}", "has no certificates in PEM"
+    except OSError as error:
+        yield f"ca_file = {path}", f"cannot read: {error.strerror}"
 
 
 def outbox_request(
