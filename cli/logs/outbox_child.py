@@ -24,10 +24,9 @@ from eventstore.errors import LogUnavailable, UsageError
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.task_cancellation import end_tasks
 from outbox.control import BrokerUnavailable, RecordedCursor
-from outbox.log_reader import DueMessages
 from outbox.runner import DestinationRunner
 from outbox.selection import Selection
-from outbox.sinks.kinds import make_sink
+from outbox.sinks.kinds import make_reader, make_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -156,8 +155,8 @@ def _runner(
     else:
         sink, limits = make_sink(settings)
     selection = Selection(settings["filters"], permitted(settings["user"]), own)
-    due = partial(DueMessages, source, selection, durable)
     node = source.stream.removeprefix(LOG_STREAM_PREFIX)
+    due = partial(make_reader, settings, source, selection, durable, node)
     return DestinationRunner(settings["name"], node, sink, due, control, limits)
 
 

@@ -143,8 +143,33 @@ class PythonSettings(SinkSettings):
             yield f'target = "{self.target}"', reason
 
 
+class OtlpSettings(SinkSettings):
+    """A sink that sends spans of messages to a collector of OpenTelemetry."""
+
+    kind: Literal["otlp"]
+    url: Annotated[str, AfterValidator(_url)]
+    filters: Annotated[
+        tuple[str, ...],
+        Field(min_length=1, max_length=_MOST_FILTERS),
+        AfterValidator(check_filters),
+    ] = ("#",)
+    ratio: float = Field(default=1.0, ge=0, le=1, allow_inf_nan=False)
+    always: tuple[Literal["dropped", "redelivered", "slow"], ...] = ()
+    slow: Seconds = Field(default=1.0, ge=0.001, le=600)
+    templates: Annotated[tuple[str, ...], AfterValidator(check_filters)] = ()
+    token_file: ExpandedPath | None = None
+    ca_file: ExpandedPath | None = None
+
+    def unusable(self) -> Iterator[tuple[str, str]]:
+        """Yield the files that cannot be read."""
+        from outbox.sinks.webhook_signature import read_token
+
+        yield from unreadable(self, {"token_file": read_token})
+
+
 _KINDS: Final[dict[object, type[SinkSettings]]] = {
     "http": HttpSettings,
+    "otlp": OtlpSettings,
     "python": PythonSettings,
 }
 
@@ -161,7 +186,8 @@ def read_sinks(layers: list[Layer], problems: list[str]) -> dict[str, SinkSettin
                 continue
             group = _KINDS.get(kind) if isinstance(kind := table.get("kind"), str) else None
             if group is None:
-                allowed_kinds = " or ".join(f"'{each}'" for each in _KINDS)
+                *others, last = (f"'{each}'" for each in _KINDS)
+                allowed_kinds = ", ".join(others) + f" or {last}"
                 given = f" = {json.dumps(kind, default=str)}" if "kind" in table else ""
                 problems.append(f"{where}.kind{given}: must be {allowed_kinds}")
                 continue
@@ -188,7 +214,8 @@ def setting_error(where: str, group: type[DestinationSettings], error: Any) -> s
     key = "begin" if name == "from" else name
     given = json.dumps(error["input"], default=str)
     if error["type"] in ("too_short", "tuple_type", "too_long"):
-        return f"{place} = {given}: must be a list of 1 to {_MOST_FILTERS} topic filters"
+        listed = "outcomes" if name == "always" else f"1 to {_MOST_FILTERS} topic filters"
+        return f"{place} = {given}: must be a list of {listed}"
     return f"{place} = {given}: {allowed(name, group.model_fields[key], error)}"
 
 

@@ -1,15 +1,19 @@
-"""Makes a sink from its settings; each kind loads only what it needs."""
+"""Makes sinks, and readers for them, from their settings; each kind loads only what it needs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from outbox.log_reader import DueMessages
 from outbox.runner import BatchLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from eventstore.reading.log_source import LogSource
+    from outbox.log_reader import DurableEnd
+    from outbox.selection import Selection
     from outbox.sink import Sink
 
 
@@ -25,12 +29,37 @@ def make_sink(settings: Mapping[str, Any]) -> tuple[Sink, BatchLimits]:
     return sink, limits
 
 
+def make_reader(
+    settings: Mapping[str, Any], source: LogSource, selection: Selection, end: DurableEnd, log: str
+) -> DueMessages:
+    """Return a reader of what is due to a destination."""
+    if settings["kind"] != "otlp":
+        return DueMessages(source, selection, end)
+    from outbox.sinks.otlp import TracedMessages
+    from outbox.sinks.spans import SpanOptions
+
+    always = settings["always"]
+    options = SpanOptions(
+        *(settings["ratio"], settings["templates"], "dropped" in always, "redelivered" in always),
+        settings["slow"] * 1000 if "slow" in always else None,
+    )
+    return TracedMessages(source, selection, end, options, log)
+
+
 def _http(settings: Mapping[str, Any]) -> Sink:
     from outbox.sinks.http import HttpOptions, HttpSink
 
     files = ("signing_secret_file", "token_file", "ca_file")
     paths = {name: _path(settings[name]) for name in files}
     return HttpSink(HttpOptions(settings["url"], settings["format"], settings["timeout"], **paths))
+
+
+def _otlp(settings: Mapping[str, Any]) -> Sink:
+    from outbox.sinks.http import HttpOptions
+    from outbox.sinks.otlp import OtlpSink
+
+    paths = {name: _path(settings[name]) for name in ("token_file", "ca_file")}
+    return OtlpSink(HttpOptions(settings["url"], timeout=settings["timeout"], **paths))
 
 
 def _python(settings: Mapping[str, Any]) -> Sink:
@@ -48,4 +77,4 @@ def _path(name: str | None) -> Path | None:
     return Path(name) if name is not None else None
 
 
-_SINKS = {"http": _http, "python": _python}
+_SINKS = {"http": _http, "python": _python, "otlp": _otlp}

@@ -62,9 +62,9 @@ def test_the_digest_changes_with_what_is_due(tmp_path: Path) -> None:
         ('url = "ftp://x"', 'sink.erp.url = "ftp://x": must be a URL that begins with https://'),
         ('url = "http://"', "must be a URL that begins with"),
         ('url = "http://u:p@h/"', "must not contain a password: use token_file"),
-        ('kind = "other"', "sink.erp.kind = \"other\": must be 'http' or 'python'"),
-        ("kind = none", "sink.erp.kind: must be 'http' or 'python'"),
-        ("kind = 5", "sink.erp.kind = 5: must be 'http' or 'python'"),
+        ('kind = "other"', "sink.erp.kind = \"other\": must be 'http', 'otlp' or 'python'"),
+        ("kind = none", "sink.erp.kind: must be 'http', 'otlp' or 'python'"),
+        ("kind = 5", "sink.erp.kind = 5: must be 'http', 'otlp' or 'python'"),
         ("filters = []", "sink.erp.filters = []: must be a list of 1 to 64 topic filters"),
         ('filters = "a"', "must be a list of 1 to 64 topic filters"),
         ('filters = ["a/#/b"]', "sink.erp.filters"),
@@ -87,6 +87,33 @@ def test_a_mistake_is_one_line(tmp_path: Path, line: str, said: str) -> None:
     (sentence,) = caught.value.args
     assert said in sentence
     assert "\n" not in sentence
+
+
+OTLP = ('kind = "otlp"', 'url = "http://collector:4318"')
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("ratio = 2", "sink.erp.ratio = 2: must be at most 1"),
+        ('always = ["late"]', "must be 'dropped', 'redelivered' or 'slow'"),
+        ('always = "dropped"', 'sink.erp.always = "dropped": must be a list of outcomes'),
+        ('templates = ["a/#/b"]', "sink.erp.templates"),
+        ('slow = "1h"', "sink.erp.slow"),
+        ('format = "batch"', "sink.erp.format: unknown setting"),
+        ("url = none", "sink.erp.url: is required"),
+    ],
+)
+def test_a_mistake_in_traces_is_one_line(tmp_path: Path, line: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, *{each.partition(" =")[0]: each for each in (*OTLP, line)}.values())
+    (sentence,) = caught.value.args
+    assert said in sentence
+
+
+def test_traces_are_of_all_messages(tmp_path: Path) -> None:
+    sink = loaded(tmp_path, *OTLP, "filters = none").sinks["erp"]
+    assert (sink.kind, sink.filters) == ("otlp", ("#",))
 
 
 def test_bounds_that_would_fill_the_disk_are_refused(tmp_path: Path) -> None:
