@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from outbox.log_reader import DurableEnd
     from outbox.selection import Selection
     from outbox.sink import Sink
+    from outbox.sinks.spans import SpanOptions
 
 
 def make_sink(settings: Mapping[str, Any]) -> tuple[Sink, BatchLimits]:
@@ -36,14 +37,19 @@ def make_reader(
     if settings["kind"] != "otlp":
         return DueMessages(source, selection, end)
     from outbox.sinks.otlp import TracedMessages
+
+    return TracedMessages(source, selection, end, span_options(settings), log)
+
+
+def span_options(settings: Mapping[str, Any]) -> SpanOptions:
+    """Return which messages are traced."""
     from outbox.sinks.spans import SpanOptions
 
     always = settings["always"]
-    options = SpanOptions(
+    return SpanOptions(
         *(settings["ratio"], settings["templates"], "dropped" in always, "redelivered" in always),
         settings["slow"] * 1000 if "slow" in always else None,
     )
-    return TracedMessages(source, selection, end, options, log)
 
 
 def _http(settings: Mapping[str, Any]) -> Sink:
@@ -58,8 +64,14 @@ def _otlp(settings: Mapping[str, Any]) -> Sink:
     from outbox.sinks.http import HttpOptions
     from outbox.sinks.otlp import OtlpSink
 
-    paths = {name: _path(settings[name]) for name in ("token_file", "ca_file")}
-    return OtlpSink(HttpOptions(settings["url"], timeout=settings["timeout"], **paths))
+    return OtlpSink(
+        HttpOptions(
+            settings["url"],
+            timeout=settings["timeout"],
+            token_file=_path(settings["token_file"]),
+            ca_file=_path(settings["ca_file"]),
+        )
+    )
 
 
 def _python(settings: Mapping[str, Any]) -> Sink:

@@ -18,7 +18,7 @@ from outbox.sinks.span_json import attribute
 from outbox.sinks.spans import SpanFold
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 
     from eventstore.format.positions import Position
     from eventstore.format.records import Record
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _TRACES: Final = "/v1/traces"
+MAX_POSITION: Final = (1 << 63) - 1
 _ANSWER: Final = 64 * 1024
 
 
@@ -86,22 +87,31 @@ class TracedMessages(DueMessages):
         end: DurableEnd,
         options: SpanOptions,
         log: str,
+        until: Position = MAX_POSITION,
     ) -> None:
+        """Messages that were published after ``until`` are left out."""
         super().__init__(source, selection, end)
         self._options = options
         self._log = log
+        self._until = until
         self._fold = self._new_fold(0)
 
     def _new_fold(self, through: Position) -> SpanFold:
         def is_due(topic: str) -> bool:
             return self._selection.is_due(topic) and self._selection.may_have(topic)
 
-        return SpanFold(self._log, self._options, is_due, through)
+        return SpanFold(self._log, self._options, is_due, (through, self._until))
+
+    async def spans(self, through: Position) -> AsyncGenerator[LogPortion, None]:
+        """Yield the turns behind a position."""
+        self._fold = self._new_fold(through)
+        async for portion in super().after(through, self._number):
+            yield portion
 
     def after(self, through: Position, number: int) -> AsyncIterator[LogPortion]:
         """Yield the turns behind a position, as for all destinations."""
-        self._fold = self._new_fold(through)
-        return super().after(through, number)
+        self._number = number
+        return self.spans(through)
 
     async def _portion(self, parts: list[Record], _through: Position) -> LogPortion:
         portion = portion_of(parts)

@@ -135,13 +135,18 @@ class SpanFold:
     """Folds complete turns, in order, into messages whose payloads are spans."""
 
     def __init__(
-        self, log: str, options: SpanOptions, is_due: Callable[[str], bool], through: Position
+        self,
+        log: str,
+        options: SpanOptions,
+        is_due: Callable[[str], bool],
+        between: tuple[Position, Position],
     ) -> None:
-        """``is_due`` selects topics; the spans of messages up to ``through`` are exported."""
+        """``is_due`` selects topics; ``between`` are the cursor, and the last message."""
         self._log = log
         self._options = options
         self._is_due = is_due
-        self._after = self._floor = through
+        self._after, self._until = between
+        self._floor = self._after
         self._traces: dict[Position, _Trace] = {}
         """By position; the first is the oldest."""
         self._count = 0
@@ -206,7 +211,7 @@ class SpanFold:
         blocks = record.blocks(event)
         for number, (ref, origin) in enumerate(zip(origins, refs, strict=True)):
             topic = event.topics[event.which[number] if event.which else 0]
-            if ref <= self._after or not self._is_due(topic):
+            if not self._after < ref <= self._until or not self._is_due(topic):
                 continue
             identity = f"{log}/{format_position(origin)}"
             trace = self._begin(event, ref, topic, identity, blocks[number] if blocks else b"")
@@ -274,8 +279,11 @@ class SpanFold:
             return
         if not (error or unfinished):
             trace.events.append(span_event("durable", self._stored_ns))
-        about = {"messaging.client.id": trace.client, "foldmq.qos": trace.qos}
-        about["foldmq.retain"] = trace.retain
+        about: dict[str, bool | int | str] = {
+            "messaging.client.id": trace.client,
+            "foldmq.qos": trace.qos,
+            "foldmq.retain": trace.retain,
+        }
         times = (trace.since_ms, self._stored_ns)
         self._emit(trace, "publish", trace.ids, times, about, trace.events, error, unfinished)
 

@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry that takes spans over HTTP, and reads them as strictly as OTLP says."""
+"""A collector of OpenTelemetry that takes spans over HTTP, and reads them strictly."""
 
 from __future__ import annotations
 
