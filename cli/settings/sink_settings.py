@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_SINKS, _MOST_FILTERS, _LONGEST_FILTER = 64, 64, 1024
 _MIB: Final = 2**20
+_TABLE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 def _url(url: str) -> str:
@@ -35,6 +37,30 @@ def _url(url: str) -> str:
     if parts.username or parts.password:
         raise ValueError("must not contain a password: use token_file")
     return url
+
+
+def _database(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("postgresql", "postgres") and len(parts.path) > 1
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError("must be a URL such as postgresql://user@host/database")
+    if parts.password or "password=" in parts.query:
+        raise ValueError("must not contain a password: use password_file")
+    return url
+
+
+def _table(table: str) -> str:
+    if not _TABLE.fullmatch(table):
+        raise ValueError("must be the name of a table, perhaps behind a schema and a dot")
+    return table
+
+
+def _missing(kind: str, package: str) -> Iterator[tuple[str, str]]:
+    if find_spec(package) is None:
+        yield f'kind = "{kind}"', f"needs more packages: pip install 'foldmq[{kind}]'"
 
 
 def _target(target: str) -> str:
@@ -167,9 +193,28 @@ class OtlpSettings(SinkSettings):
         yield from unreadable(self, {"token_file": read_token})
 
 
+class PostgresSettings(SinkSettings):
+    """A sink that writes messages to a table of PostgreSQL."""
+
+    kind: Literal["postgres"]
+    url: Annotated[str, AfterValidator(_database)]
+    table: Annotated[str, AfterValidator(_table)] = "mqtt_messages"
+    password_file: ExpandedPath | None = None
+    ca_file: ExpandedPath | None = None
+    batch: int = Field(default=1000, ge=1, le=10_000)
+
+    def unusable(self) -> Iterator[tuple[str, str]]:
+        """Yield packages that are missing, and files that cannot be read."""
+        from outbox.sinks.webhook_signature import read_token
+
+        yield from _missing(self.kind, "asyncpg")
+        yield from unreadable(self, {"password_file": read_token})
+
+
 _KINDS: Final[dict[object, type[SinkSettings]]] = {
     "http": HttpSettings,
     "otlp": OtlpSettings,
+    "postgres": PostgresSettings,
     "python": PythonSettings,
 }
 

@@ -85,8 +85,19 @@ def _python(settings: Mapping[str, Any]) -> Sink:
     )
 
 
+def _postgres(settings: Mapping[str, Any]) -> Sink:
+    from outbox.sinks.postgres import PostgresOptions, PostgresSink
+
+    return PostgresSink(
+        PostgresOptions(
+            *(settings["url"], settings["table"], settings["timeout"]),
+            *(_path(settings["password_file"]), _path(settings["ca_file"])),
+        )
+    )
+
+
 def _path(name: str | None) -> Path | None:
     return Path(name) if name is not None else None
 
 
-_SINKS = {"http": _http, "python": _python, "otlp": _otlp}
+_SINKS = {"http": _http, "python": _python, "otlp": _otlp, "postgres": _postgres}

@@ -62,9 +62,12 @@ def test_the_digest_changes_with_what_is_due(tmp_path: Path) -> None:
         ('url = "ftp://x"', 'sink.erp.url = "ftp://x": must be a URL that begins with https://'),
         ('url = "http://"', "must be a URL that begins with"),
         ('url = "http://u:p@h/"', "must not contain a password: use token_file"),
-        ('kind = "other"', "sink.erp.kind = \"other\": must be 'http', 'otlp' or 'python'"),
-        ("kind = none", "sink.erp.kind: must be 'http', 'otlp' or 'python'"),
-        ("kind = 5", "sink.erp.kind = 5: must be 'http', 'otlp' or 'python'"),
+        (
+            'kind = "other"',
+            "sink.erp.kind = \"other\": must be 'http', 'otlp', 'postgres' or 'python'",
+        ),
+        ("kind = none", "sink.erp.kind: must be 'http', 'otlp', 'postgres' or 'python'"),
+        ("kind = 5", "sink.erp.kind = 5: must be 'http', 'otlp', 'postgres' or 'python'"),
         ("filters = []", "sink.erp.filters = []: must be a list of 1 to 64 topic filters"),
         ('filters = "a"', "must be a list of 1 to 64 topic filters"),
         ('filters = ["a/#/b"]', "sink.erp.filters"),
@@ -109,6 +112,40 @@ def test_a_mistake_in_traces_is_one_line(tmp_path: Path, line: str, said: str) -
         loaded(tmp_path, *{each.partition(" =")[0]: each for each in (*OTLP, line)}.values())
     (sentence,) = caught.value.args
     assert said in sentence
+
+
+POSTGRES = ('kind = "postgres"', 'url = "postgresql://foldmq@db.example/telemetry"')
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('url = "https://db/x"', "must be a URL such as postgresql://user@host/database"),
+        ('url = "postgresql://db"', "must be a URL such as postgresql://user@host/database"),
+        ('url = "postgresql://u:p@db/x"', "must not contain a password: use password_file"),
+        ('url = "postgresql://db/x?password=p"', "must not contain a password"),
+        ('table = "a; drop"', "must be the name of a table"),
+        ('password_file = "/not/there"', "cannot read: No such file"),
+    ],
+)
+def test_a_mistake_in_a_database_is_one_line(tmp_path: Path, line: str, said: str) -> None:
+    given = {each.partition(" =")[0]: each for each in (*POSTGRES, line)}
+    with pytest.raises(ConfigError) as caught:
+        check_sink_files(loaded(tmp_path, *given.values()))
+    (sentence,) = caught.value.args
+    assert said in sentence
+
+
+def test_packages_that_are_missing_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = loaded(tmp_path, *POSTGRES)
+    check_sink_files(settings)
+    monkeypatch.setattr("cli.settings.sink_settings.find_spec", lambda _name: None)
+    with pytest.raises(ConfigError) as caught:
+        check_sink_files(settings)
+    (sentence,) = caught.value.args
+    assert 'sink.erp.kind = "postgres": needs more packages: pip install' in sentence
 
 
 def test_traces_are_of_all_messages(tmp_path: Path) -> None:

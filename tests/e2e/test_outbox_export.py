@@ -55,7 +55,10 @@ class Past:
 def delivered(spans: list[Span]) -> dict[tuple[str, str], Span]:
     """The deliveries by message and receiver; each has one."""
     return {
-        (span.attributes["messaging.destination.name"], span.attributes["messaging.client.id"]): span
+        (
+            span.attributes["messaging.destination.name"],
+            span.attributes["messaging.client.id"],
+        ): span
         for span in spans
         if span.attributes["messaging.operation.name"] == "deliver"
     }
