@@ -174,8 +174,6 @@ def allowed(name: str, field: FieldInfo, error: ErrorDetails) -> str:
             return f"must be {limits['expected']}"
         case "string_type" | "path_type":
             return "must be text"
-        case "dict_type":
-            return "must be a table"
         case "string_too_short":
             return "must not be empty"
         case "too_short":

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_SINKS, _MOST_FILTERS, _LONGEST_FILTER = 64, 64, 1024
 _MIB: Final = 2**20
+_LISTED: Final = {"always": "outcomes", "servers": "1 to 64 host:port"}
+_KAFKA_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TABLE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
@@ -56,6 +58,12 @@ def _table(table: str) -> str:
     if not _TABLE.fullmatch(table):
         raise ValueError("must be the name of a table, perhaps behind a schema and a dot")
     return table
+
+
+def _kafka_topic(topic: str) -> str:
+    if not _KAFKA_TOPIC.fullmatch(topic):
+        raise ValueError("must be 1 to 249 letters, digits, dots, - and _")
+    return topic
 
 
 def _missing(kind: str, package: str) -> Iterator[tuple[str, str]]:
@@ -193,6 +201,32 @@ class OtlpSettings(SinkSettings):
         yield from unreadable(self, {"token_file": read_token})
 
 
+class KafkaSettings(SinkSettings):
+    """A sink that sends messages to a topic of Apache Kafka."""
+
+    kind: Literal["kafka"]
+    servers: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)]
+    topic: Annotated[str, AfterValidator(_kafka_topic)]
+    options: dict[str, str | int | float] = Field(default_factory=dict)
+    password_file: ExpandedPath | None = None
+    ca_file: ExpandedPath | None = None
+    batch: int = Field(default=1000, ge=1, le=10_000)
+
+    def unusable(self) -> Iterator[tuple[str, str]]:
+        """Yield packages that are missing, properties of librdkafka and files that are wrong."""
+        from outbox.sinks.webhook_signature import read_token
+
+        missing = list(_missing(self.kind, "confluent_kafka"))
+        yield from missing
+        yield from unreadable(self, {"password_file": read_token})
+        if not missing:
+            from outbox.sinks.kafka import check_properties
+
+            reason = check_properties(self.options)
+            if reason:
+                yield "options", reason
+
+
 class PostgresSettings(SinkSettings):
     """A sink that writes messages to a table of PostgreSQL."""
 
@@ -213,6 +247,7 @@ class PostgresSettings(SinkSettings):
 
 _KINDS: Final[dict[object, type[SinkSettings]]] = {
     "http": HttpSettings,
+    "kafka": KafkaSettings,
     "otlp": OtlpSettings,
     "postgres": PostgresSettings,
     "python": PythonSettings,
@@ -259,8 +294,10 @@ def setting_error(where: str, group: type[DestinationSettings], error: Any) -> s
     key = "begin" if name == "from" else name
     given = json.dumps(error["input"], default=str)
     if error["type"] in ("too_short", "tuple_type", "too_long"):
-        listed = "outcomes" if name == "always" else f"1 to {_MOST_FILTERS} topic filters"
+        listed = _LISTED.get(name, f"1 to {_MOST_FILTERS} topic filters")
         return f"{place} = {given}: must be a list of {listed}"
+    if error["type"] == "dict_type":
+        return f"{place} = {given}: must be a table"
     return f"{place} = {given}: {allowed(name, group.model_fields[key], error)}"
 
 

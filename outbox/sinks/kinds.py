@@ -96,8 +96,19 @@ def _postgres(settings: Mapping[str, Any]) -> Sink:
     )
 
 
+def _kafka(settings: Mapping[str, Any]) -> Sink:
+    from outbox.sinks.kafka import KafkaOptions, KafkaSink
+
+    return KafkaSink(
+        KafkaOptions(
+            *(settings["servers"], settings["topic"], settings["timeout"]),
+            *(_path(settings["password_file"]), _path(settings["ca_file"]), settings["options"]),
+        )
+    )
+
+
 def _path(name: str | None) -> Path | None:
     return Path(name) if name is not None else None
 
 
-_SINKS = {"http": _http, "python": _python, "otlp": _otlp, "postgres": _postgres}
+_SINKS = {"http": _http, "kafka": _kafka, "python": _python, "otlp": _otlp, "postgres": _postgres}

@@ -64,10 +64,10 @@ def test_the_digest_changes_with_what_is_due(tmp_path: Path) -> None:
         ('url = "http://u:p@h/"', "must not contain a password: use token_file"),
         (
             'kind = "other"',
-            "sink.erp.kind = \"other\": must be 'http', 'otlp', 'postgres' or 'python'",
+            "sink.erp.kind = \"other\": must be 'http', 'kafka', 'otlp', 'postgres' or 'python'",
         ),
-        ("kind = none", "sink.erp.kind: must be 'http', 'otlp', 'postgres' or 'python'"),
-        ("kind = 5", "sink.erp.kind = 5: must be 'http', 'otlp', 'postgres' or 'python'"),
+        ("kind = none", "sink.erp.kind: must be 'http', 'kafka', 'otlp', 'postgres' or 'python'"),
+        ("kind = 5", "sink.erp.kind = 5: must be 'http', 'kafka', 'otlp', 'postgres' or 'python'"),
         ("filters = []", "sink.erp.filters = []: must be a list of 1 to 64 topic filters"),
         ('filters = "a"', "must be a list of 1 to 64 topic filters"),
         ('filters = ["a/#/b"]', "sink.erp.filters"),
@@ -132,6 +132,27 @@ def test_a_mistake_in_a_database_is_one_line(tmp_path: Path, line: str, said: st
     given = {each.partition(" =")[0]: each for each in (*POSTGRES, line)}
     with pytest.raises(ConfigError) as caught:
         check_sink_files(loaded(tmp_path, *given.values()))
+    (sentence,) = caught.value.args
+    assert said in sentence
+
+
+KAFKA = ('kind = "kafka"', 'servers = ["k:9092"]', 'topic = "mqtt"')
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("servers = []", "sink.erp.servers = []: must be a list of 1 to 64 host:port"),
+        ('topic = "a b"', 'sink.erp.topic = "a b": must be 1 to 249 letters'),
+        ('options = {"a.b" = 1}', 'sink.erp.options: No such configuration property: "a.b"'),
+        ('options = {"acks" = "no"}', "sink.erp.options: Invalid value"),
+        ('options = "x"', 'sink.erp.options = "x": must be a table'),
+    ],
+)
+def test_a_mistake_in_kafka_is_one_line(tmp_path: Path, line: str, said: str) -> None:
+    given = {each.partition(" =")[0]: each for each in (*KAFKA, line)}
+    with pytest.raises(ConfigError) as caught:
+        check_sink_files(loaded(tmp_path, *given.values(), "url = none"))
     (sentence,) = caught.value.args
     assert said in sentence
 
