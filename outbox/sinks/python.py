@@ -116,7 +116,7 @@ class PythonSink:
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-c", _CODE.format("run_host"), str(theirs.fileno())),
-                f"foldmq sink {self._name}",
+                f"sink:{self._name}",
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,

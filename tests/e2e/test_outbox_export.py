@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import paho.mqtt.client as mqtt
 import pytest
@@ -69,7 +70,7 @@ def publish5(port: int, topic: str, flags: str) -> None:
     client = mqtt.Client(CallbackAPIVersion.VERSION2, "five", protocol=mqtt.MQTTv5)
     client.connect("127.0.0.1", port)
     client.loop_start()
-    properties = Properties(PacketTypes.PUBLISH)
+    properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     properties.UserProperty = [
         ("traceparent", f"00-{TRACE}-{PARENT}-{flags}"),
         ("tracestate", "vendor=1"),

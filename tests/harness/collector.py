@@ -75,7 +75,8 @@ def _span(span: Any, resource: dict[str, Any]) -> Span:
     return Span(
         *(span.name, trace_pb2.Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_")),
         *(span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex()),
-        *(span.start_time_unix_nano, span.end_time_unix_nano, _attributes(span.attributes)),
+        *(span.start_time_unix_nano, span.end_time_unix_nano),
+        _attributes(span.attributes),
         [(event.name, event.time_unix_nano) for event in span.events],
         span.status.message if span.status.code == trace_pb2.Status.STATUS_CODE_ERROR else "",
         [(link.trace_id.hex(), link.span_id.hex()) for link in span.links],

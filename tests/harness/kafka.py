@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -26,8 +26,7 @@ class Stored(NamedTuple):
 
     key: str
     value: bytes
-    headers: list[tuple[str, bytes]]
-    time_ms: int
+    headers: list[Any]
 
 
 class Kafka:
@@ -84,7 +83,8 @@ class Kafka:
             assert time.monotonic() < deadline, "messages of Kafka"
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
-                key = message.key().decode()
-                time_ms = message.timestamp()[1]
-                found.append(Stored(key, message.value(), message.headers() or [], time_ms))
+                key, value, headers = message.key(), message.value(), message.headers()
+                assert isinstance(key, bytes)
+                assert isinstance(value, bytes)
+                found.append(Stored(key.decode(), value, list(headers or [])))
         return found

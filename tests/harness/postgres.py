@@ -73,7 +73,7 @@ class Postgres:
 
     def _answers(self) -> bool:
         assert POSTGRES is not None
-        ready = [POSTGRES / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        ready = [str(POSTGRES / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         return subprocess.run(ready, check=False).returncode == 0
 
     def kill(self) -> None:
@@ -88,7 +88,7 @@ class Postgres:
     def _run(self, program: str, *arguments: str) -> None:
         assert POSTGRES is not None
         subprocess.run(
-            [POSTGRES / program, *arguments],
+            [str(POSTGRES / program), *arguments],
             user=self._user,
             cwd=self.folder,
             check=True,
