@@ -24,7 +24,7 @@ from eventstore.reading.publications import (
 from outbox.sink import OutboxMessage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
     from typing import Protocol
 
     from eventstore.format.positions import Position
@@ -87,7 +87,11 @@ class DueMessages:
         Raises CursorLost when the log was cut beyond it, CorruptLog when the log is damaged.
         """
         self._number = number
-        sequence = max(1, sequence_of(through + 1))
+        async for complete in self._turns(max(1, sequence_of(through + 1))):
+            yield await self._portion(complete, through)
+
+    async def _turns(self, sequence: int) -> AsyncGenerator[list[Record], None]:
+        """Yield the complete turns from a record on; raises as :meth:`after`."""
         turns = TurnAssembler(anywhere=True)
         while True:
             last = min(await self._end.reach(sequence), sequence + _RECORDS_AT_ONCE - 1)
@@ -96,7 +100,7 @@ class DueMessages:
                     sequence = record.sequence + 1
                     complete = turns.take(record)[1]
                     if complete:
-                        yield await self._portion(complete, through)
+                        yield complete
                 self._problem = ""
             except CutMeanwhile:
                 await self._reopen()
@@ -143,10 +147,7 @@ class DueMessages:
         await asyncio.sleep(_RETRY)
 
     async def _portion(self, parts: list[Record], through: Position) -> LogPortion:
-        portion = LogPortion(position(parts[-1].sequence + 1, 0) - 1, parts[-1].time_ms)
-        portion.only_cursors = all(
-            raw["e"] in _CURSORS for record in parts for raw in record.raw_events
-        )
+        portion = portion_of(parts)
         if portion.only_cursors:
             return portion
         here = MessageStore(1 << 62)
@@ -233,6 +234,15 @@ class DueMessages:
                 self._unreleased.add(stored)  # adjacent messages will be needed next
                 if any(0 <= ref - stored.first < len(stored.payloads) for ref in gone):
                     store.add(stored)
+
+
+def portion_of(parts: list[Record]) -> LogPortion:
+    """Return what a turn has for a destination, without messages."""
+    return LogPortion(
+        position(parts[-1].sequence + 1, 0) - 1,
+        parts[-1].time_ms,
+        only_cursors=all(raw["e"] in _CURSORS for record in parts for raw in record.raw_events),
+    )
 
 
 def _contents(item: PublicationItem, record: Record) -> Iterator[OutboxMessage]:

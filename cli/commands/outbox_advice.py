@@ -42,10 +42,9 @@ def _advise(row: Mapping[str, Any]) -> Iterator[Advice]:
         yield Advice(
             "problem",
             subject,
-            "refuses the requests of the outbox",
+            "takes no messages with these settings",
             error,
-            "the address, the token, the signing secret or a file is wrong, not the messages: they "
-            "wait in the log",
+            "an address, a password, a file or a name is wrong, not the messages: they wait in the log",
             shown,
         )
     elif row["state"] == "paused":
@@ -73,7 +72,7 @@ def _advise(row: Mapping[str, Any]) -> Iterator[Advice]:
             subject,
             "refused messages",
             text.count_of(row["refused"], "message"),
-            "its server answered that it will never accept them; they are not sent again",
+            "it will never accept them as they are; they are not sent again by themselves",
             f"foldmq outbox refused {name}",
         )
     if row["losses"]:

@@ -105,6 +105,24 @@ def _retry(
     outbox.retry_messages(source, name, at)
 
 
+@outbox_app.command("export")
+@with_source_flags
+def _export(
+    source: SourceFlags,
+    name: _Name,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="POS|TIME", help="Start at this point.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="POS|TIME", help="End at this point.")
+    ] = None,
+) -> None:
+    """Send the spans of messages in the log to the collector of a sink of kind otlp."""
+    from cli.commands import outbox_export
+
+    outbox_export.export_spans(source, name, start, end)
+
+
 @outbox_app.command("run", hidden=True)
 @with_source_flags
 def _run(source: SourceFlags) -> None:

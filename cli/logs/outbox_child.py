@@ -24,10 +24,9 @@ from eventstore.errors import LogUnavailable, UsageError
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.task_cancellation import end_tasks
 from outbox.control import BrokerUnavailable, RecordedCursor
-from outbox.log_reader import DueMessages
-from outbox.runner import BatchLimits, DestinationRunner
+from outbox.runner import DestinationRunner
 from outbox.selection import Selection
-from outbox.sinks.http import HttpOptions, HttpSink
+from outbox.sinks.kinds import make_reader, make_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -154,10 +153,10 @@ def _runner(
         own = connection.options.local_client_id
         sink, limits = connection, batch_limits(connection.options)
     else:
-        sink, limits = _http_sink(settings)
+        sink, limits = make_sink(settings)
     selection = Selection(settings["filters"], permitted(settings["user"]), own)
-    due = partial(DueMessages, source, selection, durable)
     node = source.stream.removeprefix(LOG_STREAM_PREFIX)
+    due = partial(make_reader, settings, source, selection, durable, node)
     return DestinationRunner(settings["name"], node, sink, due, control, limits)
 
 
@@ -179,23 +178,6 @@ async def _run_inward(settings: Mapping[str, Any], node: str) -> None:
         await sink.take(node)
     finally:
         await sink.close()
-
-
-def _http_sink(settings: Mapping[str, Any]) -> tuple[Sink, BatchLimits]:
-    files = ("signing_secret_file", "token_file", "ca_file")
-    options = HttpOptions(
-        settings["url"],
-        settings["format"],
-        settings["timeout"],
-        **{name: Path(settings[name]) for name in files if settings[name] is not None},
-    )
-    limits = BatchLimits(
-        settings["batch"] if options.format == "batch" else 1,
-        settings["batch_bytes"],
-        settings["batch_wait"],
-        *settings["retry"],
-    )
-    return HttpSink(options), limits
 
 
 def _permissions(path: str | None) -> Callable[[str | None], Callable[[str], bool] | None]:

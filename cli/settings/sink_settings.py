@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -22,7 +23,7 @@ from cli.settings.setting_types import (
 from eventstore.format.destination_events import NATS_DESTINATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from cli.settings.setting_sources import Layer
     from cli.settings.settings import Settings
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_SINKS, _MOST_FILTERS, _LONGEST_FILTER = 64, 64, 1024
 _MIB: Final = 2**20
+_LISTED: Final = {"always": "outcomes", "servers": "1 to 64 host:port"}
+_KAFKA_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TABLE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
 def _url(url: str) -> str:
@@ -43,6 +47,43 @@ def _url(url: str) -> str:
     if parts.username or parts.password:
         raise ValueError("must not contain a password: use token_file")
     return url
+
+
+def _database(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("postgresql", "postgres") and len(parts.path) > 1
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError("must be a URL such as postgresql://user@host/database")
+    if parts.password or "password=" in parts.query:
+        raise ValueError("must not contain a password: use password_file")
+    return url
+
+
+def _table(table: str) -> str:
+    if not _TABLE.fullmatch(table):
+        raise ValueError("must be the name of a table, perhaps behind a schema and a dot")
+    return table
+
+
+def _kafka_topic(topic: str) -> str:
+    if not _KAFKA_TOPIC.fullmatch(topic):
+        raise ValueError("must be 1 to 249 letters, digits, dots, - and _")
+    return topic
+
+
+def _missing(kind: str, package: str) -> Iterator[tuple[str, str]]:
+    if find_spec(package) is None:
+        yield f'kind = "{kind}"', f"needs more packages: pip install 'foldmq[{kind}]'"
+
+
+def _target(target: str) -> str:
+    module, _, name = target.partition(":")
+    if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        raise ValueError("must be module:Class, such as orders:Store")
+    return target
 
 
 def check_filters(filters: tuple[str, ...]) -> tuple[str, ...]:
@@ -89,20 +130,15 @@ class DestinationSettings(SettingsGroup):
 
 
 class SinkSettings(DestinationSettings):
-    """A destination that gets messages over HTTP."""
+    """What all sinks have."""
 
-    kind: Literal["http"]
-    url: Annotated[str, AfterValidator(_url)]
+    kind: str
     filters: Annotated[
         tuple[str, ...],
         Field(min_length=1, max_length=_MOST_FILTERS),
         AfterValidator(check_filters),
     ]
     user: str | None = Field(default=None, min_length=1, max_length=256)
-    format: Literal["batch", "structured", "binary"] = "batch"
-    signing_secret_file: ExpandedPath | None = None
-    token_file: ExpandedPath | None = None
-    ca_file: ExpandedPath | None = None
     timeout: Seconds = Field(default=30.0, ge=1, le=600)
     batch: int = Field(default=200, ge=1, le=10_000)
     batch_bytes: Size = Field(default=_MIB, ge=1024, le=64 * _MIB)
@@ -116,12 +152,131 @@ class SinkSettings(DestinationSettings):
 
         return selection_digest(self.kind, self.filters, self.user)
 
+    def unusable(self) -> Iterator[tuple[str, str]]:
+        """Yield the settings that cannot be used on this machine, each with the reason."""
+        yield from ()
+
+
+class HttpSettings(SinkSettings):
+    """A sink that posts messages over HTTP."""
+
+    kind: Literal["http"]
+    url: Annotated[str, AfterValidator(_url)]
+    format: Literal["batch", "structured", "binary"] = "batch"
+    signing_secret_file: ExpandedPath | None = None
+    token_file: ExpandedPath | None = None
+    ca_file: ExpandedPath | None = None
+
+    def unusable(self) -> Iterator[tuple[str, str]]:
+        """Yield the files that cannot be read."""
+        from outbox.sinks.webhook_signature import read_secrets, read_token
+
+        texts = {"signing_secret_file": read_secrets, "token_file": read_token}
+        yield from unreadable(self, texts)
+
+
+class PythonSettings(SinkSettings):
+    """A sink that is a class of the user's."""
+
+    kind: Literal["python"]
+    target: Annotated[str, AfterValidator(_target)]
+    directory: ExpandedPath | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    memory: Size = Field(default=512 * _MIB, ge=64 * _MIB)
+
+    def unusable(self) -> Iterator[tuple[str, str]]:
+        """Yield the reason if the class cannot be imported, or not made with these options."""
+        from outbox.sinks.python import PythonOptions, check_target
+
+        options = self.model_dump(mode="json")["options"]
+        reason = check_target(PythonOptions(self.target, self.directory, options))
+        if reason:
+            yield f'target = "{self.target}"', reason
+
+
+class OtlpSettings(SinkSettings):
+    """A sink that sends spans of messages to a collector of OpenTelemetry."""
+
+    kind: Literal["otlp"]
+    url: Annotated[str, AfterValidator(_url)]
+    filters: Annotated[
+        tuple[str, ...],
+        Field(min_length=1, max_length=_MOST_FILTERS),
+        AfterValidator(check_filters),
+    ] = ("#",)
+    ratio: float = Field(default=1.0, ge=0, le=1, allow_inf_nan=False)
+    always: tuple[Literal["dropped", "redelivered", "slow"], ...] = ()
+    slow: Seconds = Field(default=1.0, ge=0.001, le=600)
+    templates: Annotated[tuple[str, ...], AfterValidator(check_filters)] = ()
+    token_file: ExpandedPath | None = None
+    ca_file: ExpandedPath | None = None
+
+    def unusable(self) -> Iterator[tuple[str, str]]:
+        """Yield the files that cannot be read."""
+        from outbox.sinks.webhook_signature import read_token
+
+        yield from unreadable(self, {"token_file": read_token})
+
+
+class KafkaSettings(SinkSettings):
+    """A sink that sends messages to a topic of Apache Kafka."""
+
+    kind: Literal["kafka"]
+    servers: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)]
+    topic: Annotated[str, AfterValidator(_kafka_topic)]
+    options: dict[str, str | int | float] = Field(default_factory=dict)
+    password_file: ExpandedPath | None = None
+    ca_file: ExpandedPath | None = None
+    batch: int = Field(default=1000, ge=1, le=10_000)
+
+    def unusable(self) -> Iterator[tuple[str, str]]:
+        """Yield packages that are missing, properties of librdkafka and files that are wrong."""
+        from outbox.sinks.webhook_signature import read_token
+
+        missing = list(_missing(self.kind, "confluent_kafka"))
+        yield from missing
+        yield from unreadable(self, {"password_file": read_token})
+        if not missing:
+            from outbox.sinks.kafka import check_properties
+
+            reason = check_properties(self.options)
+            if reason:
+                yield "options", reason
+
+
+class PostgresSettings(SinkSettings):
+    """A sink that writes messages to a table of PostgreSQL."""
+
+    kind: Literal["postgres"]
+    url: Annotated[str, AfterValidator(_database)]
+    table: Annotated[str, AfterValidator(_table)] = "mqtt_messages"
+    password_file: ExpandedPath | None = None
+    ca_file: ExpandedPath | None = None
+    batch: int = Field(default=1000, ge=1, le=10_000)
+
+    def unusable(self) -> Iterator[tuple[str, str]]:
+        """Yield packages that are missing, and files that cannot be read."""
+        from outbox.sinks.webhook_signature import read_token
+
+        yield from _missing(self.kind, "asyncpg")
+        yield from unreadable(self, {"password_file": read_token})
+
+
+_KINDS: Final[dict[object, type[SinkSettings]]] = {
+    "http": HttpSettings,
+    "kafka": KafkaSettings,
+    "otlp": OtlpSettings,
+    "postgres": PostgresSettings,
+    "python": PythonSettings,
+}
+
 
 def read_sinks(layers: list[Layer], problems: list[str]) -> dict[str, SinkSettings]:
     """Return the destinations by name; a line for each problem is added to ``problems``."""
     sinks: dict[str, SinkSettings] = {}
     for layer in layers:
-        for name, table in layer.tables.get("sink", {}).items():
+        tables: Mapping[str, Any] = layer.tables.get("sink", {})
+        for name, table in tables.items():
             where = f"{layer.where}: sink.{name}"
             if not _NAME.fullmatch(name):
                 problems.append(f"{where}: a name has 1 to 64 letters, digits, - and _")
@@ -129,10 +284,17 @@ def read_sinks(layers: list[Layer], problems: list[str]) -> dict[str, SinkSettin
             if name == NATS_DESTINATION:
                 problems.append(f"{where}: the bridge to NATS has this name: choose another")
                 continue
+            group = _KINDS.get(kind) if isinstance(kind := table.get("kind"), str) else None
+            if group is None:
+                *others, last = (f"'{each}'" for each in _KINDS)
+                allowed_kinds = ", ".join(others) + f" or {last}"
+                given = f" = {json.dumps(kind, default=str)}" if "kind" in table else ""
+                problems.append(f"{where}.kind{given}: must be {allowed_kinds}")
+                continue
             try:
-                sinks[name] = SinkSettings(**table)  # type: ignore[arg-type]
+                sinks[name] = group(**table)
             except ValidationError as error:
-                problems += [setting_error(where, SinkSettings, each) for each in error.errors()]
+                problems += [setting_error(where, group, each) for each in error.errors()]
     if len(sinks) > _MOST_SINKS:
         problems.append(f"there are {len(sinks)} sinks: at most {_MOST_SINKS} are possible")
     return sinks
@@ -152,7 +314,10 @@ def setting_error(where: str, group: type[DestinationSettings], error: Any) -> s
     key = "begin" if name == "from" else name
     given = json.dumps(error["input"], default=str)
     if error["type"] in ("too_short", "tuple_type", "too_long"):
-        return f"{place} = {given}: must be a list of 1 to {_MOST_FILTERS} topic filters"
+        listed = _LISTED.get(name, f"1 to {_MOST_FILTERS} topic filters")
+        return f"{place} = {given}: must be a list of {listed}"
+    if error["type"] == "dict_type":
+        return f"{place} = {given}: must be a table"
     return f"{place} = {given}: {allowed(name, group.model_fields[key], error)}"
 
 
@@ -169,7 +334,9 @@ def check_sink_files(settings: Settings) -> None:
     from cli.settings.connection_settings import unreadable_files
 
     problems = [
-        problem for name, sink in settings.sinks.items() for problem in _unreadable(name, sink)
+        f"sink.{name}.{given}: {reason}"
+        for name, sink in settings.sinks.items()
+        for given, reason in sink.unusable()
     ]
     problems += unreadable_files(settings)
     if problems:
@@ -190,30 +357,32 @@ def retention_contradictions(
         yield f'{where}: when_full = "wait" needs keep_bytes: at that size publishers wait'
 
 
-def _unreadable(name: str, sink: SinkSettings) -> Iterator[str]:
+def unreadable(
+    sink: SinkSettings, texts: Mapping[str, Callable[[str], object]]
+) -> Iterator[tuple[str, str]]:
+    """Yield the files of settings that cannot be read: of ``texts``, and ``ca_file``."""
     import ssl
 
     from eventstore.edited_files import client_context
-    from outbox.sinks.webhook_signature import BadSecret, read_secrets, read_token
 
-    for key in ("signing_secret_file", "token_file", "ca_file"):
+    for key, parse in texts.items():
         path = getattr(sink, key)
-        if path is None:
-            continue
         try:
-            if key == "ca_file":
-                client_context(path)
-            elif key == "token_file":
-                read_token(path.read_text("utf-8"))
-            else:
-                read_secrets(path.read_text("utf-8"))
-        except ssl.SSLError:
-            yield f"sink.{name}.{key} = {path}: has no certificates in PEM"
+            if path is not None:
+                parse(path.read_text("utf-8"))
         except OSError as error:
-            yield f"sink.{name}.{key} = {path}: cannot read: {error.strerror}"
-        except (BadSecret, UnicodeDecodeError) as error:
-            why = error if isinstance(error, BadSecret) else "not UTF-8 text"
-            yield f"sink.{name}.{key} = {path}: {why}"
+            yield f"{key} = {path}", f"cannot read: {error.strerror}"
+        except ValueError as error:
+            why = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+            yield f"{key} = {path}", why
+    path = getattr(sink, "ca_file", None)
+    try:
+        if path is not None:
+            client_context(path)
+    except ssl.SSLError:
+        yield f"ca_file = {path}", "has no certificates in PEM"
+    except OSError as error:
+        yield f"ca_file = {path}", f"cannot read: {error.strerror}"
 
 
 def outbox_request(

@@ -318,6 +318,8 @@ class Record:
     """The JSON that has the events."""
     jumps: ClockJumps = NO_JUMPS
     """The jumps of the clock up to this record."""
+    stored: str = ""
+    """Time at which JetStream stored it, RFC 3339; empty if the reader did not ask."""
 
     @property
     def steady_ms(self) -> int:
@@ -396,10 +398,13 @@ def open_record(sequence: int, data: bytes) -> tuple[bytes, memoryview]:
     return header, memoryview(data)[body:]
 
 
-def decode_record(sequence: int, data: bytes, *, whole_turns: bool = False) -> Record:
+def decode_record(
+    sequence: int, data: bytes, *, whole_turns: bool = False, stored: str = ""
+) -> Record:
     """Return the record stored under a stream sequence; raises as :func:`check_record`.
 
     With ``whole_turns``, its ``raw_events`` may have events of turns: for the fold alone.
+    ``stored`` is the time at which that was.
     """
     header, payload = open_record(sequence, data)
     try:
@@ -421,6 +426,7 @@ def decode_record(sequence: int, data: bytes, *, whole_turns: bool = False) -> R
             payload=payload,
             header=header,
             jumps=ClockJumps(*fields["jumps"]) if "jumps" in fields else NO_JUMPS,
+            stored=stored,
         )
     except (ValueError, KeyError, TypeError):
         raise CorruptLog(sequence, _INVALID) from None

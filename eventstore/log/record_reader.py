@@ -112,6 +112,8 @@ class _BatchReader:
         self._inbox = ""
         self._reconnects = 0
         """Number of reconnections of the client when the inbox was created."""
+        self.stored = ""
+        """Time at which the message that was yielded last was stored, if known."""
 
     async def _next(self) -> Msg:
         if not self._messages:
@@ -163,7 +165,9 @@ class _BatchReader:
                 before = position
                 message = await self._next()
                 while not self._interrupted and (status := status_of(message)) is None:
-                    position = int((message.headers or {})["Nats-Sequence"]) + 1
+                    headers = message.headers or {}
+                    position = int(headers["Nats-Sequence"]) + 1
+                    self.stored = headers.get("Nats-Time-Stamp", "")
                     if position - 1 > last:
                         return
                     yield position - 1, message.data
@@ -177,6 +181,7 @@ class _BatchReader:
                     following = await read_next(self._nc, self._stream, position, self._seconds)
                     if following is None or following[0] > last:
                         return
+                    self.stored = ""
                     yield following
                     position = following[0] + 1
         finally:
@@ -214,8 +219,9 @@ async def read_records(
     Raises CorruptLog for a record whose checksum is wrong, LogUnavailable when JetStream does not
     answer. The caller checks the chain (``records.ChainChecker``).
     """
-    async for sequence, data in read_stored(nc, stream, first, last, seconds):
-        yield decode_record(sequence, data, whole_turns=whole_turns)
+    reader = _BatchReader(nc, stream, seconds)
+    async for sequence, data in reader.read(first, last):
+        yield decode_record(sequence, data, whole_turns=whole_turns, stored=reader.stored)
 
 
 def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:

@@ -96,10 +96,14 @@ class HttpSink:
             ) as answer:
                 excerpt = await _excerpt(answer)
                 judge(answer.status, excerpt, answer.headers.get("Retry-After"), batch)
+                await self._stored(answer)
         except TimeoutError:
             raise TryAgain(f"no answer within {options.timeout:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise TryAgain(_failure(error)) from None
+
+    async def _stored(self, answer: aiohttp.ClientResponse) -> None:
+        """Look at an answer that says that a batch is stored."""
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -54,7 +54,7 @@ def test_a_delay_is_as_urgent_as_the_log_is_short(
 def test_each_trouble_has_its_next_command() -> None:
     assert advice(state="away")[0][:2] == ("problem", "gets no messages")
     wrong = advice(state="misconfigured", error="401 Unauthorized")
-    assert wrong == [("problem", "refuses the requests of the outbox", "foldmq outbox show erp")]
+    assert wrong == [("problem", "takes no messages with these settings", "foldmq outbox show erp")]
     assert advice(state="paused", name="my-erp") == [
         ("notice", "is paused", "foldmq outbox resume my-erp")
     ]

@@ -63,7 +63,12 @@ def test_the_digest_changes_with_what_is_due(tmp_path: Path) -> None:
         ('url = "ftp://x"', 'sink.erp.url = "ftp://x": must be a URL that begins with https://'),
         ('url = "http://"', "must be a URL that begins with"),
         ('url = "http://u:p@h/"', "must not contain a password: use token_file"),
-        ('kind = "kafka"', "sink.erp.kind = \"kafka\": must be 'http'"),
+        (
+            'kind = "other"',
+            "sink.erp.kind = \"other\": must be 'http', 'kafka', 'otlp', 'postgres' or 'python'",
+        ),
+        ("kind = none", "sink.erp.kind: must be 'http', 'kafka', 'otlp', 'postgres' or 'python'"),
+        ("kind = 5", "sink.erp.kind = 5: must be 'http', 'kafka', 'otlp', 'postgres' or 'python'"),
         ("filters = []", "sink.erp.filters = []: must be a list of 1 to 64 topic filters"),
         ('filters = "a"', "must be a list of 1 to 64 topic filters"),
         ('filters = ["a/#/b"]', "sink.erp.filters"),
@@ -74,7 +79,7 @@ def test_the_digest_changes_with_what_is_due(tmp_path: Path) -> None:
         ("retry = 5", "sink.erp.retry = 5: must be two times, such as 1s 5m"),
         ('retry = "5m 1s"', "the first at least 10ms, the second at most 1h"),
         ('from = "tomorrow"', "sink.erp.from = \"tomorrow\": must be 'now' or 'oldest'"),
-        ("parallel = 2", "sink.erp.parallel: unknown setting; known: kind, url"),
+        ("parallel = 2", "sink.erp.parallel: unknown setting; known: kind, filters"),
         ('when_full = "drop"', "must be 'skip' or 'wait'"),
         ('user = "u"', "sink.erp.user needs permissions"),
         ('max_behind = "30d"', "max_behind is longer than keep, and needs max_behind_bytes"),
@@ -86,6 +91,88 @@ def test_a_mistake_is_one_line(tmp_path: Path, line: str, said: str) -> None:
     (sentence,) = caught.value.args
     assert said in sentence
     assert "\n" not in sentence
+
+
+OTLP = ('kind = "otlp"', 'url = "http://collector:4318"')
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("ratio = 2", "sink.erp.ratio = 2: must be at most 1"),
+        ('always = ["late"]', "must be 'dropped', 'redelivered' or 'slow'"),
+        ('always = "dropped"', 'sink.erp.always = "dropped": must be a list of outcomes'),
+        ('templates = ["a/#/b"]', "sink.erp.templates"),
+        ('slow = "1h"', "sink.erp.slow"),
+        ('format = "batch"', "sink.erp.format: unknown setting"),
+        ("url = none", "sink.erp.url: is required"),
+    ],
+)
+def test_a_mistake_in_traces_is_one_line(tmp_path: Path, line: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, *{each.partition(" =")[0]: each for each in (*OTLP, line)}.values())
+    (sentence,) = caught.value.args
+    assert said in sentence
+
+
+POSTGRES = ('kind = "postgres"', 'url = "postgresql://foldmq@db.example/telemetry"')
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('url = "https://db/x"', "must be a URL such as postgresql://user@host/database"),
+        ('url = "postgresql://db"', "must be a URL such as postgresql://user@host/database"),
+        ('url = "postgresql://u:p@db/x"', "must not contain a password: use password_file"),
+        ('url = "postgresql://db/x?password=p"', "must not contain a password"),
+        ('table = "a; drop"', "must be the name of a table"),
+        ('password_file = "/not/there"', "cannot read: No such file"),
+    ],
+)
+def test_a_mistake_in_a_database_is_one_line(tmp_path: Path, line: str, said: str) -> None:
+    given = {each.partition(" =")[0]: each for each in (*POSTGRES, line)}
+    with pytest.raises(ConfigError) as caught:
+        check_sink_files(loaded(tmp_path, *given.values()))
+    (sentence,) = caught.value.args
+    assert said in sentence
+
+
+KAFKA = ('kind = "kafka"', 'servers = ["k:9092"]', 'topic = "mqtt"')
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("servers = []", "sink.erp.servers = []: must be a list of 1 to 64 host:port"),
+        ('topic = "a b"', 'sink.erp.topic = "a b": must be 1 to 249 letters'),
+        ('options = {"a.b" = 1}', 'sink.erp.options: No such configuration property: "a.b"'),
+        ('options = {"acks" = "no"}', "sink.erp.options: Invalid value"),
+        ('options = "x"', 'sink.erp.options = "x": must be a table'),
+    ],
+)
+def test_a_mistake_in_kafka_is_one_line(tmp_path: Path, line: str, said: str) -> None:
+    given = {each.partition(" =")[0]: each for each in (*KAFKA, line)}
+    with pytest.raises(ConfigError) as caught:
+        check_sink_files(loaded(tmp_path, *given.values(), "url = none"))
+    (sentence,) = caught.value.args
+    assert said in sentence
+
+
+def test_packages_that_are_missing_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = loaded(tmp_path, *POSTGRES)
+    check_sink_files(settings)
+    monkeypatch.setattr("cli.settings.sink_settings.find_spec", lambda _name: None)
+    with pytest.raises(ConfigError) as caught:
+        check_sink_files(settings)
+    (sentence,) = caught.value.args
+    assert 'sink.erp.kind = "postgres": needs more packages: pip install' in sentence
+
+
+def test_traces_are_of_all_messages(tmp_path: Path) -> None:
+    sink = loaded(tmp_path, *OTLP, "filters = none").sinks["erp"]
+    assert (sink.kind, sink.filters) == ("otlp", ("#",))
 
 
 def test_bounds_that_would_fill_the_disk_are_refused(tmp_path: Path) -> None:

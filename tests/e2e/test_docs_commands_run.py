@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 ELSEWHERE = {
+    "outbox export": "test_outbox_export.py",
     "10.0.0.1": "test_cluster.py, tests/recipes",
     "nats.example": "test_web_access.py",
     "mqtt.example.com": "tests/recipes",

@@ -69,6 +69,7 @@ OTHERS = {
     # nodes asks a cluster: test_cluster.py
     "web", "mcp", "salvage", "backup", "restore", "reload", "acl import", "nodes",
     "nodes move", "import mosquitto", "import nats", "import retained", "outbox run",
+    "outbox export",
 }  # fmt: skip
 
 

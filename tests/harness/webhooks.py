@@ -21,6 +21,7 @@ class Post(NamedTuple):
     headers: dict[str, str]
     body: bytes
     code: int
+    path: str
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -40,6 +41,7 @@ class Webhooks:
         self.posts: list[Post] = []
         self.answer: Callable[[Post], int] = lambda _post: 204
         self.retry_after: str | None = None
+        self.reply = b""
         self._server: ThreadingHTTPServer | None = None
 
     def __enter__(self) -> Self:
@@ -71,7 +73,7 @@ class Webhooks:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                post = Post(dict(self.headers), body, 0)
+                post = Post(dict(self.headers), body, 0, self.path)
                 code = hooks.answer(post)
                 hooks.posts.append(post._replace(code=code))
                 if not code:
@@ -80,8 +82,9 @@ class Webhooks:
                 self.send_response(code)
                 if hooks.retry_after is not None:
                     self.send_header("Retry-After", hooks.retry_after)
-                self.send_header("Content-Length", "0")
+                self.send_header("Content-Length", str(len(hooks.reply)))
                 self.end_headers()
+                self.wfile.write(hooks.reply)
 
             def log_message(self, *_: object) -> None:
                 pass
