@@ -52,10 +52,10 @@ _KINDS: Final = {
         "the broker's certificate for NATS", "the NATS server refuses the broker", reloaded=False
     ),
     "nats_creds": _Kind(
-        "the NATS credentials", "the NATS server refuses the broker", reloaded=False
+        "the credential for NATS", "the NATS server refuses the broker", reloaded=False
     ),
     "bridge_creds": _Kind(
-        "the bridge's NATS credentials", "the NATS server refuses the bridge", reloaded=False
+        "the bridge's credential for NATS", "the NATS server refuses the bridge", reloaded=False
     ),
     "nats_tls_cert": _Kind("the certificate for NATS clients", "NATS clients refuse to connect"),
     "nats_tls_client_ca": _Kind(

@@ -41,7 +41,7 @@ FIGURES: Final = (
     "log_bytes",
 )
 """The figures of each minute: messages, bytes, events by the kind of their mark."""
-_MARKS_A_MINUTE: Final = 20
+_MARKS_A_MINUTE: Final = 60
 _NO_CLIENTS: Final = (LOG_SESSION, SHARE)
 """Prefixes of sessions that begin without a CONNECT."""
 _USE_MS: Final = 6 * 3_600_000

@@ -55,22 +55,26 @@ def mark_kind(event: str, reason: str) -> str | None:
 
 
 class Marks:
-    """Marks of all kinds in the order of the log; neighbours are joined if there are too many."""
+    """Marks of all kinds in the order of the log; close ones are joined if there are too many."""
 
     def __init__(self, most: int) -> None:
         """Keep at most ``most`` marks of each kind."""
         self._most = most
         self._kinds: defaultdict[str, list[Mark]] = defaultdict(list)
+        self._width_ms: dict[str, int] = {}
+        """The time in which the marks of a kind are joined: the same from the first to the last."""
 
     def add(self, kind: str, mark: Mark) -> None:
         """Add the mark of a later event, or of the same record."""
-        kept = self._kinds[kind]
-        kept.append(mark)
-        if len(kept) > self._most:
-            self._kinds[kind] = [
-                Mark(one.time_ms, one.record, one.number + sum(other.number for other in rest))
-                for one, *rest in (kept[at : at + 2] for at in range(0, len(kept), 2))
-            ]
+        kept, width_ms = self._kinds[kind], self._width_ms.get(kind, 1)
+        _join(kept, mark, width_ms)
+        while len(kept) > self._most:
+            wider: list[Mark] = []
+            width_ms *= 2
+            for one in kept:
+                _join(wider, one, width_ms)
+            kept = wider
+        self._kinds[kind], self._width_ms[kind] = kept, width_ms
 
     def of(self, kind: str) -> list[Mark]:
         """Return the marks of one kind."""
@@ -79,3 +83,12 @@ class Marks:
     def kinds(self) -> Mapping[str, Iterable[Mark]]:
         """Return all marks by kind."""
         return self._kinds
+
+
+def _join(marks: list[Mark], mark: Mark, width_ms: int) -> None:
+    """Append a mark, or add it to the last one if both are in one interval of this width."""
+    last = marks[-1] if marks else None
+    if last is not None and last.time_ms // width_ms == mark.time_ms // width_ms:
+        marks[-1] = last._replace(number=last.number + mark.number)
+    else:
+        marks.append(mark)

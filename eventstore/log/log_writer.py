@@ -26,6 +26,7 @@ from eventstore.errors import (
 from eventstore.format.record_size import HEADERS, MIN_RECORD, RECORD_OVERHEAD, largest_record
 from eventstore.format.records import message_id, previous_of
 from eventstore.log.record_reader import read_tail
+from eventstore.nats.connection import describe_error
 from eventstore.nats.jetstream import NOT_STORED, OVER_STREAM_LIMIT, REQUEST_SECONDS, read_info
 from eventstore.nats.replication import check_replication
 from eventstore.task_cancellation import end_tasks
@@ -359,9 +360,10 @@ class LogWriter:
 
     def _why_closed(self) -> EventStoreError:
         """Return the error for a connection that was closed permanently."""
-        what = str(self._nc.last_error or "").lower()
-        if _OVER_SERVER not in what:
-            return NatsUnavailable("NATS closed the connection permanently: see its log")
+        last = self._nc.last_error
+        if _OVER_SERVER not in str(last or "").lower():
+            why = describe_error(last) if last else "see its log"
+            return NatsUnavailable(f"NATS closed the connection permanently: {why}")
         pending = self._journal.pending if self._journal is not None else []
         # The server does not name the message; its size did not exceed the previous limit of NATS.
         size = max((one.size for one in pending), default=0) or self._nc.max_payload

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -338,3 +339,7 @@ class _Client(Client):
     async def _connect_to_server(self, s: Any) -> None:
         self._transport = self._for_link
         await super()._connect_to_server(s)
+
+    async def _attempt_reconnect(self) -> None:
+        with suppress(asyncio.InvalidStateError):  # cancelled after the future it ends with was
+            await super()._attempt_reconnect()

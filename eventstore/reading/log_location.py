@@ -143,12 +143,14 @@ def _stored(datadir: DataDir) -> set[str]:
 
 
 def _check_unused(datadir: DataDir) -> None:
-    """Raise StoreGone if a broker runs on a data directory without a log."""
+    """Raise StoreGone if a broker runs on a data directory that has lost its log."""
     if not datadir.nats_config.exists():
         return
     try:
         datadir.lock()
     except DataDirBusy:
+        if not [*datadir.path.glob("log.mark"), *datadir.path.glob("p*/log.mark")]:
+            raise NoLog(f"the broker on {datadir.path} is starting: it has no log yet") from None
         raise StoreGone(
             f"{datadir.jetstream} has no log although a broker runs: see foldmq status"
         ) from None

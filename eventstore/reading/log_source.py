@@ -222,7 +222,8 @@ async def open_log(
     if first > 1:
         cut = await find_cut(partial(read_stored, client, stream), first, last)
     unproven = None
-    if mark is not None and not live and last:
+    if mark is not None and last and not (live and noted is None):
+        # also of a running broker: it may be starting, and has not recorded it yet
         unproven = mark.unproven_end(last, await _time_of(client, stream, last))
     return LogSource(client, stream, where, live, first, last, noted, cut, unproven=unproven)
 

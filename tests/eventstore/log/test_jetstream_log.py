@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from harness.waiting import TIMEOUT, happens
+from nats.errors import AuthorizationError
 from numberedlog import (
     STREAM,
     SUBJECT,
@@ -245,6 +246,14 @@ async def test_connection_closed_for_good(own: Writing) -> None:
     await own.nc.close()
     error = await given_up(own)
     assert "closed the connection permanently" in str(error)
+
+
+async def test_a_revoked_access_is_named(own: Writing) -> None:
+    own.put(3)
+    await own.settled()
+    own.nc._err = AuthorizationError()
+    await own.nc.close()
+    assert str(await given_up(own)).endswith("permanently: the server rejects our credentials")
 
 
 # ------------------------------------------------------------------ reading

@@ -448,3 +448,18 @@ async def test_each_pong_is_for_the_ping_that_it_answers() -> None:
         answering.release()
         await happens(lambda: passed == [1, 2])
         await here.link.close()
+
+
+async def test_a_reconnect_that_ends_with_the_program_is_no_error(
+    tmp_path: Path, servers: list[Nats]
+) -> None:
+    servers.append(nats := Nats(tmp_path))
+    await nats.start()
+    here = await Linked.to(nats.url)
+    client = here.link._client
+    nats.signal(signal.SIGKILL)
+    await happens(lambda: client.is_reconnecting and client._reconnection_task_future is not None)
+    client._reconnection_task_future.set_result(True)  # as nats-py, when it is closed meanwhile
+    client._reconnection_task.cancel()
+    await asyncio.wait([client._reconnection_task])
+    assert client._reconnection_task.exception() is None
