@@ -544,7 +544,8 @@ class SessionLifecycle:
         batch.payloads.append(payload)
         if message.block:
             batch.blocks = [message.block]
-        self._publisher.publish_will(batch, bridge=session.bridge)
+        bridge = session.state.bridge or (session.state.level == 5 and session.name)
+        self._publisher.publish_will(batch, bridge=bridge)
 
     def _on_expire(self, _message: Expire) -> None:
         session = self._session

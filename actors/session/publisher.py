@@ -612,7 +612,7 @@ class ClientPublisher(Publisher):
             session.state.inbound,
             self.too_large(packet) if recorded else (),
             explain=connection.properties is not None,
-            bridge=session.bridge,
+            bridge=session.state.bridge or (session.state.level == 5 and session.name),
         )
         for reason, topics in admitted.drops:
             self._refuse(connection, reason, topics, recorded=recorded)
