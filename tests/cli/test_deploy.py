@@ -292,6 +292,8 @@ def test_the_image_runs_as_an_unprivileged_user_and_gets_signals() -> None:
     assert last("USER") not in ("root", "0")
     assert names.index("USER") > len(names) - 1 - names[::-1].index("FROM")
     assert json.loads(last("ENTRYPOINT")) + json.loads(last("CMD")) == ["foldmq", "serve"]
+    chart = (ROOT / "deploy/helm/foldmq/templates/statefulset.yaml").read_text("utf-8")
+    assert "readOnlyRootFilesystem: true" in chart
     assert "STOPSIGNAL SIGTERM" in (ROOT / "Dockerfile").read_text("utf-8")
 
 

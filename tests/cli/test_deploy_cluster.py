@@ -84,7 +84,7 @@ def test_everything_that_services_refer_to_exists() -> None:
     for name, service in found["services"].items():
         assert set(service) <= {
             *("image", "build", "command", "environment", "ports", "volumes", "secrets"),
-            *("depends_on", "restart", "stop_grace_period"),
+            *("depends_on", "read_only", "restart", "stop_grace_period"),
         }, name
         assert service["image"]
         assert set(service.get("depends_on", ())) <= set(found["services"])
