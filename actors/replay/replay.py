@@ -456,11 +456,8 @@ class Replay:
             sizes.append((qos, len(messages), len(data)))
             if qos:
                 refs = [ref for run in runs for ref in picked(run.publications.refs, run.numbers)]
-                deliveries.append(
-                    Delivered(
-                        name, self.filter, qos, pids=to_runs(pids), refs=to_runs(refs), rap=rap
-                    )
-                )
+                ids, places = to_runs(pids), to_runs(refs)
+                deliveries.append(Delivered(name, self.filter, qos, ids, places, rap=rap))
         for delivered in deliveries:
             session.emit(delivered)
         self._record(state, step.sent, b"".join(parts))
@@ -478,6 +475,7 @@ class Replay:
         These are left out of a packet that would be too large for the client with them.
         """
         encoder, gap = self.session.delivery.encoder, self._gap
+        of_stream = self.filter.startswith(STREAM)
         messages: list[Message] = []
         for publications, numbers, _ in runs:
             blocks = picked(publications.blocks, numbers) if publications.blocks else ()
@@ -485,23 +483,16 @@ class Replay:
             if encoder is not None:
                 places = picked(publications.positions, numbers)
                 own = position_blocks(
-                    *(places, publications.time_ms, blocks, gap),
-                    of_stream=self.filter.startswith(STREAM),
+                    places, publications.time_ms, blocks, gap, of_stream=of_stream
                 )
                 gap = None
-            topics, payloads = (
-                picked(publications.topics, numbers),
-                picked(publications.payloads, numbers),
-            )
+            topics = picked(publications.topics, numbers)
+            payloads = picked(publications.payloads, numbers)
             expires = picked(publications.expires, numbers) if publications.expires else repeat(0)
             messages += map(Message, topics, payloads, own, expires)
         if encoder is not None and encoder.limit:
             now_ms = self._node.clock.steady_ms()
-            plain = (
-                message_of(publications, number)
-                for publications, numbers, _ in runs
-                for number in numbers
-            )
+            plain = (message_of(run.publications, at) for run in runs for at in run.numbers)
             for number, message in enumerate(plain):
                 if encoder.is_too_large(messages[number], flags, now_ms, held):
                     messages[number] = message

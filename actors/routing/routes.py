@@ -242,7 +242,10 @@ class Routes(dict[bytes, Route]):
         elif (receivers, observed, recorded) in self._interned:
             return self._interned[receivers, observed, recorded]
         route = Route(
-            *(targets, denied, own, frozen),
+            targets,
+            denied,
+            own,
+            frozen,
             no_local=no_local,
             observed=observed,
             recorded=recorded,

@@ -107,15 +107,14 @@ class Publisher:
             yield packet, False
             return
         routes, large = node.router.routes, frozenset(self.too_large(packet))
-
-        def is_recorded(at: int) -> bool:
-            return at not in large and routes[packet.topics[at]].recorded
-
-        for recorded, numbers in groupby(range(len(packet)), is_recorded):
+        recorded = [
+            at not in large and routes[raw].recorded for at, raw in enumerate(packet.topics)
+        ]
+        for is_recorded, numbers in groupby(range(len(packet)), recorded.__getitem__):
             run = [*numbers]
             part = packet if len(run) == len(packet) else packet.select(run)
-            for each in self._split(part) if recorded else (part,):
-                yield each, recorded
+            for each in self._split(part) if is_recorded else [part]:
+                yield each, is_recorded
 
     def publish_will(self, packet: Publishes, *, bridge: bool | str = False) -> None:
         """Publish a will of any QoS, unless it is refused."""

@@ -10,20 +10,17 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.access import rules_file
 from actors.access.backend_selection import BackendSelection
 from actors.access.backends import make_backends
 from actors.access.callout import Callout, CalloutMethod, CalloutOptions
 from actors.access.enhanced import make_methods
-from actors.access.jwt_keys import load_keys
-from actors.access.jwt_tokens import TokenOptions, Tokens
 from actors.access.login_backoff import BackoffOptions, LoginBackoff
 from actors.access.passwords import PasswordFile
-from actors.access.rules import Permissions
 from actors.connection.pseudonyms import KEY_SIZE, pseudonym
 from actors.kernel.clock import SystemClock
 from cli.logs.cluster_keys import cluster_key, read_cluster_key
 from cli.logs.key_files import store_key
+from cli.settings.access_files import make_tokens
 from cli.settings.setting_sources import ConfigError
 from eventstore.datadir import DataDir
 from eventstore.errors import EventStoreError
@@ -84,7 +81,7 @@ class Access:
             external = settings.auth_method, CalloutMethod(callout)
         found = make_backends(
             passwords=users,
-            tokens=_tokens(settings),
+            tokens=make_tokens(settings),
             callout=callout,
             claimed_names=_claimed(settings),
             ask_certified=settings.auth_subject is not None,
@@ -159,26 +156,6 @@ def backoff_options(settings: Settings) -> BackoffOptions:
         window=settings.login_backoff,
         duration=settings.login_backoff,
     )
-
-
-def _tokens(settings: Settings) -> Tokens | None:
-    if settings.jwt_keys is None:
-        return None
-    options = TokenOptions(
-        keys=load_keys(settings.jwt_keys),
-        issuer=settings.jwt_issuer,
-        audience=settings.jwt_audience,
-        user_claim=settings.jwt_user_claim,
-        groups_claim=settings.jwt_groups_claim,
-    )
-    return Tokens(options, SystemClock().time_ms)
-
-
-def make_permissions(settings: Settings) -> Permissions:
-    """Return the rules of the permission file; raises PermissionFileError."""
-    if settings.permissions is None:
-        return Permissions()
-    return rules_file.load(settings.permissions)
 
 
 def users_digest(settings: Settings, secret: bytes) -> str:

@@ -15,12 +15,13 @@ from cli.common.colour import painted
 from cli.common.package_version import version
 from cli.common.units import Address
 from cli.logs.key_files import store_key
-from cli.serve.auth_factory import Access, make_permissions
+from cli.serve.auth_factory import Access
 from cli.serve.certificates import read_certificates
 from cli.serve.key_checks import check_keys
 from cli.serve.listener_factory import Listeners
 from cli.serve.log_bound import LogBound, log_bound
 from cli.serve.log_store import check_files, fit_packet_size, nats_tls, nats_users
+from cli.settings.access_files import make_permissions
 from cli.settings.setting_sources import ConfigError, read_layers
 from cli.settings.settings import Settings, check_settings, load_settings
 from cli.settings.sink_settings import check_sink_files

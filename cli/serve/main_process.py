@@ -25,7 +25,7 @@ from actors.kernel.clock import SystemClock
 from cli.common import logging_setup
 from cli.common.units import Address
 from cli.logs.cluster_keys import cluster_key
-from cli.serve.auth_factory import Access, make_permissions, pseudonym_key
+from cli.serve.auth_factory import Access, pseudonym_key
 from cli.serve.banner import Facts, announce
 from cli.serve.broker_process import (
     COUNTS,
@@ -54,6 +54,7 @@ from cli.serve.log_store import (
 from cli.serve.process_edges import ProcessEdges
 from cli.serve.systemd_notify import Notifier
 from cli.serve.web_process import WebProcess
+from cli.settings.access_files import make_permissions
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import check_settings
 from cluster.edge_listeners import Edges

@@ -29,7 +29,6 @@ from cli.logs.key_files import store_key
 from cli.logs.source import index_path
 from cli.serve.auth_factory import (
     Access,
-    make_permissions,
     pseudonym_key,
     scram_secret,
     users_digest,
@@ -62,6 +61,7 @@ from cli.serve.microservice import serve_inspector
 from cli.serve.outbox_process import OutboxProcess
 from cli.serve.systemd_notify import Notifier
 from cli.serve.web_process import WebProcess
+from cli.settings.access_files import make_permissions
 from cli.settings.settings import RELOADABLE, Settings, check_settings
 from cli.settings.sink_settings import check_sink_files
 from cluster.leader import Replaced

@@ -97,7 +97,7 @@ class AccessFields(SettingsGroup):
 
 def access_contradictions(settings: "Settings") -> Iterator[str]:
     """Yield one message for each contradiction among these settings, with the remedy."""
-    for name in ("jwt_issuer", "jwt_audience"):
+    for name in ("jwt_issuer", "jwt_audience", "web_api_jwt"):
         if getattr(settings, name) and settings.jwt_keys is None:
             yield f"{name} also needs jwt_keys"
     if settings.auth_subject is not None and not any(

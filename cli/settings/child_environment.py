@@ -43,7 +43,23 @@ def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
         chosen["web_idle"] = str(settings.web_idle)
         if not settings.web_api:
             chosen["web_api"] = "false"
+        if settings.web_api_jwt:
+            chosen |= {"web_api_jwt": "true", **_jwt_settings(settings)}
         if settings.web_cors:
             chosen["web_cors"] = ",".join(settings.web_cors)
     chosen["data_dir"] = str(datadir.path)
     return given | {PREFIX + name.upper(): value for name, value in chosen.items()}
+
+
+def _jwt_settings(settings: Settings) -> dict[str, str]:
+    """Return the settings about users with JSON Web Tokens."""
+    chosen = {
+        "jwt_issuer": settings.jwt_issuer,
+        "jwt_audience": ",".join(settings.jwt_audience),
+        "jwt_user_claim": settings.jwt_user_claim,
+        "jwt_groups_claim": settings.jwt_groups_claim,
+    }
+    for name in ("jwt_keys", "permissions"):
+        file = getattr(settings, name)
+        chosen[name] = str(file.absolute()) if file is not None else None
+    return {name: value for name, value in chosen.items() if value}

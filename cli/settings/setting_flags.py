@@ -77,8 +77,8 @@ _TOPICS: Final = {
         "bridge_password_file bridge_creds bridge_nkey"
     ),
     "Monitoring and operation": (
-        "web web_idle web_api web_cors web_operate metrics metrics_hosts sys_interval log_level "
-        "log_format event_loop"
+        "web web_idle web_api web_api_jwt web_cors web_operate metrics metrics_hosts "
+        "sys_interval log_level log_format event_loop"
     ),
 }
 

@@ -227,6 +227,11 @@ class Settings(
         description="Serve the HTTP API below /api/v1 at the address of the web page. It asks for "
         "a token as well.",
     )
+    web_api_jwt: bool = Field(
+        default=False,
+        description="Accept JSON Web Tokens (jwt_keys) in the HTTP API: their users may read the "
+        "messages of the past for which the permission file gives them the right history.",
+    )
     web_cors: Origins = Field(
         default=(),
         description="Origin of other web pages that may use the HTTP API, with a token. May be "

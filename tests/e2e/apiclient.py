@@ -88,8 +88,11 @@ class Api:
 class Stream:
     """A reader of server-sent events, as EventSource is one."""
 
-    def __init__(self, api: Api, path: str, last: str | None = None, form: str = "sse") -> None:
-        headers = {"Authorization": f"Bearer {api.token('view-all')}", "Accept": FORMS[form]}
+    def __init__(
+        self, api: Api, path: str, last: str | None = None, form: str = "sse", token: str = ""
+    ) -> None:
+        token = token or api.token("view-all")
+        headers = {"Authorization": f"Bearer {token}", "Accept": FORMS[form]}
         if last is not None:
             headers["Last-Event-ID"] = last
         self.last = last

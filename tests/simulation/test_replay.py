@@ -14,7 +14,8 @@ from actors.inspection.problems import ProblemSearch
 from actors.limits.limit_options import LimitOptions
 from actors.maintenance import retention
 from actors.replay.log_reader import LogReader
-from actors.replay.selection import LogRecord
+from actors.replay.replay import _AT_GATE
+from actors.replay.selection import BYTES_AT_ONCE, LogRecord
 from eventstore.format.events import Delivered, MessagePublished, ReplayReached
 from eventstore.format.positions import count_runs
 from eventstore.format.records import Record, decode_record
@@ -453,6 +454,25 @@ async def test_a_damaged_record_ends_the_replay_alone(world: World) -> None:
     sender.send(p.publish("t/a", b"x", 1, 77))
     await world.go(0.1)
     assert p.Puback(77) in sender.take()
+
+
+@in_world()
+async def test_output_that_waits_for_the_disk_is_bounded(world: World) -> None:
+    sender = await world.connect("s")
+    for number in range(60):
+        sender.send(p.publish("t/1", bytes(60_000), 1, number + 1))
+        await world.go(0.01)
+    client = await world.connect("r")
+    await world.go(0.5)
+    world.log.hold()
+    client.send(p.subscribe(1, (FILTER, 0)))
+    await world.go(1)
+    (replay,) = world.broker.replays.connected
+    assert replay.connection is not None
+    assert _AT_GATE <= replay.connection.gated < _AT_GATE + 2 * BYTES_AT_ONCE
+    world.log.release()
+    await world.go(1)
+    assert len([one for one in client.take() if isinstance(one, Publish)]) == 60
 
 
 @in_world(bounds=LimitOptions(max_replays=1))

@@ -12,6 +12,7 @@ from cli.web.api.problem_types import Forbidden, Unauthorized
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from cli.web.api.jwt_users import JwtUsers
     from cli.web.audit_trail import AuditTrail
     from cli.web.tokens import Grant, Tokens
 
@@ -29,12 +30,19 @@ class ApiAccess:
     """Finds the permissions of a request; ``origins`` are those of other pages that may ask."""
 
     def __init__(
-        self, tokens: Tokens, trail: AuditTrail, cookie: str, origins: Collection[str] = ()
+        self,
+        tokens: Tokens,
+        trail: AuditTrail,
+        cookie: str,
+        origins: Collection[str] = (),
+        users: JwtUsers | None = None,
     ) -> None:
+        """``users`` have JSON Web Tokens; None: these are not accepted."""
         self._tokens = tokens
         self._trail = trail
         self._cookie = cookie
         self._origins = frozenset(origins)
+        self._users = users
 
     async def grant(self, request: web.Request) -> Grant:
         """Return the permissions of a request; raises Unauthorized and Forbidden."""
@@ -44,7 +52,10 @@ class ApiAccess:
         address = request.remote or ""
         if given[: len(_SCHEME)].lower() != _SCHEME:
             raise Unauthorized("Authorization must be: Bearer TOKEN")
-        grant = self._tokens.of_token(given[len(_SCHEME) :])
+        token = given[len(_SCHEME) :].strip()
+        grant = self._tokens.of_token(token)
+        if self._users is not None and self._users.is_token(token):
+            grant = await self._users.grant(token, address)
         if grant is None:
             self._trail.refused(address, None, "wrong_token")
             raise Unauthorized("the token is not valid")

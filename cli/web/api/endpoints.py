@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 from aiohttp import web
 
 from cli.logs.next_commands import completed
+from cli.logs.topic_flags import check_filter
 from cli.web.api.bounds import RequestBounds
+from cli.web.api.jwt_users import OPERATIONS as OF_USERS
+from cli.web.api.jwt_users import JwtGrant
 from cli.web.api.live_lists import LiveLists
 from cli.web.api.openapi import openapi_document
 from cli.web.api.operation import Call, Cost, Item, refusal
@@ -38,7 +42,7 @@ from eventstore.errors import CutOff, NotFound, UsageError
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from aiohttp.typedefs import Handler
 
@@ -147,6 +151,8 @@ class ApiEndpoints:
             self._bounds.take(grant.mark)
             if why := refusal(grant.role, operation.role, changes=self._changes):
                 raise Forbidden(why)
+            if isinstance(grant, JwtGrant) and operation.name not in OF_USERS:
+                raise Forbidden("a JSON Web Token permits history, last, and messages by position")
             if operation.function is None:
                 if request.query:
                     raise UsageError("this has no parameters: the message is the body")
@@ -162,9 +168,16 @@ class ApiEndpoints:
         form = accepted(request.headers.get("Accept", ""), offered)
         kind = cast("type[Params]", operation.params)
         params = read_params(kind, _given(request, operation))
+        user = grant if isinstance(grant, JwtGrant) else None
+        topic_filter = getattr(params, "filter", None)
+        if user is not None and topic_filter is not None:
+            check_filter(topic_filter)
+            if not user.may_ask(topic_filter):
+                raise Forbidden(f"no permission to read the past of {display_name(topic_filter)}")
         if params.log is not None:
             params = await self._with_log(params, params.log)
-        call = Call(self._link, self._lists, grant.role.sees_payloads)
+        permits = user.may_read if user is not None else None
+        call = Call(self._link, self._lists, grant.role.sees_payloads, permits)
         token = getattr(params, "next", None)
         about = list_digest(operation, params)
         if token is not None:
@@ -210,7 +223,10 @@ class ApiEndpoints:
         """Return an answer as JSON, and where the list goes on."""
         if not operation.is_list:
             async with self._slot(operation, snapshot):
-                return dumps(await cast("Any", operation.function)(call, snapshot.params)), None
+                answer = await cast("Any", operation.function)(call, snapshot.params)
+            if call.permits is not None and not call.permits(answer["topic"]):
+                raise NotFound(f"no message took effect at position {answer['position']}")
+            return dumps(answer), None
         params = cast("ListParams", snapshot.params)
         if getattr(params, "follow", False):
             raise NotAcceptable(f"follow: needs Accept: {NDJSON} or {EVENT_STREAM}")
@@ -269,7 +285,7 @@ class ApiEndpoints:
         """Send a list as a stream."""
         last = request.headers.get("Last-Event-ID")
         if last and operation.may_follow:
-            call = Call(call.link, call.lists, call.payloads, last)
+            call = replace(call, start=last)
         with self._bounds.stream(grant.mark):
             async with _entries(operation, call, snapshot.params) as found:
                 first = asyncio.ensure_future(anext(found, None))
@@ -317,8 +333,18 @@ async def _after(
 
 
 def _entries(operation: Operation, call: Call, params: Params) -> contextlib.aclosing[Any]:
-    """Return the entries of a list, closed at the end."""
-    return contextlib.aclosing(cast("Any", operation.function)(call, params))
+    """Return the entries of a list that the caller may see, closed at the end."""
+    entries = cast("Any", operation.function)(call, params)
+    return contextlib.aclosing(
+        entries if call.permits is None else _permitted(entries, call.permits)
+    )
+
+
+async def _permitted(entries: Any, permits: Callable[[str], bool]) -> AsyncIterator[Any]:
+    async with contextlib.aclosing(entries) as found:
+        async for entry in found:
+            if not isinstance(entry, Item) or permits(entry.value["topic"]):
+                yield entry
 
 
 def sentence(error: FoldmqError) -> str:

@@ -36,6 +36,8 @@ class Call:
     lists: LiveLists
     payloads: bool = False
     """Whether the caller may see payloads."""
+    permits: Callable[[str], bool] | None = None
+    """Whether the caller may see messages on a topic; None: all."""
     start: str | None = None
     """Where a list continues: :attr:`Item.place` of the last item before."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -43,4 +44,4 @@ def continued(
         texts = {name: each for name, each in moments.items() if isinstance(each, str)}
     except (ValueError, KeyError, TypeError):
         raise wrong from None
-    return Call(call.link, call.lists, call.payloads, place), params.model_copy(update=texts)
+    return replace(call, start=place), params.model_copy(update=texts)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from cli.common.allowed_hosts import Hosts
     from cli.web.api.endpoints import ApiEndpoints
+    from cli.web.api.jwt_users import JwtUsers
     from cli.web.audit_trail import AuditTrail
     from cli.web.pages.responses import Site
     from cli.web.tokens import Grant, Tokens
@@ -65,15 +66,16 @@ class AccessMiddleware:
         hosts: Hosts,
         port: int,
         api_origins: Collection[str] = (),
+        api_users: JwtUsers | None = None,
     ) -> None:
-        """``api_origins`` are the origins of other pages that may use the API."""
+        """``api_origins`` may use the API from their pages, ``api_users`` with JSON Web Tokens."""
         self._site = site
         self._tokens = tokens
         self._trail = trail
         self._hosts = hosts
         # A browser sends the cookies of a host to all ports: each broker has its own cookie.
         self._cookie = f"foldmq_web_{port}"
-        self.api_access = ApiAccess(tokens, trail, self._cookie, api_origins)
+        self.api_access = ApiAccess(tokens, trail, self._cookie, api_origins, api_users)
         self.api: ApiEndpoints | None = None
         """Answers the requests for the API, whose access it checks itself."""
 

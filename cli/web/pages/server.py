@@ -26,6 +26,7 @@ from cli.settings.settings import load_settings
 from cli.settings.socket_binding import bind
 from cli.web.activity_reader import LogActivities
 from cli.web.api.endpoints import ApiEndpoints
+from cli.web.api.jwt_users import JwtUsers
 from cli.web.audit_trail import RECORDED_FILE, AuditTrail, TokenAudit
 from cli.web.background_fold import Histories
 from cli.web.own_token import TOKEN_FILE, Token, find_token
@@ -59,12 +60,13 @@ def make_app(
     *,
     changes: bool = False,
     api_origins: Collection[str] | None = None,
+    api_users: JwtUsers | None = None,
 ) -> web.Application:
     """Return the application; ``port`` is the listening port.
 
     ``recorded`` is the file of the recorded tokens; None: tokens are not recorded. ``changes``
     permits tokens with the role operate to make changes. ``api_origins`` are the origins of other
-    pages that may use the API; None: there is no API.
+    pages that may use the API; None: there is no API. ``api_users`` have JSON Web Tokens for it.
     """
     link = WebLogClient(flags)
 
@@ -79,7 +81,7 @@ def make_app(
     tails = TopicTails(link)
     activities, diffs = LogActivities(link), StateDiffs(link)
     trail = AuditTrail(record)
-    access = AccessMiddleware(site, tokens, trail, hosts, port, api_origins or ())
+    access = AccessMiddleware(site, tokens, trail, hosts, port, api_origins or (), api_users)
     access.install(app)
     if api_origins is not None:
         access.api = ApiEndpoints(link, access.api_access, changes=changes)
@@ -175,6 +177,7 @@ def run_web_server(
         sockets[0].getsockname()[1],
         changes=changes,
         api_origins=settings.web_cors if settings.web_api else None,
+        api_users=JwtUsers(settings) if settings.web_api_jwt else None,
     )
     asyncio.run(_serve(app, sockets, child=bool(fds), idle=settings.web_idle if fds else 0))
 

@@ -1,0 +1,160 @@
+"""JSON Web Tokens in the HTTP API: users read the messages of the past that their rules permit."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from harness.broker import Broker
+from harness.fixtures import Clients
+from harness.waiting import until
+
+from cli.web.api.jwt_users import OPERATIONS as OF_USERS
+from cli.web.api.operations import OPERATIONS
+from e2e.apiclient import Answer, Api, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+OTHER = ec.generate_private_key(ec.SECP256R1())
+RULES = """
+[[allow]]
+users = ["ann"]
+subscribe = ["hall/#", "cellar/#"]
+history = ["hall/#"]
+
+[[allow]]
+groups = ["guards"]
+subscribe = ["#"]
+history = ["#"]
+
+[[deny]]
+history = ["hall/secret"]
+
+[[allow]]
+users = ["*"]
+publish = ["#"]
+"""
+
+
+def token(user: str, key: Any = KEY, seconds: float = 600, **more: Any) -> str:
+    return jwt.encode({"sub": user, "exp": time.time() + seconds, **more}, key, "ES256")
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    directory = tmp_path_factory.mktemp("jwt")
+    keys, rules = directory / "keys.pem", directory / "rules.toml"
+    kind = serialization.PublicFormat.SubjectPublicKeyInfo
+    keys.write_bytes(KEY.public_key().public_bytes(serialization.Encoding.PEM, kind))
+    rules.write_text(RULES)
+    config = f'jwt_keys = "{keys}"\npermissions = "{rules}"\nweb_api_jwt = true\n'
+    with (
+        Broker(directory, args=("--web", "127.0.0.1:0"), config=config, forked=True) as broker,
+        contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
+    ):
+        sender = clients.connect("sender", username="ann", password=token("ann").encode())
+        for number, topic in enumerate(["hall/a", "hall/secret", "cellar/a", "hall/b", "hall/a"]):
+            sender.publish(topic, b"%d" % number, 1)
+        yield Api(broker)
+
+
+def ask(api: Api, path: str, shown: str, method: str = "GET", **headers: str) -> Answer:
+    return api.ask(method, path, None, "", Authorization=f"Bearer {shown}", **headers)
+
+
+def payloads(answer: Answer) -> list[str]:
+    assert answer.status == 200, answer.body
+    return [one["payload"] for one in answer.json["items"]]
+
+
+def test_a_user_reads_what_the_rules_permit(api: Api) -> None:
+    ann, guard = token("ann"), token("bob", groups=["guards"])
+    assert payloads(ask(api, "/history?filter=hall/%23", ann)) == ["0", "3", "4"]
+    assert payloads(ask(api, "/last?filter=hall/%2B", ann)) == ["4", "3"]
+    assert payloads(ask(api, "/history", guard)) == ["0", "2", "3", "4"]
+    first = ask(api, "/history?filter=hall/%23&limit=1", ann).json
+    rest = ask(api, f"/history?filter=hall/%23&next={first['next']}", ann)
+    assert payloads(rest) == ["3", "4"]
+    newest = ask(api, "/history?filter=hall/%23&order=newest", ann)
+    assert payloads(newest) == ["4", "3", "0"]
+    for topic_filter in ("%23", "cellar/a", "%2B/a"):
+        for path in ("/history", "/last"):
+            assert ask(api, f"{path}?filter={topic_filter}", ann).status == 403
+    assert ask(api, "/history?filter=hall/%23", token("eve")).status == 403
+    assert ask(api, "/history?filter=a/%23/b", ann).status == 400
+
+
+def test_a_message_that_may_not_be_read_is_not_found(api: Api) -> None:
+    everything = api.good("/history").json["items"]  # with a token of the page
+    at = {one["payload"]: one["position"] for one in everything}
+    ann = token("ann")
+    assert ask(api, f"/messages/{at['0']}", ann).json["payload"] == "0"
+    for payload in ("1", "2"):
+        hidden = ask(api, f"/messages/{at[payload]}", ann)
+        assert hidden.status == 404
+        assert hidden.json["detail"] == f"no message took effect at position {at[payload]}"
+
+
+def test_other_operations_are_refused(api: Api) -> None:
+    guard = token("bob", groups=["guards"])
+    for operation in OPERATIONS:
+        if operation.name in OF_USERS:
+            continue
+        path = operation.path.replace("{id}", "x").replace("{topic}", "t")
+        path = path.replace("{position}", "2.0")
+        until(
+            lambda path=path, method=operation.method: (  # type: ignore[misc]
+                ask(api, path, guard, method).status == 403
+            ),
+            f"{operation.name} is refused, once the rate permits the request",
+        )
+
+
+def test_bad_tokens(api: Api) -> None:
+    for shown in (
+        token("ann", OTHER),
+        token("ann", seconds=-1),
+        token("ann", aud="others"),
+        jwt.encode({"sub": "ann"}, KEY, "ES256"),
+        jwt.encode({"sub": "ann", "exp": time.time() + 60}, None, "none"),
+    ):
+        assert ask(api, "/history?filter=hall/%23", shown).status == 401
+    assert "eyJ" not in api.broker.log
+
+
+def test_a_stream_ends_with_the_token(api: Api) -> None:
+    path = "/history?filter=hall/%23&follow=true"
+    with (
+        contextlib.closing(Stream(api, path, token=token("ann", seconds=4))) as stream,
+        contextlib.closing(Clients("127.0.0.1", api.broker.port)) as clients,
+    ):
+        assert [one["payload"] for one in stream.until("live")] == ["0", "3", "4"]
+        time.sleep(4)
+        sender = clients.connect(username="ann", password=token("ann").encode())
+        sender.publish("hall/c", b"late", 1)
+        event, data = stream.next()
+        assert (event, data["status"]) == ("error", 401)
+
+
+def test_changed_permissions_apply_to_open_streams(api: Api) -> None:
+    path = "/history?filter=hall/%23&follow=true"
+    rules = api.broker.data_dir.parent / "rules.toml"
+    with (
+        contextlib.closing(Stream(api, path, token=token("ann"))) as stream,
+        contextlib.closing(Clients("127.0.0.1", api.broker.port)) as clients,
+    ):
+        stream.until("live")
+        sender = clients.connect(username="ann", password=token("ann").encode())
+        rules.write_text(RULES.replace('["hall/secret"]', '["hall/secret", "hall/d"]'))
+        time.sleep(1.1)  # the files are looked at each second
+        sender.publish("hall/d", b"hidden", 1)
+        sender.publish("hall/e", b"shown", 1)
+        assert stream.next()[1]["payload"] == "shown"
+        assert ask(api, "/history?filter=hall/d", token("ann")).status == 403
