@@ -227,8 +227,11 @@ def _destination(row: Mapping[str, Any]) -> list[Text]:
     """Return the cells of a destination of the outbox."""
     behind_ms, refused, losses = row["behind_ms"], row["refused"], row["losses"]
     stopped, _ = _how_bad(row)
+    name = text.name(row["name"])
+    if "log" in row:
+        name += f" {row['log'].rpartition('-')[2]}"
     return [
-        Text.assemble((text.name(row["name"]), WARN if stopped else STRONG), f" {row['state']}"),
+        Text.assemble((name, WARN if stopped else STRONG), f" {row['state']}"),
         _pair("behind", text.duration(behind_ms) if behind_ms else "nothing"),
         _pair("refused", number_format.count(refused), WARN if refused else ""),
         _pair("lost", number_format.count(losses), BAD if losses else ""),
