@@ -26,6 +26,7 @@ from actors.kernel.actor import LoopActor
 from actors.node.read_pause import ReadPause
 from eventstore.format.destination_events import NATS_DESTINATION, Forwarded
 from eventstore.format.events import NATS_SESSION
+from eventstore.format.positions import position
 from eventstore.format.stored_properties import expiries
 from eventstore.nats.batch_client import encode_hpub, encode_pub
 from protocol.nats.headers import has_status
@@ -212,6 +213,14 @@ class Bridge(LoopActor):
                 self._wire.fence(confirmed.set)
                 await confirmed.wait()
                 self._note(through)
+
+    def settle(self) -> None:
+        """Record that NATS has everything on disk, if it has confirmed the last message.
+
+        A cursor behind records with nothing for NATS would hold the log.
+        """
+        if self.stats.connected and self.recorded.idle:
+            self._note(position(self._node.journal.durable + 1, 0) - 1)
 
     def _connected(self) -> None:
         self.stats.connected = True

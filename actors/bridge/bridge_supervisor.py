@@ -141,6 +141,11 @@ class BridgeSupervisor:
         """Hold messages without a record until the events of this turn are on disk."""
         self._node.journal.order_behind(self._unproven)
 
+    def settle(self) -> None:
+        """Record that NATS has everything on disk, if that is so; before a cut of the log."""
+        if self._actor is not None:
+            self._try(self._actor.settle)
+
     def report(self) -> dict[str, Any]:
         """Return what operators see of the destination, as the process of the outbox reports it."""
         stats, actor = self.stats, self._actor

@@ -115,6 +115,11 @@ class RecordedMessages:
         """Whether messages wait that are on disk."""
         return self._stopped or self._task is not None
 
+    @property
+    def idle(self) -> bool:
+        """Whether NATS is recorded to have all messages that are on disk."""
+        return not (self.behind or self._waiting) and self.through >= self.settled() >= self.last
+
     def add(
         self, qos: int, content: StoredMessages, refs: Sequence[Position], since: Position
     ) -> None:

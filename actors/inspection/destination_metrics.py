@@ -44,10 +44,9 @@ DESTINATION_METRICS: Final = (
         "counter",
     ),
     _metric(
-        "refused_messages_total",
-        "Messages that a destination refused for good.",
+        "refused_messages",
+        "Messages that a destination refused and does not have.",
         lambda row: row["refused"],
-        "counter",
     ),
     _metric(
         "lost_ranges_total",

@@ -71,6 +71,8 @@ class DestinationHolds:
         """
         if wanted is None or not self._node.state.destinations:
             return wanted
+        if self._node.bridge is not None:
+            self._node.bridge.settle()
         newest, reason = wanted
         first = self._node.log.first
         for checkpoint in reversed(self._node.state.checkpoints):

@@ -104,6 +104,9 @@ class NatsBridge(Protocol):
     def published(self, publication: Publication) -> None:
         """Send messages of QoS 0 that take effect in this turn."""
 
+    def settle(self) -> None:
+        """Record that NATS has everything on disk, if that is so; before a cut of the log."""
+
     def report(self) -> dict[str, Any]:
         """Return what operators see of the destination, as the process of the outbox reports it."""
 

@@ -99,7 +99,7 @@ def retry_messages(flags: SourceFlags, name: str, at: str | None) -> None:
         if at is None or row["position"] == at:
             refused.setdefault(row["log"], []).append(parse_position(row["position"]))
     if not refused:
-        which = "has refused no message that the log has" if at is None else f"has not refused {at}"
+        which = "has no messages to be sent again" if at is None else f"has not refused {at}"
         raise Refused(f"{text.name(name)} {which}")
     for log, refs in refused.items():
         chosen = replace(flags, node=log) if log else flags

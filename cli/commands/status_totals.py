@@ -89,6 +89,9 @@ def added_up(found: Sequence[Status]) -> Status:
     for one in found:
         memory.update(one.get("memory") or {})
     total["memory"] = dict(memory)
+    total["destinations"] = [
+        {**row, "log": one["node"]} for one in found for row in one.get("destinations") or ()
+    ]
     total["log"] = _logs([one["log"] for one in found if one["log"] is not None])
     return total
 

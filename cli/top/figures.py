@@ -16,7 +16,7 @@ from cli.common import text
 from cli.top import number_format
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from rich.console import RenderableType
 
@@ -43,6 +43,9 @@ _MUCH_PENDING = (1 << 20, 16 << 20)
 _LITTLE_DISK = (1 << 30, 64 << 20)
 _FULL = 0.9
 """Fraction of a limit at which the figure is marked."""
+
+_FEW_DESTINATIONS = 3
+"""Destinations of the outbox with a line, those with problems first."""
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _STEPS = len(_LEVELS) - 1
@@ -93,7 +96,10 @@ def top_problems(status: dict[str, Any]) -> list[str]:
 
 
 def top_summary(frame: Frame, width: int) -> RenderableType:
-    """Return the figures as lines of ``width`` columns: nine, or five if wide enough."""
+    """Return the figures as lines of ``width`` columns: nine, or five if wide enough.
+
+    Each of the few destinations that are shown takes one more.
+    """
     if width < WIDE:
         return Group(_traffic(frame, width), _states(frame, width))
     both = Table.grid(padding=(0, 2))
@@ -207,7 +213,29 @@ def _states(frame: Frame, width: int) -> Table:
         ]
     for name, cells in lines.items():
         grid.add_row(Text(name, LABEL), *cells)
+    worst = sorted(status.get("destinations") or (), key=_how_bad, reverse=True)
+    for number, row in enumerate(worst[:_FEW_DESTINATIONS]):
+        grid.add_row(Text("" if number else "outbox", LABEL), *_destination(row))
     return grid
+
+
+def _how_bad(row: Mapping[str, Any]) -> tuple[bool, int]:
+    return row["state"] not in ("sending", "starting"), row["behind_ms"]
+
+
+def _destination(row: Mapping[str, Any]) -> list[Text]:
+    """Return the cells of a destination of the outbox."""
+    behind_ms, refused, losses = row["behind_ms"], row["refused"], row["losses"]
+    stopped, _ = _how_bad(row)
+    name = text.name(row["name"])
+    if "log" in row:
+        name += f" {row['log'].rpartition('-')[2]}"
+    return [
+        Text.assemble((name, WARN if stopped else STRONG), f" {row['state']}"),
+        _pair("behind", text.duration(behind_ms) if behind_ms else "nothing"),
+        _pair("refused", number_format.count(refused), WARN if refused else ""),
+        _pair("lost", number_format.count(losses), BAD if losses else ""),
+    ]
 
 
 def _pair(name: str, value: str, style: str = "") -> Text:

@@ -251,6 +251,9 @@ def test_a_purge_reports_its_progress_when_a_broker_ends(
         assert said.out == ("removed 2 sessions, recorded at 7.0 of log n-p0, 7.0 of log n-p2\n")
 
 
+ROW = {"name": "erp", "state": "sending", "behind_ms": 0}
+
+
 def status_of(number: int) -> Answers:
     return {
         "ready": number != 2,
@@ -270,6 +273,8 @@ def status_of(number: int) -> Answers:
         "census": {"in_flight": 1, "releasing": 0, "queued": number, "queued_bytes": 7},
         "process": {"rss": 1000, "cpu_s": 0.5},
         "dropped": {"expired": number, "drained": 0} if number else {},
+        "node": f"n{number}",
+        "destinations": [ROW] if number else [],
         "log": {
             "stream_bytes": 100,
             "disk_free": 5000 - number,
@@ -296,6 +301,7 @@ def test_statuses_are_added_up() -> None:
     assert total["kernel"] == {"mailbox_high_water": 20}  # of the fullest log
     assert total["census"] == {"in_flight": 3, "releasing": 0, "queued": 3, "queued_bytes": 21}
     assert total["dropped"] == {"expired": 3, "drained": 0}
+    assert total["destinations"] == [{**ROW, "log": f"n{number}"} for number in (1, 2)]
     in_memory = {"pending_bytes": 3, "gated_bytes": 3, "limit": 0}
     assert total["log"] == {"stream_bytes": 300, "disk_free": 4998, **in_memory}
     unknown, recovering = status_of(1), status_of(2)

@@ -1,12 +1,17 @@
 """What doctor says of destinations: how urgent, and the next command."""
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console
+from topsamples import status
 
 from cli.commands.outbox_advice import advise_on_destinations, destinations_text
 from cli.logs.next_commands import NextCommands
 from cli.logs.source_flags import SourceFlags
+from cli.top.figures import top_summary
+from cli.top.watched_broker import Frame, History
 
 ROW: dict[str, Any] = {
     "name": "erp",
@@ -18,6 +23,7 @@ ROW: dict[str, Any] = {
     "refused": 0,
     "losses": 0,
 }
+NAMES = ("away", "idle", "late", "well")
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 
@@ -73,3 +79,26 @@ def test_the_next_command_runs_as_pasted() -> None:
 def test_one_line_for_all_destinations() -> None:
     rows = [ROW, {**ROW, "state": "retrying", "behind_ms": 2 * HOUR_MS}, ROW]
     assert destinations_text(rows) == "2 sending, 1 retrying, at most 2 h behind"
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_top_has_a_line_for_the_destinations_with_problems(width: int) -> None:
+    rows = [
+        {**ROW, "name": "well"},
+        {**ROW, "name": "idle", "state": "paused"},
+        {**ROW, "name": "late", "behind_ms": HOUR_MS, "refused": 7, "losses": 3},
+        {**ROW, "name": "away", "state": "away", "behind_ms": DAY_MS},
+    ]
+    frame = Frame({**status(), "destinations": rows}, None, History())
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(top_summary(frame, width))
+    text = console.export_text()
+    lines = [line for line in text.splitlines() if "refused" in line]
+    names = [next(name for name in NAMES if name in line) for line in lines]
+    assert names == ["away", "idle", "late"]
+    assert "outbox" in lines[0]
+    assert "behind 1 h" in lines[2]
+    assert "refused 7" in lines[2]
+    assert "lost 3" in lines[2]
+    console.print(top_summary(Frame(status(), None, History()), width))
+    assert "outbox" not in console.export_text()

@@ -162,10 +162,15 @@ def test_a_poison_message_is_refused_by_its_position(
     said = run("why", "--position", row["position"], *where).out
     assert "refused by erp: 422 Unprocessable Entity" in said
     assert "has not refused 1.0" in run("outbox", "retry", "erp", "1.0", *where, code=1).err
-    hooks.answer = lambda _post: 200
+    hooks.answer = lambda _post: 503
     again = run("outbox", "retry", "erp", *where)
     assert again.lines == ["erp: 1 message will be sent again"]
+    broker.restart()  # the wish is in the log
+    hooks.answer = lambda _post: 200
     until(lambda: hooks.payloads == [0, 1, 2, 3, "poison"], "the refused message")
+    until(lambda: run("outbox", "ls", *where, "--json").objects[0]["refused"] == 0, "the count")
+    assert run("outbox", "refused", "erp", *where, "--json").objects == []
+    assert "no messages" in run("outbox", "retry", "erp", *where, code=1).err
     broker.stop()
 
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from harness import packets as p
@@ -9,11 +10,14 @@ from harness.packets import Publish
 
 from actors.bridge.bridge_supervisor import BridgeSupervisor
 from actors.limits.bridge_options import BridgeOptions
+from actors.maintenance import retention
 from actors.maintenance.cluster_hooks import ClusterHooks
 from actors.node.read_pause import ReadPause
+from eventstore.format.destination_events import ForwardLost
 from eventstore.nats.connection import ConnectionOptions
 from protocol.nats.headers import constant_part, header_block
 from protocol.nats.mapping import Mapping
+from simulation.log_cuts import cuts
 from simulation.natsserver import Got, SimLink, SimNatsServer
 from simulation.world import World, simulate
 
@@ -37,9 +41,9 @@ def got(nats: SimNatsServer) -> list[bytes]:
     return payloads
 
 
-async def bridged(*, several_nodes: bool) -> tuple[World, BridgeSupervisor]:
+async def bridged(*, several_nodes: bool, **options: Any) -> tuple[World, BridgeSupervisor]:
     """Return a world whose broker has a bridge that has started."""
-    world = World()
+    world = World(**options)
     world.bridge = BridgeOptions(Mapping(), several_nodes=several_nodes)
     await world.start()
     bridge = world.broker.bridge
@@ -194,6 +198,29 @@ def test_publishers_are_slowed_down_while_their_leader_is_in_doubt(
         await world.go(0.2)
         assert not connection.paused & ReadPause.NATS
         nats.forget()
+        await world.crash()
+
+    simulate(scenario)
+
+
+def test_records_with_nothing_for_nats_are_cut_without_a_loss(
+    nats: SimNatsServer, got: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cursor of an idle bridge would stay at its last message."""
+    monkeypatch.setattr(retention, "_MIN", 2000)
+
+    async def scenario() -> None:
+        world, _ = await bridged(several_nodes=False, keep=0.0, keep_bytes=40_000)
+        client = await world.connect("c")
+        client.send(p.publish("out/x", b"1", 1, 1))
+        await world.go(4.0)
+        for _ in range(6):
+            for _ in range(100):
+                client.send(p.publish("noise", bytes(200), retain=True))
+                await world.go(0.05)
+        assert cuts(world)
+        assert got == [b"1"]
+        assert not [each for each in world.disk.events() if isinstance(each, ForwardLost)]
         await world.crash()
 
     simulate(scenario)

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from eventstore.format.destination_events import DestinationOpened
+from eventstore.format.destination_events import DestinationOpened, Forwarded
 from eventstore.format.event_json import json_object
 from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import (
@@ -27,6 +27,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.node_events import (
     MessagesCarried,
+    OperatorActed,
     RetainedCleared,
     RetainedSnapshot,
     WebAccessed,
@@ -40,6 +41,8 @@ from protocol.mqtt.protocol_error import ProtocolError
 from spark.tables.columns import ENTRIES
 
 MESSAGES = (MessagePublished, MessagesCarried, RetainedSnapshot)
+WITHOUT_REF = MessageDropped, DestinationOpened, Forwarded, OperatorActed
+"""Their positions are not those of their entries."""
 AS_THEY_ARE = set(ENTRIES) - {
     "topic",
     "size",
@@ -92,7 +95,7 @@ def _cells(  # noqa: C901 - a branch for each type of event
             cells[field.name] = orjson.dumps(value).decode() if isinstance(value, dict) else value
     for name, column in (("pids", "packet_id"), ("refs", "ref")):
         values = from_runs(getattr(event, name, []))
-        if values and not isinstance(event, MessageDropped):
+        if values and not isinstance(event, WITHOUT_REF):
             cells[column] = values[number]
     qos = getattr(event, "qos", None)
     cells["qos"] = qos[number] if isinstance(qos, list) else qos
