@@ -27,6 +27,14 @@ def client_id_in(data: bytes) -> str | Peeked:
     at = _after_length(data, 1)
     if not isinstance(at, int):
         return at
+    end = at + _length(data, 1)
+    found = _client_id(data[:end], at)
+    # A whole packet that is too short for its fields is malformed.
+    return Peeked.NONE if found is Peeked.INCOMPLETE and len(data) >= end else found
+
+
+def _client_id(data: bytes, at: int) -> str | Peeked:
+    """Return the client identifier of a CONNECT whose variable header begins at an offset."""
     name = _field(data, at)
     if not isinstance(name, bytes):
         return name

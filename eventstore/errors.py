@@ -184,7 +184,7 @@ class StoreKeyError(EventStoreError):
     exit_code = 78
 
 
-SALVAGE = "foldmq salvage --data-dir DIR --to NEWDIR (a data directory with one log)"
+SALVAGE = "foldmq salvage --data-dir DIR --to NEWDIR (of one log, while no broker runs)"
 """The remedy; for several logs, or one on an external server, it is a backup."""
 
 
@@ -225,8 +225,9 @@ class LostLog(EventStoreError):
             f"recover it; nothing was changed, the reason is in the server's log; restore a "
             f"backup, or continue with what can be read: {SALVAGE}"
             if stored
-            else f"the log is lost: stream {stream} existed before and is missing: is this the "
-            "right NATS server? Restore a backup, or begin with another --data-dir"
+            else f"the log is lost: stream {stream} existed before and is missing: were its "
+            "files removed, or is this another NATS server? Restore a backup, or begin with "
+            "another --data-dir"
         )
         self.stream = stream
 

@@ -58,7 +58,7 @@ class Progress:
     lost: list[tuple[Position, int]] = field(default_factory=list)
     """Positions, and numbers, of messages that the log no longer has."""
     retried: list[Position] = field(default_factory=list)
-    """Refused messages that were sent again, or no longer exist."""
+    """Refused messages that were stored now, or no longer exist."""
 
     def request(self, name: str, run: Position, shown: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request to the broker; ``shown`` is what operators see."""

@@ -18,8 +18,8 @@ from eventstore.reading.publications import (
     PublicationItem,
     Publications,
     Releases,
+    known_content,
     publications_in,
-    with_content,
 )
 from outbox.sink import OutboxMessage
 
@@ -198,7 +198,7 @@ class DueMessages:
 
     async def _content(
         self, releases: Releases, here: MessageStore, portion: LogPortion
-    ) -> Iterator[Publications]:
+    ) -> list[Publications]:
         """Return released messages; those that the log no longer has are noted as missing."""
         store = MessageStore(1 << 62)
         wanted = {ref for ref in releases.refs if self._held(ref, here) is None}
@@ -210,24 +210,11 @@ class DueMessages:
                 await self._reopen()
             except LogUnavailable as error:
                 await self._wait(error)
-        messages: list[Message] = []
-        known: list[int] = []
-        for index, ref in enumerate(releases.refs):
-            message = self._held(ref, here) or store.get(ref)
-            if message is None:
-                portion.missing.append((releases.positions[index], 1))
-            else:
-                known.append(index)
-                messages.append(message)
-        if len(known) < len(releases.refs):
-            releases = Releases(
-                releases.session,
-                [releases.positions[index] for index in known],
-                [releases.refs[index] for index in known],
-                releases.time_ms,
-                releases.steady_ms,
-            )
-        return with_content(releases, messages)
+        known, missing = known_content(
+            releases, lambda ref: self._held(ref, here) or store.get(ref)
+        )
+        portion.missing += [(place, 1) for place in missing]
+        return known
 
     def _held(self, ref: Position, here: MessageStore) -> Message | None:
         return here.get(ref) or self._unreleased.get(ref)

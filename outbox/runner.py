@@ -38,8 +38,8 @@ _IDLE_REPORT = 30.0
 _ASK_AGAIN = 1.0
 _READ_AHEAD_BYTES = 4 * 1024 * 1024
 """Bytes of messages that are read while a batch is sent; one turn may exceed it."""
-_MOST_REFUSED = 1000
-"""Number of refused messages that are recorded at once."""
+_MOST_REFUSED = _MOST_LOST = 1000
+"""Numbers of refused messages, and of lost ones, that are recorded at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class DestinationRunner:
         self._shown: dict[str, Any] = {}
         self._state, self._error = "starting", ""
         self._since = now()
-        self._sent = self._retries = self._expired = self._denied = 0
+        self._sent = self._retries = self._expired = self._denied = self._refused = 0
         self._time_ms = 0
         """Time of the last record that the destination is through with."""
         self._waiting_ms = 0
@@ -195,9 +195,13 @@ class DestinationRunner:
     async def _send_again(self, due: DueMessages) -> None:
         """Send refused messages for which an operator asked, each by itself."""
         refs, self._retry = self._retry, ()
+        left = dict.fromkeys(refs)  # those that are gone need nothing more, either
         for message in await due.messages_at(refs):
+            before = self._refused
             await self._store([message])
-        self._done.retried += refs
+            if self._refused > before:
+                del left[message.position]
+        self._done.retried += left
         with contextlib.suppress(BrokerUnavailable):
             await self._record()
 
@@ -208,6 +212,9 @@ class DestinationRunner:
             self._done.number = batch[-1].number
         while self._missing and self._missing[0][0] <= through:
             self._done.lost.append(self._missing.popleft())
+            if len(self._done.lost) >= _MOST_LOST:
+                self._done.through = self._done.lost[-1][0]
+                await self._record_surely()
         self._done.through = max(through, self._done.through)
         self._waiting_ms = 0
 
@@ -252,14 +259,12 @@ class DestinationRunner:
             code=answer.code,
             reason=answer.reason,
         )
+        self._refused += len(refused)
         refs = [message.position for message in refused]
         self._done.refused.append(RefusedGroup(refs, answer.reason, answer.code))
         # The broker takes a bounded number at once, and a turn may have any number of messages.
         while sum(len(each.refs) for each in self._done.refused) >= _MOST_REFUSED:
-            with contextlib.suppress(BrokerUnavailable):
-                await self._record()
-                return
-            await asyncio.sleep(_ASK_AGAIN)
+            await self._record_surely()
 
     async def _pause_after(self, answer: TryAgain) -> None:
         """Wait before the next attempt; an operator may meanwhile pause or skip."""
@@ -281,6 +286,10 @@ class DestinationRunner:
         """Record how far a receiver at QoS 2 has the messages; returns when that is on disk."""
         self._done.reset = self._done.reset or received < self._done.received
         self._done.received = received
+        await self._record_surely()
+
+    async def _record_surely(self) -> None:
+        """Record what is done so far as soon as the broker answers."""
         while True:
             with contextlib.suppress(BrokerUnavailable):
                 await self._record()

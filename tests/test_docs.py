@@ -56,7 +56,8 @@ _FILE = re.compile(
     r"/[a-z0-9_./-]*)(?:::\w+)?`"
 )
 
-
+_INSTALLED = re.compile(r"/foldmq_packages/([\w/]+\.py)")
+"""Files of an installed package, as commands of a page name them."""
 _TEST_FILE = re.compile(r"(?<![\w/.*-])((?:[\w-]+/)*test_\w+\.py)(?!\w|::)")
 _HELD = re.compile(r"`(?P<name>\w+)`\s+of\s+`(?P<file>[\w/]+\.py)`")
 _HOLDS = re.compile(r"`(?P<file>[\w/]+\.py)`\s+\(`(?P<name>\w+)`\)")
@@ -235,7 +236,8 @@ def test_names_in_a_page_exist(page: Path) -> None:
     assert _missing_code(text) == []
     assert _missing_tests(text) == []
     assert [link for link in _LINK.findall(text) if _is_missing(page, link)] == []
-    assert [name for name in _FILE.findall(text) if not (ROOT / name).exists()] == []
+    files = [*_FILE.findall(text), *_INSTALLED.findall(text)]
+    assert [name for name in files if not (ROOT / name).exists()] == []
     assert _not_held(text) == []
 
 

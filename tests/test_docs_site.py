@@ -23,9 +23,8 @@ def words(*pages: Path) -> int:
     return sum(len(page.read_text("utf-8").split()) for page in pages)
 
 
-def test_pages_for_users_have_at_most_47000_words() -> None:
-    """The limit was 45,000 before replays, the API, sinks, connections and encryption had pages."""
-    assert words(*USERS) <= 47_000, sorted((words(page), page.name) for page in USERS)[-8:]
+def test_pages_for_users_have_at_most_45000_words() -> None:
+    assert words(*USERS) <= 45_000, sorted((words(page), page.name) for page in USERS)[-8:]
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,12 @@ one number, `seq << 20 | index`, and a `ref` is the position of another entry: `
 `position` of the same `node`. Times are in UTC.
 """
 
+_MESSAGES: Final = "MessagePublished, MessagesCarried, RetainedSnapshot, WillArmed"
 _TABLES: Final = {
     "entries": (
         "A row for each position. An event about 50 messages has 50 entries; any other event has\n"
-        "one. The last column lists the types of events that have the column, if not all have it."
+        "one. The last column lists the types of events that have the column, if not all have it;\n"
+        f"*messages* stands for {_MESSAGES}."
     ),
     "events": "A row for each event, as it was written.",
     "records": "A row for each record: each message of the JetStream stream.",
@@ -49,7 +51,17 @@ def _owners(column: str) -> str:
         found = {*WITH_BLOCKS}
     if len(found) > _MAX:
         return "all events of a session"
-    return ", ".join(sorted(found))
+    names = ", ".join(sorted(found))
+    return "messages" if names == _MESSAGES else names
+
+
+def _is_known(table: str, name: str) -> bool:
+    """Return whether a column is also one of entries, with the same type and meaning."""
+    return (
+        name in GRAINS["entries"]
+        and GRAINS[table][name] == GRAINS["entries"][name]
+        and MEANINGS[table][name] == MEANINGS["entries"][name]
+    )
 
 
 def page() -> str:
@@ -58,9 +70,14 @@ def page() -> str:
     for table, columns in GRAINS.items():
         named = table == "entries"
         parts.append(f"\n## {table}\n\n{_TABLES[table]}\n\n")
+        known = [] if named else [name for name in columns if _is_known(table, name)]
+        if known:
+            parts.append(f"As above: {', '.join(f'`{name}`' for name in known)}.\n\n")
         parts.append("| column | type | meaning |" + (" events |\n" if named else "\n"))
         parts.append("|---|---|---|" + ("---|\n" if named else "\n"))
         for name, kind in columns.items():
+            if name in known:
+                continue
             meaning = MEANINGS[table][name].replace("|", "\\|")
             row = f"| `{name}` | {kind} | {meaning} |"
             parts.append(row + (f" {_owners(name)} |\n" if named else "\n"))

@@ -43,8 +43,7 @@ values out of range. A variable that is set but empty counts as unset.
 
 *Reload* states whether a reload, by `foldmq reload` or SIGHUP, applies a new value while the broker
 runs. Other changes take effect at the next start; the reload says which settings these are. If any
-new setting is invalid, all previous settings stay in effect, the command exits with 1, and `foldmq
-status` and `foldmq doctor` show the reason until a reload succeeds.
+new setting is invalid, all previous settings stay in effect, and `foldmq doctor` shows the reason.
 
 | setting | kind | default | reload | meaning |
 |---|---|---|---|---|
@@ -61,25 +60,14 @@ OUTLOOK = """\
 - **Reload.** A smaller `max_ack_pending` or queue limit does not affect messages that are already
   in flight or queued. `max_packet_size`, `min_packet_rate`, `proxy_protocol`, `tls_*` and `ws_*`
   apply to connections made after the reload.
-- **Contradictory settings are rejected**, with a line that names them: for example an address that
-  other machines can reach without `password_file`, `jwt_keys`, `auth_subject`, `tls_identity`,
-  `tls_client_certs = "required"` or `allow_anonymous = true`; `nats_*` settings without `nats_url`;
-  `sync` together with `nats_url`; `nats_listen` together with `nats_url` or `bridge_url`;
-  `keep_until_archived` without `keep` and `keep_bytes`. `foldmq config check` shows them.
+- **Contradictory settings are rejected**, with a line that names them, such as an address that
+  other machines can reach without authentication or `allow_anonymous = true`.
 - **The bridge** connects to the NATS server of `bridge_url`; without it, to that of `nats_url`;
-  with neither, to the one that `nats_listen` starts. With none of the three there is no bridge.
-  `nats_ca`, `nats_cert` and `nats_key` apply to `bridge_url` too.
-- **`keep_bytes`** is by default a quarter of the space that is free at the start, what the logs
-  have included, or a third more than the log has, if that is more. With `keep = 0`, or on an
-  external NATS server, there is no default. [What happens near the
-  limit](operations.md#a-full-log)
-- **`keep_until_archived`**: only archived records are cut. So `keep = "1h"` is enough if
-  `foldmq spark archive` runs every hour. If archiving stops, the log grows beyond its limits, with
-  a warning every hour. See [archive.md](archive.md).
-- **Sinks** are tables `[sink.NAME]`, in the TOML file only: [sinks.md](sinks.md).
-- **Connections to other MQTT brokers** are tables `[connection.NAME]`, in the TOML file only:
-  [mqtt-bridge.md](mqtt-bridge.md).
-- **`sync`**: [durability.md](durability.md) describes its guarantees.
+  with neither, to the one that `nats_listen` starts. `nats_ca`, `nats_cert` and `nats_key` apply to
+  `bridge_url` too.
+- **`keep_bytes`**: [what happens near the limit](operations.md#a-full-log)
+- **Tables** `[sink.NAME]` ([sinks](sinks.md)) and `[connection.NAME]` ([connections to other MQTT
+  brokers](mqtt-bridge.md)) are in the TOML file only.
 
 ## Old names
 
@@ -156,7 +144,8 @@ def _bounds(field: FieldInfo) -> str:
 
 
 def _description(field: FieldInfo) -> str:
-    return " ".join((field.description or "").split()).replace("|", "\\|")
+    text = " ".join((field.description or "").split()).replace("|", "\\|")
+    return text.replace(" May be repeated.", "")  # that is what a list is
 
 
 def page() -> str:

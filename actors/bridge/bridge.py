@@ -1,7 +1,8 @@
 """The actor between MQTT and NATS.
 
-The bridge observes the messages of clients (:meth:`Bridge.published`), in their turn; those that
-wait for the log come from the gate. Messages from NATS are put into the actor's mailbox in batches.
+The bridge observes messages of QoS 0 (:meth:`Bridge.published`), in their turn; those that are in
+the log come from ``actors.bridge.recorded_messages``. Messages from NATS are put into the actor's
+mailbox in batches.
 
 The bridge has its own connection to NATS: its failures do not affect the log.
 """
@@ -17,14 +18,14 @@ import structlog
 
 from actors.bridge.bridge_properties import PropertyLosses, PropertyReader, PropertyWriter
 from actors.bridge.from_nats import FromNats
-from actors.bridge.outbox import Outbox
+from actors.bridge.recorded_messages import RecordedMessages
 from actors.bridge.replies import Answered, Replies, ReplySubjects
 from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import GatedMessages, OutgoingMessages, ToNats
 from actors.kernel.actor import LoopActor
 from actors.node.read_pause import ReadPause
+from eventstore.format.destination_events import NATS_DESTINATION, Forwarded
 from eventstore.format.events import NATS_SESSION
-from eventstore.format.node_events import Bridged
 from eventstore.format.stored_properties import expiries
 from eventstore.nats.batch_client import encode_hpub, encode_pub
 from protocol.nats.headers import has_status
@@ -39,11 +40,9 @@ if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import Batch, ClientConnection, Publication
     from eventstore.format.positions import Position
-    from eventstore.log.message_store import StoredMessages
     from eventstore.log.pending_record import GatedOutput
     from eventstore.nats.batch_client import BatchClient
     from eventstore.nats.batch_transport import NatsMessage
-    from protocol.mqtt.packets import Publishes
 
 
 _log = structlog.get_logger("foldmq")
@@ -151,9 +150,12 @@ class Bridge(LoopActor):
         self._replies = Replies(clock.monotonic, secrets.token_hex)
         may_publish = node.permissions.to_nats
         self._departures = ToNats(self._flows, options, self._answer, may_publish)
-        self._outbox = Outbox(node, options, self._flows, self._send, self._room, failed)
-        self._recorded = GatedMessages(self._outbox.release_held)
-        """Messages whose records are not on disk yet."""
+        self.recorded = RecordedMessages(
+            node, options, self._flows, self._pass_on, self._room, prefix_of, failed
+        )
+        """The messages of QoS 1 and 2."""
+        self._wills = GatedMessages(self.release)
+        """Wills of QoS 0 whose records are not on disk yet."""
         self._unproven = unproven
         self._arrivals = FromNats(
             node,
@@ -178,7 +180,7 @@ class Bridge(LoopActor):
     # Life cycle.
 
     def begin(self) -> None:
-        """Continue at the position of the bridge in the log."""
+        """Continue at the cursor in the log."""
         if self._link.connected:
             self._connected()
         self._settle_later()
@@ -188,7 +190,7 @@ class Bridge(LoopActor):
         if not self._ended:
             self._ended = True
             self._arrivals.end(reason)
-            self._outbox.stop()
+            self.recorded.stop()
             self._flows.lose()
 
     def permissions_changed(self) -> None:
@@ -201,12 +203,12 @@ class Bridge(LoopActor):
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
-                while self._outbox.behind or self._flows.oldest() is not None:  # noqa: ASYNC110
+                while self.recorded.behind or self._flows.oldest() is not None:  # noqa: ASYNC110
                     await asyncio.sleep(_POLL)
-        self._outbox.stop()  # nothing may be sent that is not recorded
+        self.recorded.stop()  # nothing may be sent that is not recorded
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
-                through, confirmed = self._outbox.settled(), asyncio.Event()
+                through, confirmed = self.recorded.settled(), asyncio.Event()
                 self._wire.fence(confirmed.set)
                 await confirmed.wait()
                 self._note(through)
@@ -214,14 +216,13 @@ class Bridge(LoopActor):
     def _connected(self) -> None:
         self.stats.connected = True
         self._interest.reconnected()
-        self._outbox.catch_up(self._node.state.bridged or 0, _GRACE)
+        self.recorded.start(_GRACE)
 
     def _disconnected(self) -> None:
         self.stats.connected = False
         self._confirmed = 0
         self._paused &= ReadPause.WORK  # a new connection is read
-        self._outbox.stop()
-        self._outbox.last = self._node.state.bridged or 0
+        self.recorded.stop()
         self._interest.disconnected()
         self._lost(self._flows.lose(), "bridge_unavailable")
 
@@ -247,51 +248,33 @@ class Bridge(LoopActor):
     # From MQTT.
 
     def published(self, publication: Publication) -> None:
-        """Send messages that take effect in this turn, unless they come from elsewhere."""
+        """Send messages of QoS 0, unless they come from elsewhere."""
         client, batch, content = publication.session, publication.batch, publication.content
         if publication.taken or client == NATS_SESSION:
             return
-        if not batch.qos and not batch.gated:
-            self._send_now(client, batch, content)
-            return
-        first, last = publication.took_effect
-        if not self._outbox.takes(last):
-            if not batch.qos:
-                self._lost(len(batch), "bridge_unavailable")
-            return
         leaving = OutgoingMessages(
-            client,
-            self._prefix_of(client),
-            batch.qos,
-            batch.published_retain,
-            content,
+            *((client,), self._prefix_of(client), 0, batch.published_retain, content),
             _size(batch),
-            batch.positions if batch.qos else (),  # a will at QoS 0 has no message identifier
-            first,
-            last,
             expires=batch.expires,
         )
-        self._recorded.hold_back(leaving)
-        self._node.journal.send_when_durable(self._recorded, b".")
+        if batch.gated:  # a will
+            self._wills.hold_back(leaving)
+            self._node.journal.send_when_durable(self._wills, b".")
+        else:
+            self._send_now(leaving, batch)
 
-    def _send_now(self, client: str, batch: Batch, content: Publishes | StoredMessages) -> None:
-        """Send messages of QoS 0."""
+    def _send_now(self, leaving: OutgoingMessages, batch: Batch) -> None:
         if not self._can(len(batch)):
             return
-        expires, recorded = batch.expires, bool(batch.positions)
+        recorded = bool(batch.positions)
         if batch.blocks and not recorded:
             expires = expiries(batch.blocks, self._node.clock.steady_ms())
-        self._send(
-            OutgoingMessages(
-                client,
-                self._prefix_of(client),
-                0,
-                batch.published_retain,
-                content,
-                _size(batch),
-                expires=expires,
-            )
-        )
+            leaving = leaving._replace(expires=expires)
+        if self._unproven.waits_for is not None:
+            self._unproven.hold_back(leaving)
+            self._node.journal.send_unlogged(self._unproven, b".")
+        else:
+            self._pass_on(leaving)
         self._flush()
         publisher = batch.publisher
         if publisher is not None and not recorded and self._pending > _MUCH:
@@ -318,15 +301,8 @@ class Bridge(LoopActor):
         """Bytes of messages that are not in NATS yet, without those that wait for their records."""
         return self._link.unsent + self._flows.held + self._unproven.size
 
-    def _send(self, leaving: OutgoingMessages) -> None:
-        if not leaving.since and self._unproven.waits_for is not None:
-            self._unproven.hold_back(leaving)
-            self._node.journal.send_unlogged(self._unproven, b".")
-        else:
-            self._pass_on(leaving)
-
     def release(self, leaving: OutgoingMessages) -> None:
-        """Send messages that waited until it was known that this node leads."""
+        """Send messages of QoS 0 that waited for the log."""
         if self._ended:
             self._lost(len(leaving.content.topics), "bridge_unavailable")
         elif self._can(len(leaving.content.topics)):
@@ -436,17 +412,17 @@ class Bridge(LoopActor):
         # JetStream stores messages some time after the server received them, and a server killed in
         # between loses them: so the recorded position is the one confirmed one round earlier.
         self._note(self._confirmed)
-        through = self._outbox.settled()
+        through = self.recorded.settled()
         # Until this actor is notified of a new connection, "settled" refers to the previous one.
-        if through > (self._node.state.bridged or 0) and self.stats.connected:
+        if through > (self.recorded.through) and self.stats.connected:
             self._wire.fence(lambda: self._confirm(through))
 
     def _confirm(self, through: Position) -> None:
         self._confirmed = through
 
     def _note(self, through: Position) -> None:
-        if through > (self._node.state.bridged or 0):
-            self._node.emit(Bridged(through))
+        if through > (self.recorded.through):
+            self._node.emit(Forwarded(NATS_DESTINATION, through))
             self._node.kernel.wake()
 
 

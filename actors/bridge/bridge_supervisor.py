@@ -6,6 +6,7 @@ Other parts of the broker call this module, so that a failure in the bridge does
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -15,10 +16,11 @@ from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.filter_reports import FilterReports
 from actors.bridge.interest import Interest, TopicHomes
 from actors.bridge.to_nats import GatedMessages
+from actors.limits.destination_options import DestinationOptions
 from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, EventStoreError
+from eventstore.format.destination_events import NATS_DESTINATION
 from eventstore.format.events import NATS_SESSION
-from eventstore.format.node_events import Bridged
 from eventstore.nats.batch_client import BatchClient
 from protocol.errors import FoldmqError
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from actors.limits.bridge_options import BridgeOptions
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import Publication
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import StoredMessages
     from eventstore.nats.batch_transport import NatsMessage
     from eventstore.nats.connection import ConnectionOptions
 
@@ -52,6 +56,8 @@ class BridgeSupervisor:
 
     def __init__(self, node: NodeContext, options: BridgeOptions) -> None:
         self.options = options
+        self._since_ms = node.clock.time_ms()
+        """When the connection was established or lost, Unix time in milliseconds."""
         self.interest = Interest(options, self.prefix_of)
         self.stats = BridgeStats()
         self._node = node
@@ -67,6 +73,13 @@ class BridgeSupervisor:
         self._ended = False
         self._reports: FilterReports | None = None
         """The reports between the brokers of several logs; None: there is one log."""
+        self.destination = DestinationOptions(
+            NATS_DESTINATION,
+            NATS_DESTINATION,
+            options.rules.filters,
+            hashlib.sha256(repr(options.rules.filters).encode()).hexdigest()[:16],
+        )
+        """The cursor of the bridge in the log."""
         self._unproven = GatedMessages(self._release)
         """Messages in no record, while it is not known whether this node still leads; also those
         of an actor that failed meanwhile."""
@@ -95,12 +108,8 @@ class BridgeSupervisor:
         Raises BadNatsOptions if the options can never work.
         """
         self._starting = True
-        node = self._node
         for topic_filter in self.options.always:
             self.interest.added("", topic_filter)
-        if node.state.bridged is None:
-            node.emit(Bridged(node.journal.last))
-            node.kernel.wake()
         if self._reports is not None:
             self._reports.begin()
         self._dialling = dialling = asyncio.get_running_loop().create_task(self._dial(access))
@@ -131,6 +140,26 @@ class BridgeSupervisor:
     def await_proof(self) -> None:
         """Hold messages without a record until the events of this turn are on disk."""
         self._node.journal.order_behind(self._unproven)
+
+    def report(self) -> dict[str, Any]:
+        """Return what operators see of the destination, as the process of the outbox reports it."""
+        stats, actor = self.stats, self._actor
+        behind_ms = self._since_ms
+        if actor is not None and stats.connected:
+            behind_ms = actor.recorded.reads_ms
+        return {
+            "at_ms": self._node.clock.time_ms(),
+            "state": "sending" if stats.connected else "retrying",
+            "error": "" if stats.connected else "NATS is not available",
+            "since_ms": self._since_ms,
+            "sent": stats.sent,
+            "retries": 0,
+            "expired": 0,
+            "denied": 0,
+            "time_ms": 0,
+            "waiting_ms": behind_ms,
+            "batch_seconds": 0.0,
+        }
 
     def permissions_changed(self) -> None:
         """Update the bridge to changed permissions."""
@@ -182,12 +211,19 @@ class BridgeSupervisor:
         """Record the end of a subscription."""
         self._try(self.interest.removed, session, topic_filter)
 
+    def recorded(
+        self, qos: int, content: StoredMessages, refs: Sequence[Position], since: Position
+    ) -> None:
+        """Send recorded messages of QoS 1 or 2 that take effect in this turn."""
+        if self._actor is not None:
+            self._try(self._actor.recorded.add, qos, content, refs, since)
+
     def published(self, publication: Publication) -> None:
-        """Send messages that take effect in this turn."""
+        """Send messages of QoS 0 that take effect in this turn."""
         actor, batch = self._actor, publication.batch
         if actor is not None:
             self._try(actor.published, publication)
-        elif not batch.qos and not publication.taken and publication.session != NATS_SESSION:
+        elif not publication.taken and publication.session != NATS_SESSION:
             self._node.count_dropped("bridge_unavailable", len(batch))
 
     def _release(self, leaving: OutgoingMessages) -> None:
@@ -298,10 +334,12 @@ class BridgeSupervisor:
 
     def _up(self) -> None:
         _log.info("bridge: connected to NATS again")
+        self._since_ms = self._node.clock.time_ms()
         self._try(self.interest.renewed)
         self._tell(Connected())
 
     def _down(self) -> None:
+        self._since_ms = self._node.clock.time_ms()
         self._forget_fences()
         self._tell(Disconnected())
 

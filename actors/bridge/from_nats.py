@@ -346,7 +346,9 @@ class FromNats:
         packet = run.packet
         wanted = self._wanted(run.prefix)
         if not packet.qos and not packet.retain:
-            if any(raw.startswith(_SPARKPLUG) for raw in packet.topics):
+            if self._node.options.record_qos0 or any(
+                raw.startswith(_SPARKPLUG) for raw in packet.topics
+            ):
                 self._open()  # births are recorded
             if self._homes is not None and not run.is_answer:
                 homes = self._homes

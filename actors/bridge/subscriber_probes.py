@@ -17,6 +17,8 @@ be guessed, and a receiver of the probe gets it too late: the server's answer ar
 from __future__ import annotations
 
 import secrets
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from protocol.nats.headers import header_block
@@ -32,8 +34,10 @@ if TYPE_CHECKING:
 
 _OPEN = 1.0
 """Seconds for which a subject with subscribers is not probed again."""
-_QUIET = 0.003
-"""Seconds after a "no responders" answer in which messages are collected."""
+_QUIET, _LONG_QUIET = 0.003, 0.05
+"""Seconds after a "no responders" answer in which messages are collected: the second, if they are
+less than ``_COLLECTED`` bytes, after ``_OFTEN`` such answers without a subscriber in between."""
+_OFTEN, _COLLECTED = 10, 64 * 1024
 _NO_RESPONDERS = b"NATS/1.0 503"
 _ANSWERS = b"a"
 """Placeholder for the name of a probe in reply subjects of other messages."""
@@ -77,7 +81,8 @@ class SubscriberProbes:
         """Whether the connection rejected output since the last flush."""
         self._probes: dict[bytes, TopicFlow] = {}
         self._new: list[bytes] = []
-        self._gathering: list[TopicFlow] = []
+        self._gathering: dict[float, list[TopicFlow]] = {_QUIET: [], _LONG_QUIET: []}
+        """Flows of which messages are collected, by the time for which they are."""
         self.held = 0
         """Approximate size of the waiting messages when sent, including headers."""
 
@@ -96,12 +101,10 @@ class SubscriberProbes:
             self._write(flow, leaving, int(asked))
             return
         self.held += flow.wait(leaving)
-        if now >= flow.quiet_until:
+        if now >= flow.quiet_until or flow.waiting_bytes > _COLLECTED:
             self._probe(flow)
         elif len(flow.waiting) == 1:
-            if not self._gathering:
-                self._later(_QUIET, self._probe_gathered)
-            self._gathering.append(flow)
+            self._gather(flow)
 
     def flush(self) -> bool:
         """Write the unsent output; return False if there is no connection and it is lost."""
@@ -129,11 +132,10 @@ class SubscriberProbes:
             return
         self.held -= flow.uncover()
         flow.open_until = 0.0
-        flow.quiet_until = self._monotonic() + _QUIET
+        flow.refused += 1
+        flow.quiet_until = self._monotonic() + _quiet(flow)
         if flow.waiting:
-            if not self._gathering:
-                self._later(_QUIET, self._probe_gathered)
-            self._gathering.append(flow)
+            self._gather(flow)
 
     def oldest(self) -> Position | None:
         """Return the first position of messages that wait for answers; None if there is none."""
@@ -147,7 +149,8 @@ class SubscriberProbes:
             held, _ = flow.release()
             lost += sum(flow.count(leaving) for leaving in held if not leaving.since)
         self._probes = {}
-        self._gathering = []
+        for gathered in self._gathering.values():
+            gathered.clear()
         self._out = []
         self._rendered = 0
         self._broken = False
@@ -156,10 +159,17 @@ class SubscriberProbes:
         return lost
 
     def _waiting(self) -> list[TopicFlow]:
-        return [*self._probes.values(), *(flow for flow in self._gathering if not flow.covered)]
+        collected = (flow for gathered in self._gathering.values() for flow in gathered)
+        return [*self._probes.values(), *(flow for flow in collected if not flow.covered)]
 
-    def _probe_gathered(self) -> None:
-        gathered, self._gathering = self._gathering, []
+    def _gather(self, flow: TopicFlow) -> None:
+        quiet = _quiet(flow)
+        if not self._gathering[quiet]:
+            self._later(quiet, partial(self._probe_gathered, quiet))
+        self._gathering[quiet].append(flow)
+
+    def _probe_gathered(self, quiet: float) -> None:
+        gathered, self._gathering[quiet] = self._gathering[quiet], []
         for flow in gathered:
             if flow.waiting and flow.covered is None:
                 self._probe(flow)
@@ -174,13 +184,13 @@ class SubscriberProbes:
         flow.token = token = self._token().encode()
         self._probes[token] = flow
         self._new.append(token)
-        at = leaving.by_topic.at(flow.raw)[0] if leaving.by_topic is not None else 0
+        at = leaving.at(flow.raw)[0]
         ref = leaving.refs[at] if leaving.refs else None
         reply = b""
         if leaving.content.blocks:
             head, reply = self._head_with_properties(flow, leaving, at, token)
         else:
-            head = header_block(flow.head(leaving, self._node), ref)
+            head = header_block(flow.head(leaving, at, self._node), ref)
         reply = reply or self._wire.inbox + token
         payload = leaving.content.payloads[at]
         self._out += (
@@ -202,6 +212,7 @@ class SubscriberProbes:
             if flow is None or flow.covered is None or token != flow.token:
                 continue
             flow.open_until = self._monotonic() + _OPEN
+            flow.refused = 0
             held, size = flow.release()
             self.held -= size
             for number, leaving in enumerate(held):
@@ -220,25 +231,31 @@ class SubscriberProbes:
         if leaving.content.blocks:
             self._write_with_properties(flow, leaving, start)
             return
-        payloads, refs = leaving.content.payloads, leaving.refs
-        if leaving.by_topic is not None:
-            chosen = leaving.by_topic.at(flow.raw)
-            payloads = [payloads[at] for at in chosen]
-            refs = [refs[at] for at in chosen] if refs else ()
-        if start:
-            payloads, refs = payloads[start:], refs[start:]
-        self._stats.sent += len(payloads)
-        constant = flow.head(leaving, self._node)
-        if refs:
-            self._write_positions(flow.subject, constant, payloads, refs)
-        else:
+        content, refs = leaving.content, leaving.refs
+        chosen = leaving.at(flow.raw)[start:]
+        if not chosen:
+            return
+        self._stats.sent += len(chosen)
+        whole = not start and leaving.by_topic is None
+        if not refs:
+            constant = flow.head(leaving, chosen[0], self._node)
+            payloads = content.payloads if whole else [content.payloads[at] for at in chosen]
             self._write_plain(flow.subject, constant, payloads)
+        elif len(leaving.publishers) == 1:
+            self._write_positions(flow, leaving, chosen)
+        else:
+            for _, run in groupby(chosen, leaving.publisher):
+                self._write_positions(flow, leaving, [*run])
 
     def _write_positions(
-        self, subject: bytes, constant: bytes, payloads: Sequence[bytes], refs: Sequence[Position]
+        self, flow: TopicFlow, leaving: OutgoingMessages, chosen: Sequence[int]
     ) -> None:
+        """Write messages of one client."""
+        subject, constant = flow.subject, flow.head(leaving, chosen[0], self._node)
+        payloads, refs = leaving.content.payloads, leaving.refs
         out, rendered = self._out, self._rendered
-        for ref, payload in zip(refs, payloads, strict=True):
+        for at in chosen:
+            ref, payload = refs[at], payloads[at]
             head = header_block(constant, ref)
             line = b"HPUB %b %d %d\r\n%b" % (subject, len(head), len(head) + len(payload), head)
             out += (line, payload, b"\r\n")
@@ -270,9 +287,7 @@ class SubscriberProbes:
         self, flow: TopicFlow, leaving: OutgoingMessages, start: int
     ) -> None:
         payloads, expires, properties = leaving.content.payloads, leaving.expires, self._properties
-        by_topic = leaving.by_topic
-        chosen = range(len(payloads)) if by_topic is None else by_topic.at(flow.raw)
-        for at in chosen[start:]:
+        for at in leaving.at(flow.raw)[start:]:
             if expires and properties is not None and properties.is_expired(expires[at]):
                 properties.expired(1)
                 continue
@@ -290,7 +305,7 @@ class SubscriberProbes:
         self, flow: TopicFlow, leaving: OutgoingMessages, at: int, token: bytes
     ) -> tuple[bytes, bytes]:
         """Return the headers of a message, and its reply subject; empty: no answer requested."""
-        constant = flow.head(leaving, self._node)
+        constant = flow.head(leaving, at, self._node)
         ref = leaving.refs[at] if leaving.refs else None
         blocks, properties = leaving.content.blocks, self._properties
         if not blocks or not blocks[at] or properties is None:
@@ -301,3 +316,7 @@ class SubscriberProbes:
             return head, b""
         reply = b"%b%b.%b" % (self._wire.inbox, token, sealed)
         return head, reply if properties.fits_line(flow.subject, reply) else b""
+
+
+def _quiet(flow: TopicFlow) -> float:
+    return _QUIET if flow.refused < _OFTEN else _LONG_QUIET

@@ -83,9 +83,10 @@ class ByTopic:
 
 
 class OutgoingMessages(NamedTuple):
-    """Messages that took effect together, published by one client."""
+    """Messages that took effect together, published by clients with the same prefix."""
 
-    client: str
+    publishers: Sequence[str]
+    """The client identifiers."""
     prefix: str
     """Prefix of their subjects."""
     qos: int
@@ -103,6 +104,20 @@ class OutgoingMessages(NamedTuple):
     """The messages of each topic; None: all have the topic of the flow on which they are sent."""
     expires: Sequence[int] = ()
     """Expiry of each message, Unix time in seconds, 0: never; empty: no message expires."""
+    publisher_of: Sequence[int] = ()
+    """For each message the index of its publisher, as in ``StoredMessages``."""
+
+    def at(self, raw: bytes) -> Sequence[int]:
+        """Return the indices of a topic's messages, on the flow of the topic."""
+        by_topic = self.by_topic
+        return range(len(self.content.topics)) if by_topic is None else by_topic.at(raw)
+
+    def publisher(self, number: int) -> str:
+        """Return the client that published one of the messages."""
+        publishers = self.publishers
+        if self.publisher_of:
+            return publishers[self.publisher_of[number]]
+        return publishers[number if len(publishers) > 1 else 0]
 
     def split(self) -> tuple[OutgoingMessages, ByTopic]:
         """Return the messages prepared for the flows of several topics."""
@@ -122,12 +137,14 @@ class OutgoingMessages(NamedTuple):
             size=size,
             refs=[refs[at] for at in keep] if refs else (),
             expires=[expires[at] for at in keep] if expires else (),
+            publishers=[self.publisher(at) for at in keep],
+            publisher_of=(),
         )
 
     @property
     def client_bytes(self) -> int:
-        """Approximate bytes of the client identifier in each message."""
-        size = len(self.client)
+        """Approximate bytes of the longest client identifier in a message."""
+        size = max(map(len, self.publishers))
         return _ENCODED * size if size < MAX_CLIENT else _ENCODED * MAX_CLIENT
 
 
@@ -143,6 +160,7 @@ class TopicFlow:
         "open_until",
         "quiet_until",
         "raw",
+        "refused",
         "subject",
         "token",
         "topic",
@@ -161,6 +179,8 @@ class TopicFlow:
         """Monotonic time until which no probe is sent; 0: no subscriber is known."""
         self.quiet_until = 0.0
         """Monotonic time until which messages are collected, since there was no subscriber."""
+        self.refused = 0
+        """Number of probes that found no subscriber since one was known."""
         self.token = b""
         """Name of the last probe; answers to earlier ones do not apply to the covered messages."""
         self.covered: list[OutgoingMessages] | None = None
@@ -183,8 +203,7 @@ class TopicFlow:
 
     def count(self, leaving: OutgoingMessages) -> int:
         """Return how many of the messages belong to this flow."""
-        by_topic = leaving.by_topic
-        return len(leaving.content.topics) if by_topic is None else len(by_topic.at(self.raw))
+        return len(leaving.at(self.raw))
 
     def wait(self, leaving: OutgoingMessages) -> int:
         """Keep messages; return their approximate bytes when sent."""
@@ -218,9 +237,9 @@ class TopicFlow:
         self.waiting, self.waiting_bytes = [], 0
         return held, size
 
-    def head(self, leaving: OutgoingMessages, node: str) -> bytes:
-        """Return the common headers of a client's messages."""
-        about = leaving.client, leaving.qos, leaving.retain
+    def head(self, leaving: OutgoingMessages, number: int, node: str) -> bytes:
+        """Return the common headers of the messages of the client that published one of them."""
+        about = leaving.publisher(number), leaving.qos, leaving.retain
         if self._about != about:
             self._about = about
             client, qos, retain = about
@@ -342,9 +361,8 @@ class ToNats:
             self._flows.send(flow, leaving)
         elif raw.startswith(_REPLIES):
             token = raw[len(_REPLIES) :].decode()
-            payloads, by_topic = leaving.content.payloads, leaving.by_topic
-            blocks = leaving.content.blocks
-            for at in range(len(payloads)) if by_topic is None else by_topic.at(raw):
+            payloads, blocks = leaving.content.payloads, leaving.content.blocks
+            for at in leaving.at(raw):
                 self._answer(token, payloads[at], blocks[at] if blocks else b"", leaving.prefix)
 
     def _flow(self, prefix: str, raw: bytes) -> TopicFlow | None:
@@ -395,8 +413,8 @@ class ToNats:
 def _fitting(leaving: OutgoingMessages, most: int) -> tuple[OutgoingMessages, int]:
     """Return the messages that NATS accepts, and the number of others."""
     topics, payloads = leaving.content.topics, leaving.content.payloads
-    client = min(len(leaving.client.encode(errors="replace")), MAX_CLIENT)
-    room = most - _HEADERS - _ENCODED * client
+    longest = max(len(client.encode(errors="replace")) for client in leaving.publishers)
+    room = most - _HEADERS - _ENCODED * min(longest, MAX_CLIENT)
     blocks = leaving.content.blocks or ()
     columns = zip_longest(topics, payloads, blocks, fillvalue=b"")
     keep = [

@@ -9,6 +9,7 @@ successor. Once a second the broker checks for periodic work that is due.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,7 @@ from actors.session.session import Session
 from actors.session.session_messages import ConnectRequest
 from actors.sharing.shared_subscriptions import SharedSubscriptions
 from eventstore.format.events import RetainedExpired
-from eventstore.format.node_events import Bridged, BrokerStopped
+from eventstore.format.node_events import BrokerStopped
 from eventstore.task_cancellation import end_tasks
 from projections.state.node_state import NodeState
 from protocol.errors import FoldmqError
@@ -112,8 +113,7 @@ class Broker(LoopActor):
         self.bridge = BridgeSupervisor(node, bridge) if bridge is not None else None
         """The bridge to NATS; None: there is none."""
         node.bridge = self.bridge
-        if self.bridge is not None:
-            node.add_observer(self.bridge)
+        node.options = self._with_bridge(options)
         node.topic_observers.append(BirthCertificates(node))
         self.admission = Admission(node, authenticator, Connection)
         self.session_admission = SessionAdmission(node, self.admission)
@@ -203,9 +203,6 @@ class Broker(LoopActor):
                 ("retention", self.retention.run()),
             )
         ]
-        if self.bridge is None and self.node.state.bridged is not None:
-            self.node.emit(Bridged(0))
-            self.kernel.wake()
         if self.node.options.destinations or self.node.state.destinations:
             open_destinations(self.node)
             self.kernel.wake()
@@ -297,13 +294,14 @@ class Broker(LoopActor):
             self.node.permissions.apply(list(self.admission.connections))
         expiry_changed = options.session_expiry != self.node.options.session_expiry
         levels = self.node.publish_rules.max_levels
+        recorded = self.node.options.record_qos0
         before = applied_limits(self.node.options, old_permissions)
-        self.node.options = options
+        self.node.options = self._with_bridge(options)
         self.node.journal.ack_delay = options.ack_delay
         self.kernel.gathering.delay = options.commit_delay
         self.node.delivery_limits = _delivery_limits(options)
         self.node.publish_rules = _publish_rules(options)
-        if self.node.publish_rules.max_levels != levels:
+        if self.node.publish_rules.max_levels != levels or options.record_qos0 != recorded:
             self.node.router.routes.forget()
         if permissions is not None and options.clear_denied_retained:
             clear_denied(self.node)
@@ -321,6 +319,14 @@ class Broker(LoopActor):
             old.close()
             admission.end_revoked()
 
+    def _with_bridge(self, options: BrokerOptions) -> BrokerOptions:
+        """Return the options with the destination of the bridge."""
+        if self.bridge is None:
+            return options
+        return dataclasses.replace(
+            options, destinations=(*options.destinations, self.bridge.destination)
+        )
+
     def _reset(self) -> NodeState:
         """Begin with an empty state, and return it."""
         node = self.node
@@ -336,6 +342,7 @@ class Broker(LoopActor):
         node.router = router
         router.refuses = node.is_refused
         router.observes = node.is_observed
+        router.records = node.is_recorded
         router.on_gone = self.sessions.sweep_later
         router.attach(self.bridge, node.clock.stopwatch)
 

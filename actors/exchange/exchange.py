@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import structlog
 
 from actors.exchange.effect_recorder import EffectRecorder, RetainedVersion, RetainedVersions
-from actors.exchange.log_follower import LogFollower
+from actors.exchange.log_follower import LogFollower, ReadPace
 from actors.exchange.member_reports import MemberReports, SharedParts
 from actors.exchange.qos0_exchange import Qos0Exchange, Qos0Messages
 from actors.exchange.taken_messages import TakenClearing, TakenMessages
@@ -65,7 +65,7 @@ class FollowedPositions:
         return self._through.get(name, (0, ""))[0]
 
     def reached(self, name: str, through: Position, link: str, *, more: bool) -> None:
-        """Record the position after a turn; ``more``: it has more than positions of other logs."""
+        """Record the position after turns; ``more``: with more than positions of other logs."""
         if through > self._through[name][0]:
             self._through[name] = through, link
         if more and through > self._recorded[name]:
@@ -128,8 +128,11 @@ _log = structlog.get_logger("foldmq")
 _AT_ONCE = 512
 """Maximum number of messages that are recorded in one turn."""
 _LOOK_EVERY = 0.5
-"""Seconds between two announcements of a log that does not grow, and seconds after which a position
-is recorded although nothing was taken."""
+"""Seconds after which a position is recorded although nothing was taken, and seconds between two
+announcements of a log that has grown a short while ago."""
+_REPEATS, _IDLE_LOOKS = 10, 4
+"""Number of these announcements. Then each ``_IDLE_LOOKS``-th time is enough for those that missed
+all of them."""
 _CATCH_UP = 30.0
 """Seconds for which a broker that starts waits for the messages of the other logs."""
 _CATCH_UP_IN_CLUSTER = 1.0
@@ -163,7 +166,7 @@ class ExchangeLink(Protocol):
 
 
 class _Take(NamedTuple):
-    """Record the effects of a turn of another log."""
+    """Record the effects of turns of another log."""
 
     name: str
     taken: Taken
@@ -198,7 +201,13 @@ class LogExchange(LoopActor):
         self._node = node
         self._link = link
         self._names = list(names)
+        if node.options.node not in self._names:
+            raise FoldmqError(
+                f"log {node.options.node} is not one of this node's logs, {', '.join(names)}: its "
+                "data directory was replaced while it ran; stop all processes and start again"
+            )
         self._number = self._names.index(node.options.node)
+        pace = ReadPace(node)
         self._followers = {
             name: LogFollower(
                 node,
@@ -207,6 +216,7 @@ class LogExchange(LoopActor):
                 partial(self._taken, name),
                 partial(self._reached, name),
                 partial(self._acknowledged, name),
+                pace,
             )
             for name, log in others
         }
@@ -217,6 +227,8 @@ class LogExchange(LoopActor):
         self._versions = RetainedVersions()
         self._began = False
         self._began_at = node.clock.monotonic()
+        self._repeated, self._repeats = 0, 0
+        """The record that was announced last, and how often it was looked whether it still is."""
         self._loop = asyncio.get_running_loop()
         self._shares = SharedSubscriptions(node)
         through = self._positions.through
@@ -269,7 +281,11 @@ class LogExchange(LoopActor):
         """Announce this log, and record positions, from time to time."""
         node = self._node
         node.timers.after(_LOOK_EVERY, self._run_periodically)
-        self._announce(node.journal.durable)
+        durable = node.journal.durable
+        self._repeats = self._repeats + 1 if durable == self._repeated else 0
+        self._repeated = durable
+        if self._repeats < _REPEATS or not self._repeats % _IDLE_LOOKS:
+            self._announce(durable)
         self._parts.run_periodically()
         self._reports.run_periodically()
         self._positions.settle_due()
@@ -353,7 +369,7 @@ class LogExchange(LoopActor):
         await done
 
     def _reached(self, name: str, through: Position, link: str, *, more: bool) -> None:
-        """Record the position after a turn; ``more``: the turn has more than positions."""
+        """Record the position after turns; ``more``: they have more than positions."""
         self._positions.reached(name, through, link, more=more)
         self._reports.reached(name)
 
@@ -382,7 +398,7 @@ class LogExchange(LoopActor):
         """Ignore the remaining messages, which are in the log."""
 
     def _take(self, work: _Take) -> None:
-        """Record and route a part of a turn of another log, with the position after it."""
+        """Record and route a part of the effects, with the position after it."""
         name, taken, done = work
         left, through = _AT_ONCE, None
         recorder = self._recorder

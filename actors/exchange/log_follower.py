@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -35,10 +36,14 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _RECORDS_AT_ONCE = 64
-_QUIET = 2.0
+_QUIET = 5.0
 """Seconds without an announcement of the other broker after which the end of its log is queried."""
 _RETRY = 0.5
 _POLL = 0.01
+_TAKEN_AT_ONCE = 512
+"""Number of messages after which what was read is recorded, before more turns are looked at."""
+_LOOKED_AT_ONCE = 256 * 1024
+"""Bytes of records after which other work of the event loop comes first."""
 _UNRELEASED = 16 * 1024 * 1024
 """Bytes of QoS 2 messages kept until they are released; others are read from the log again."""
 
@@ -47,14 +52,37 @@ class TurnReached(Protocol):
     """A callback for a position up to which everything was taken."""
 
     def __call__(self, through: Position, link: str, *, more: bool) -> None:
-        """Record position and link; ``more``: the turn has more than positions of other logs."""
+        """Record position and link; ``more``: the turns have more than positions of other logs."""
+
+
+class ReadPace:
+    """When the followers of one broker read: at once after a quiet time, else all together.
+
+    Each read costs its broker a turn and, with messages, a record. So logs that grow all the time
+    are read once in ``commit_delay``, at the same moment, and what came meanwhile is taken in one
+    turn.
+    """
+
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._clock = asyncio.get_running_loop().time
+        self._next = -math.inf
+        """When logs are read next."""
+
+    async def wait(self) -> None:
+        """Wait until a log that has grown may be read."""
+        now, due = self._clock(), self._next
+        if now < due:
+            await asyncio.sleep(due - now)
+            now = due
+        self._next = max(self._next, now + self._node.options.commit_delay)
 
 
 class LogFollower:
     """Follows the log of another broker.
 
-    ``take`` is called with each turn that contains something to take, and returns when it is
-    recorded; ``reached`` with position and link after each turn, and whether it has more than
+    ``take`` is called with turns that contain something to take, and returns when it is recorded;
+    ``reached`` with position and link after these turns or others, and whether they have more than
     positions. ``acknowledged`` is called with the positions up to which the other log has recorded
     that it took other logs.
     """
@@ -67,6 +95,7 @@ class LogFollower:
         take: Callable[[Taken], Awaitable[None]],
         reached: TurnReached,
         acknowledged: Callable[[str, Position], None],
+        pace: ReadPace,
     ) -> None:
         self.name = name
         self._node = node
@@ -74,6 +103,7 @@ class LogFollower:
         self._take = take
         self._reached = reached
         self._acknowledged = acknowledged
+        self._pace = pace
         self._new_records = asyncio.Event()
         self._announced = 0
         """Sequence of the last record that the other broker reported as stored."""
@@ -105,7 +135,9 @@ class LogFollower:
             self.caught_up.set()
         turns = TurnAssembler(anywhere=True)
         while True:
-            last = min(await self._end(sequence), sequence + _RECORDS_AT_ONCE - 1)
+            await self._end(sequence)
+            await self._pace.wait()
+            last = min(self._announced, sequence + _RECORDS_AT_ONCE - 1)
             try:
                 records = [record async for record in self._log.read(sequence, last)]
             except LogUnavailable as error:
@@ -114,12 +146,22 @@ class LogFollower:
                 continue
             if not records:
                 await asyncio.sleep(_POLL)
+            taken, size = Taken(), 0
             for record in records:
                 checker.check(record)
                 complete = turns.take(record)[1]
                 if complete:
-                    await self._turn(complete, through)
+                    await self._add_turn(taken, complete, through)
+                    if taken.messages >= _TAKEN_AT_ONCE:
+                        await self._pass_on(taken)
+                        taken = Taken()
                 sequence = record.sequence + 1
+                size += len(record.header) + len(record.payload)
+                if size >= _LOOKED_AT_ONCE:
+                    size = 0
+                    await asyncio.sleep(0)
+            if taken.links:
+                await self._pass_on(taken)
             if sequence > self._first_end:
                 self.caught_up.set()
             self._logged_problem = ""
@@ -151,8 +193,8 @@ class LogFollower:
                 raise CorruptLog(taken, f"of log {self.name} is not the one that was taken")
             return taken, ChainChecker.before(record)
 
-    async def _end(self, sequence: int) -> int:
-        """Return the end of the other log, once it has a record ``sequence``."""
+    async def _end(self, sequence: int) -> None:
+        """Wait until the other log is known to have a record ``sequence``."""
         while self._announced < sequence:
             self._new_records.clear()
             with contextlib.suppress(TimeoutError):
@@ -163,15 +205,14 @@ class LogFollower:
                 self.heard((await self._log.tail()).sequence)
             except (LogUnavailable, LostLog) as error:  # it may not exist yet
                 self._log_problem(str(error))
-        return self._announced
 
-    async def _turn(self, parts: list[Record], through: Position) -> None:
-        """Pass on the messages that take effect in a complete turn, after a position."""
-        taken = Taken(
-            position(parts[-1].sequence + 1, 0) - 1,
-            {record.sequence: record.link.hex() for record in parts},
+    async def _add_turn(self, taken: Taken, parts: list[Record], through: Position) -> None:
+        """Add the messages that take effect in a complete turn, after a position."""
+        taken.through = position(parts[-1].sequence + 1, 0) - 1
+        taken.links.update((record.sequence, record.link.hex()) for record in parts)
+        taken.more = taken.more or any(
+            raw["e"] != "Followed" for record in parts for raw in record.raw_events
         )
-        more = any(raw["e"] != "Followed" for record in parts for raw in record.raw_events)
         own, here = self._node.options.node, MessageStore(1 << 62)
         for record in parts:
             for effect in effects_in(record, through, own):
@@ -189,12 +230,15 @@ class LogFollower:
                     self._acknowledged(effect.log, effect.through)
                 else:
                     taken.effects.append(effect)
+
+    async def _pass_on(self, taken: Taken) -> None:
+        """Have the effects of turns recorded, or the position after turns without any."""
         journal = self._node.journal
         while taken.effects and journal.congested:  # noqa: ASYNC110 - the disk sets the pace
             await asyncio.sleep(_POLL)
         if taken.effects:
             await self._take(taken)
-        self._reached(taken.through, parts[-1].link.hex(), more=more)
+        self._reached(taken.through, taken.links[taken.through >> INDEX_BITS], more=taken.more)
 
     async def _find(self, refs: Sequence[Position], here: MessageStore) -> list[Message]:
         """Return messages of the other log; those not in memory are read again.

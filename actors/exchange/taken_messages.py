@@ -111,13 +111,20 @@ _OF_SESSIONS = frozenset({"SessionOpened", "SessionExpired"})
 
 @dataclass(slots=True)
 class Taken:
-    """The effects that a broker must take from a complete turn of another log."""
+    """The effects that a broker must take from consecutive complete turns of another log."""
 
     through: Position = 0
-    """The last position of the turn."""
+    """The last position of the turns."""
     links: dict[int, str] = field(default_factory=dict)
-    """Links of its records, in hexadecimal, by sequence."""
+    """Links of their records, in hexadecimal, by sequence."""
     effects: list[TakenEffect] = field(default_factory=list)
+    more: bool = False
+    """Whether they have more than positions of other logs."""
+
+    @property
+    def messages(self) -> int:
+        """The number of messages to take."""
+        return sum(len(effect) for effect in self.effects if isinstance(effect, TakenMessages))
 
 
 def _is_relevant(raw: dict[str, Any]) -> bool:

@@ -345,7 +345,7 @@ class FastPath:
         """Return the route of a topic; None: the actor must find it, check it or handle it."""
         node = self._node
         route = node.router.routes.get(topic)
-        if route is None or not (route.plain or (qos == _QOS0 and route.plain_qos0)):
+        if route is None or not (route.plain_qos0 if qos == _QOS0 else route.plain):
             return None
         if not retain:
             return route
@@ -411,7 +411,7 @@ class FastPath:
         if self._released.pids:
             deliveries.append(FastDelivery(self._node, self._released, 2))
         if self._passing.routes:
-            if self._node.observers:
+            if self._node.observers or self._node.bridge is not None:
                 notify_observers_qos0(self._node, self._passing)
             if self._node.exchange is not None:
                 self._send_to_others(self._node.exchange, self._passing)
@@ -460,7 +460,6 @@ class FastPath:
 
     def _record_retained(self, messages: MessageColumns, qos: int) -> None:
         """Record retained publications of one session."""
-        node = self._node
         packet = Publishes(qos, retain=True)
         packet.topics, packet.packet_ids = messages.topics, messages.pids
         packet.payloads.extend(messages.payloads)
@@ -468,8 +467,7 @@ class FastPath:
         stored = messages.sessions[0].publisher.record(packet)
         messages.expires = stored.expires
         messages.refs = list(range(stored.first, stored.first + len(messages.pids)))
-        if node.observers:
-            notify_observers(node, messages, qos, stored.first, retain=True)
+        self._notify(messages, qos, stored.first, stored)
 
     def _record_unretained(self, messages: MessageColumns, qos: int) -> None:
         """Record publications of several sessions that are not retained."""
@@ -503,8 +501,8 @@ class FastPath:
         stored = stored._replace(publishers=event.sessions, publisher_of=event.by)
         node.messages.add(stored)
         messages.refs = list(range(first, first + count))
-        if qos == 1 and node.observers:
-            notify_observers(node, messages, 1, first)
+        if qos == 1:
+            self._notify(messages, 1, first, stored)
 
     def _release(self, messages: MessageColumns) -> None:
         """Record that QoS 2 messages take effect; answer with PUBCOMP."""
@@ -512,9 +510,28 @@ class FastPath:
         names = [session.name for session in sessions]
         node = self._node
         first = node.emit(TurnReleased(names, by, messages.pids, to_runs(messages.refs)))
-        if node.observers:
-            notify_observers(node, messages, 2, first)
+        if node.observers or node.bridge is not None:
+            size = sum(map(len, messages.payloads))
+            stored = StoredMessages(messages.refs[0], messages.topics, messages.payloads, size)
+            blocks = messages.blocks if any(messages.blocks) else ()
+            self._notify(
+                messages,
+                *(2, first),
+                stored._replace(
+                    blocks=blocks, expires=messages.expires, publishers=names, publisher_of=by
+                ),
+            )
         self._answer(messages.publishers, b"\x70\x02", messages.pids)
+
+    def _notify(
+        self, messages: MessageColumns, qos: int, since: Position, stored: StoredMessages
+    ) -> None:
+        """Notify observers and the bridge of messages that take effect from a position on."""
+        node = self._node
+        if node.observers:
+            notify_observers(node, messages, qos, since, retain=stored.retain)
+        if node.bridge is not None:
+            node.bridge.recorded(qos, stored, messages.refs, since)
 
     def _send_to_others(self, exchange: MessageExchange, messages: MessageColumns) -> None:
         """Send QoS 0 messages to the brokers of other logs."""

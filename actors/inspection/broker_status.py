@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.inspection.status_metrics import BRIDGE_VALUES, BROKER_VALUES, LOG_VALUES
 from actors.transports.handshakes import TlsStats
+from eventstore.format.destination_events import NATS_DESTINATION
 from eventstore.metric_types import put_counters, set_path
 from projections.log_proof import doubt_object
 
@@ -64,6 +65,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
         answer["log"] |= {
             "trouble": node.writer.outage,
             "store_damage": node.writer.damage,
+            "damage": _record_damage(node),
             "commit_delay": node.options.commit_delay,
             "projected": sources.projector.marked,
             "encryption": sources.storage.encryption,
@@ -76,14 +78,23 @@ def status(sources: StatusSources) -> dict[str, Any]:
     answer["bridge"] = None
     if sources.bridge is not None:
         stats = sources.bridge.stats
+        cursor = node.state.destinations.get(NATS_DESTINATION)
         answer["bridge"] = {
             "probes": stats.probes,
             "acknowledged": stats.acknowledged,
-            "through": node.state.bridged or 0,
+            "through": cursor.through if cursor is not None else 0,
         }
         _put_values(answer, BRIDGE_VALUES, sources)
         put_counters(answer, stats)
     return answer
+
+
+def _record_damage(node: NodeContext) -> str | None:
+    """Return which record of the log is damaged, and how; None: none is known."""
+    damaged = node.damaged
+    if damaged is None or damaged.sequence < node.log.first:  # it was cut off
+        return None
+    return f"record {damaged.sequence} {damaged.what}"
 
 
 def _last_jump(node: NodeContext) -> dict[str, Any] | None:

@@ -6,13 +6,17 @@ an operator or a cut may have moved the cursor, or the destination may have been
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.inspection.inspector import Refused, number, shown, text
 from actors.node.operator_commands import OperatorCommand
-from eventstore.format.destination_events import Forwarded, ForwardLost, ForwardRefused
-from eventstore.format.positions import INDEX_BITS, count_runs, position
+from eventstore.format.destination_events import (
+    NATS_DESTINATION,
+    Forwarded,
+    ForwardLost,
+    ForwardRefused,
+)
+from eventstore.format.positions import INDEX_BITS, count_runs, position, to_runs
 from projections.state.destinations import PAUSE, RESUME, RETRY, SKIP
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from projections.state.destinations import DestinationState
 
 _LAST: Final = 1 << 63
-_MOST_GROUPS, _MOST_REFS, _LONGEST_REASON = 2000, 100_000, 1024
+_MOST_GROUPS, _MOST_REFS, _MOST_LOST, _LONGEST_REASON = 2000, 100_000, 1000, 1024
 _MOST_RETRIES, _RETRIED_AT_ONCE = 10_000, 100
 _SILENT_MS: Final = 15_000
 """Milliseconds without a report after which the process counts as gone."""
@@ -49,8 +53,6 @@ class DestinationDesk:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._reports: dict[str, dict[str, Any]] = {}
-        self._retries: dict[str, dict[Position, None]] = {}
-        """Refused messages that an operator wants to be sent again, by destination."""
         self.actions: dict[str, Callable[[Mapping[str, Any], str], Work]] = {
             "forwarded": self._forwarded,
             PAUSE: self._pause,
@@ -68,12 +70,14 @@ class DestinationDesk:
         longer = {each.name: each.max_behind for each in node.options.destinations}
         rows = []
         for name, state in node.state.destinations.items():
+            if name == NATS_DESTINATION and node.bridge is not None:
+                self._reports[name] = node.bridge.report()
             report = self._reports.get(name, {})
             silent = not report or now - report["at_ms"] > _SILENT_MS
             waiting = report.get("waiting_ms", 0)
             rows.append(
                 {
-                    **self._cursor(name, state),
+                    **_cursor(state),
                     "name": name,
                     "kind": state.kind,
                     "filters": state.filters,
@@ -108,51 +112,50 @@ class DestinationDesk:
         received = number(request, "received", 0, _LAST)
         count = number(request, "count", 0, _LAST)
         due = number(request, "number", 0, _LAST)
-        refused, lost = _refused_groups(request), _lost_messages(request)
+        refused, lost = _refused_groups(request), _lost_ranges(request)
         if 0 < received < through:
             received = through
         retried = _positions(request, "retried")
         reset = request.get("reset") is True and received != state.received
         if run != state.run or through < state.through:
-            return self._cursor(name, state)
+            return _cursor(state)
         if received < state.received and not reset:
-            return self._cursor(name, state)
+            return _cursor(state)
         if max(through, received) > position(self._node.journal.durable + 1, 0):
             raise Refused("through is behind the end of the log")
         self._reports[name] = _report(request, self._node.clock.time_ms())
-        for ref in retried:
-            self._retries.get(name, {}).pop(ref, None)
         changed = through > state.through or received > state.received or reset
         if not (changed or refused or lost or retried):
-            return self._cursor(name, state)
+            return _cursor(state)
         emit = self._node.emit
         for refs, reason, code in refused:
             emit(ForwardRefused(name, refs, reason, code=code))
-        for at, messages in lost:
-            emit(ForwardLost(name, at - 1, at, "cut", messages=messages))
+        for after, until, messages in lost:
+            emit(ForwardLost(name, after, until, "cut", messages=messages))
         command = OperatorCommand("forwarded", by, name, None)
         command.put_on_record(
-            self._node, Forwarded(name, through, received=received, number=due, count=count)
+            self._node,
+            Forwarded(
+                *(name, through),
+                received=received,
+                number=due,
+                count=count,
+                refs=to_runs(retried),
+            ),
         )
         yield command.answer
-        return self._cursor(name, state)
+        return _cursor(state)
 
     def _retry(self, request: Mapping[str, Any], by: str) -> Work:
-        """Let refused messages be sent again; a restart of the broker forgets those that wait."""
-        name, _ = self._state(request)
-        refs, waiting = _positions(request, "refs"), self._retries.setdefault(name, {})
-        if len(waiting) + len(refs) > _MOST_RETRIES:
+        """Let refused messages be sent again."""
+        name, state = self._state(request)
+        refs = _positions(request, "refs")
+        if len(state.retry) + len(refs) > _MOST_RETRIES:
             raise Refused(f"at most {_MOST_RETRIES} messages may wait to be sent again")
         command = OperatorCommand(RETRY, by, name, None)
-        command.carry_out(self._node)
+        command.carry_out(self._node, refs)
         yield command.answer
-        waiting.update(dict.fromkeys(refs))
         return {"position": command.answer.result()}
-
-    def _cursor(self, name: str, state: DestinationState) -> dict[str, Any]:
-        """Return what the process continues with."""
-        retry = list(islice(self._retries.get(name, ()), _RETRIED_AT_ONCE))
-        return {**_cursor(state), "retry": retry} if retry else _cursor(state)
 
     def _pause(self, request: Mapping[str, Any], by: str) -> Work:
         name, state = self._state(request)
@@ -182,12 +185,14 @@ class DestinationDesk:
 
 
 def _cursor(state: DestinationState) -> dict[str, Any]:
+    """Return what the process continues with."""
     return {
         "run": state.run,
         "through": state.through,
         "received": state.received,
         "number": state.number,
         "paused": state.paused,
+        "retry": state.retry[:_RETRIED_AT_ONCE],
     }
 
 
@@ -237,15 +242,20 @@ def _positions(request: Mapping[str, Any], field: str) -> list[Position]:
     return refs
 
 
-def _lost_messages(request: Mapping[str, Any]) -> list[tuple[Position, int]]:
+def _lost_ranges(request: Mapping[str, Any]) -> list[tuple[Position, Position, int]]:
+    """Return the ranges of lost messages, adjacent ones together, and the number in each."""
     lost = request.get("lost", [])
-    if not isinstance(lost, list) or len(lost) > _MOST_REFS:
-        raise Refused(f"lost must be a list of at most {_MOST_REFS}")
-    checked: list[tuple[Position, int]] = []
+    if not isinstance(lost, list) or len(lost) > _MOST_LOST:
+        raise Refused(f"lost must be a list of at most {_MOST_LOST}")
+    ranges: list[tuple[Position, Position, int]] = []
     for each in lost:
         match each:
             case [int(at), int(messages)] if 0 < at < _LAST:
-                checked.append((at, messages))
+                after = at - 1
+                if ranges and ranges[-1][1] == after:
+                    after, _, before = ranges.pop()
+                    messages += before
+                ranges.append((after, at, messages))
             case _:
                 raise Refused("lost must have a position and a number each")
-    return checked
+    return ranges

@@ -377,8 +377,9 @@ def publisher_permitted(message: RetainedMessage, node: NodeContext) -> bool | N
     """Return whether the present rules let its publisher publish a retained message; None: unknown.
 
     The publisher is known by its client identifier. The permissions of a connected client are
-    known. Of other clients, the log has the user while they have a session; tokens and the auth
-    callout may give them other permissions than the file, and pseudonyms hide their identifiers.
+    known. Of other clients, the log has the user while they have a session, and the broker
+    remembers that of clients which were connected since its start; tokens and the auth callout may
+    give them other permissions than the file, and pseudonyms hide their identifiers.
     """
     client, topic = message.publisher, message.topic
     authorizer, options = node.permissions, node.options
@@ -394,11 +395,13 @@ def publisher_permitted(message: RetainedMessage, node: NodeContext) -> bool | N
         return authorizer.access_of(connection, connection.identity).may_publish(topic)
     if options.users_elsewhere or options.pseudonym_key:
         return None
-    state = node.state.sessions.peek(client)
-    if state is None or (state.user is not None and not options.users_digest):
+    state, past = node.state.sessions.peek(client), node.clients.find(client)
+    user = past.user if state is None else state.user
+    unknown = state is None and past.host is None
+    if unknown or (user is not None and not options.users_digest):
         # Without a password file, a user name in the log may be one that the client only claimed.
         return authorizer.permissions.decides_publish(client, topic)
-    return authorizer.permissions.access(state.user, (), client).may_publish(topic)
+    return authorizer.permissions.access(user, (), client).may_publish(topic)
 
 
 def clear_topics(

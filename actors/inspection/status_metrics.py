@@ -524,10 +524,11 @@ LOG_VALUES = (
     ),
     _value(
         "foldmq_log_store_damaged",
-        "1 if files of the log were removed, replaced or cut short while the broker runs.",
+        "1 if files of the log were removed, replaced or cut short while the broker runs, or a "
+        "record of it is damaged.",
         "log",
         None,
-        read=lambda log: float(log["store_damage"] is not None),
+        read=lambda log: float((log["store_damage"] or log["damage"]) is not None),
     ),
     _value(
         "foldmq_log_last_record",

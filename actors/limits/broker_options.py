@@ -69,6 +69,8 @@ class BrokerOptions:
     """Digest of the password file and of the keys for tokens; empty: there are none."""
     users_elsewhere: bool = False
     """Whether groups or permissions may come from other sources than the permission file."""
+    record_qos0: tuple[str, ...] = ()
+    """Filters of topics on which messages at QoS 0 are recorded, too."""
     reject_qos2_publish: bool = False
     downgrade_qos2_subscribe: bool = False
     shared_strategy: Literal["balanced", "topic"] = "balanced"

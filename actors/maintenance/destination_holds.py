@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from eventstore.format.destination_events import DestinationClosed, DestinationOpened, ForwardLost
+from eventstore.format.node_events import Bridged
 from eventstore.format.positions import INDEX_BITS, format_position, position
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ def open_destinations(node: NodeContext) -> None:
     known = node.state.destinations
     configured = {each.name: each for each in node.options.destinations}
     for name in [name for name in known if name not in configured]:
-        node.emit(DestinationClosed(name, "removed"))
+        # An old log has the cursor of the bridge as Bridged.
+        opened = known[name].digest
+        node.emit(DestinationClosed(name, "removed") if opened else Bridged(0))
         _log.info("destination closed", to=name, reason="removed")
     for name, options in configured.items():
         state = known.get(name)

@@ -404,7 +404,7 @@ class Projector:
             None
             if node_state.archived is None
             else (node_state.archived.at, node_state.archived.said),
-            node_state.bridged,
+            None,
             node_state.epoch,
             [(name, *place) for name, place in node_state.followed.items()],
             list(node_state.proof.doubts),

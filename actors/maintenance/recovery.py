@@ -16,7 +16,13 @@ from actors.session.session_messages import ConnectionDetached
 from eventstore.display import iso
 from eventstore.errors import CorruptLog, Fenced, LogUnavailable
 from eventstore.format.events import SessionClosed
-from eventstore.format.node_events import BrokerStarted, BrokerStopped, ClockJumped, LimitsApplied
+from eventstore.format.node_events import (
+    BrokerStarted,
+    BrokerStopped,
+    ClockJumped,
+    LimitsApplied,
+    LogCut,
+)
 from eventstore.format.positions import INDEX_BITS
 from eventstore.format.records import ChainChecker
 from eventstore.log.journal import Journal
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
     from actors.maintenance.projector import Projector
     from actors.maintenance.state_reader import FollowedState
     from actors.session.node_context import NodeContext
+    from eventstore.format.event_parsing import Event
     from eventstore.format.node_events import LogEndUnproven
     from eventstore.format.records import Record
     from eventstore.log.record_reader import LogTail
@@ -258,7 +265,7 @@ def _crash_time(end: Record | None, *, proven: bool) -> int:
     be a copy that was made while the broker ran.
     """
     events = [event for _, event in end.events()] if end is not None else []
-    if end is None or not events or any(isinstance(event, BrokerStopped) for event in events):
+    if end is None or not events or any(map(_ends_cleanly, events)):
         return 0
     _log.warning(
         f"the previous run crashed or was killed; {REACHED}"
@@ -269,6 +276,13 @@ def _crash_time(end: Record | None, *, proven: bool) -> int:
         written=iso(end.time_ms),
     )
     return max(1, end.time_ms) if proven else 0
+
+
+def _ends_cleanly(event: Event) -> bool:
+    """Return whether nothing ran any more when an event was written: a stop, or an import."""
+    return isinstance(event, BrokerStopped) or (
+        isinstance(event, LogCut) and event.reason == "imported"
+    )
 
 
 async def _restore(node: NodeContext, loaded: LoadedProjections | None) -> None:
@@ -369,8 +383,8 @@ async def _until_durable(node: NodeContext, last: int) -> None:
 # Verifies in the background the part of the log that a restart did not read.
 #
 # A restart folds only the end of the log. The rest is checked afterwards, gradually: it must be
-# complete, intact and in order. Damage there does not change the broker's state; it is logged in
-# one line, and a session that needs a lost message fails when it reads it.
+# complete, intact and in order. Damage there does not change the broker's state; the status names
+# it, one line of the log does, and a session that needs a lost message fails when it reads it.
 
 
 _AT_ONCE = 16
@@ -408,14 +422,15 @@ async def verify_in_background(node: NodeContext, last: int, link: bytes) -> Non
         if done + 1 < node.state.begin:  # the log was cut meanwhile
             done, checker = node.state.begin - 1, None
         elif damage is not None:
-            _log_damage(damage)
+            _note_damage(node, damage)
             return
         await asyncio.sleep((now() - started) * _SHARE)
     if checker is not None and checker.link != link:
-        _log_damage(CorruptLog(last, "is not the one that the projections reflect"))
+        _note_damage(node, CorruptLog(last, "is not the one that the projections reflect"))
 
 
-def _log_damage(damage: CorruptLog) -> None:
+def _note_damage(node: NodeContext, damage: CorruptLog) -> None:
+    node.damaged = damage
     _log.error(
         "the log is damaged: the broker's state is intact, but older records are damaged",
         reason=f"record {damage.sequence} {damage.what}",

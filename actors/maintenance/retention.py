@@ -31,7 +31,6 @@ from actors.maintenance.destination_holds import DestinationHolds
 from actors.maintenance.recovery import applied_limits
 from eventstore.errors import CorruptLog, EventTooLarge, Fenced, LogUnavailable
 from eventstore.format.node_events import (
-    Bridged,
     CheckpointBegun,
     CheckpointCompleted,
     Followed,
@@ -153,6 +152,7 @@ class Retention:
 
     def _give_up(self, damage: CorruptLog) -> None:
         """Stop cutting: a damaged log may be the only copy."""
+        self._node.damaged = self._node.damaged or damage
         what = f"record {damage.sequence} {damage.what}"
         _log.error("the log is damaged and will not be cut", reason=what)
 
@@ -316,8 +316,6 @@ class Retention:
             number = node_state.checkpoint + 1
             begun = self._node.emit(CheckpointBegun(number, epoch=node_state.epoch))
             self._node.emit(applied_limits(self._node.options, self._node.permissions.permissions))
-            if node_state.bridged is not None:
-                self._node.emit(Bridged(node_state.bridged))
             for name, place in node_state.followed.items():
                 self._node.emit(Followed(name, *place))
             for event in node_state.destinations.repeated():

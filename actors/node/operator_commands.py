@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from eventstore.format.node_events import OperatorActed
-from eventstore.format.positions import Position, format_position
+from eventstore.format.positions import Position, format_position, to_runs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from actors.kernel.kernel import Kernel
     from eventstore.format.event_parsing import Event
     from eventstore.log.journal import Journal
@@ -63,9 +65,9 @@ class OperatorCommand:
         """Resolved with the position of the event when that is on disk; with None if refused."""
         self.answer = asyncio.get_running_loop().create_future()
 
-    def carry_out(self, node: EventRecorder) -> None:
-        """Record the execution of the command in this turn."""
-        acted = OperatorActed(self.action, self.by, self.target, self.session)
+    def carry_out(self, node: EventRecorder, refs: Sequence[Position] = ()) -> None:
+        """Record the execution of the command in this turn; ``refs``: of messages it concerns."""
+        acted = OperatorActed(self.action, self.by, self.target, self.session, refs=to_runs(refs))
         at = self.put_on_record(node, acted)
         about = {"client": self.session} if self.session is not None else {}
         tell = _log.debug if self.one_of_many else _log.info

@@ -67,6 +67,10 @@ class Reading(Protocol):
     named: NamedRecords | None
     until_found: tuple[int, int]
 
+    @property
+    def wanted(self) -> int:
+        """Sequence of the record that follows those ahead."""
+
     def on_read(self) -> None:
         """Continue: there are records, or the beginning is known."""
 
@@ -206,12 +210,19 @@ class LogReader:
             if sequence < self.first:
                 self.request(replay)  # the log was cut meanwhile: it goes on at its beginning
                 return
+        if not replay.ahead:
+            replay.ahead.extend(self.take(replay.wanted))
+        if replay.ahead:  # it sends these first, then asks again
+            replay.on_read()
+            return
         sequence = next_record(replay.cursor) if replay.cursor is not None else self.first
         if sequence < self.first:
             replay.on_cut(self.first)
         elif replay.cursor is None and not isinstance(error, UnknownLogFormat | CorruptLog):
             self.request(replay)  # the log was cut while its beginning was looked for
         else:
+            if isinstance(error, CorruptLog):
+                self._node.damaged = self._node.damaged or error
             replay.on_damage(error)
 
     async def _serve(self, replay: Reading) -> None:
@@ -224,10 +235,11 @@ class LogReader:
         if replay.last is not None and not replay.last.complete:
             await self._search(replay, replay.last)
             return
-        sequence = next_record(replay.cursor)
+        sequence = replay.wanted
         if sequence < self.first:
             self.withdraw(replay)
-            replay.on_cut(self.first)
+            if not replay.ahead:
+                replay.on_cut(self.first)
             return
         if sequence not in self._records and sequence <= self.last:
             found = await self._read_named(replay, sequence, fruitless=replay.fruitless)
@@ -238,11 +250,10 @@ class LogReader:
         for other in [*self._waiting]:
             if other.cursor is None or (other.last is not None and not other.last.complete):
                 continue
-            records = self.take(next_record(other.cursor))
+            records = self.take(other.wanted)
             if records or other is replay:
                 self.withdraw(other)
-                if not other.ahead:  # it may have got them from memory meanwhile
-                    other.ahead.extend(records)
+                other.ahead.extend(records)
                 other.on_read()
 
     def _pass_on(
@@ -253,13 +264,10 @@ class LogReader:
             return
         self.withdraw(replay)
         # It may have got others from memory meanwhile.
-        if (
-            not replay.ahead
-            and replay.cursor is not None
-            and next_record(replay.cursor) == sequence
-        ):
+        if replay.wanted == sequence:
+            if not replay.ahead:
+                replay.skip_to(records[0].sequence if records else through + 1)
             replay.ahead.extend(records)
-            replay.skip_to(records[0].sequence if records else through + 1)
         replay.on_read()
 
     async def _search(self, replay: Reading, last: LastMessages) -> None:

@@ -9,7 +9,7 @@ still: nothing is queued, nothing is dropped. "Live" means that the cursor is at
 from __future__ import annotations
 
 from collections import deque
-from itertools import groupby
+from itertools import groupby, repeat
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -17,23 +17,31 @@ import orjson
 import structlog
 
 from actors.replay.log_reader import next_record
-from actors.replay.selection import MESSAGES_AT_ONCE, LastMessages, Rules, TopicMatches, select
+from actors.replay.selection import (
+    MESSAGES_AT_ONCE,
+    LastMessages,
+    Rules,
+    TopicMatches,
+    message_of,
+    picked,
+    select,
+)
 from actors.routing.option_semantics import is_no_local, is_retain_as_published
 from actors.session.decisions import queueing
 from actors.session.decisions.acknowledgements import PACKET_IDS, take_packet_ids
-from actors.session.position_properties import point_text, with_position
+from actors.session.position_properties import point_text, position_blocks
 from eventstore.format.events import Delivered, ReplayReached
 from eventstore.format.positions import Position, format_position, position, to_runs
 from eventstore.log.message_store import Message
-from protocol.mqtt.replay_filters import REPLAY_STATE
+from protocol.mqtt.replay_filters import REPLAY_STATE, STREAM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from actors.access.rules import TopicAcl
     from actors.replay.log_reader import LogReader
     from actors.replay.named_records import NamedRecords
-    from actors.replay.selection import Entry, LogRecord
+    from actors.replay.selection import LogRecord, Run, Step
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from actors.session.session_messages import ClientConnection
@@ -48,8 +56,10 @@ TOO_MANY_TOPICS: Final = "too_many_topics"
 _FINAL: Final = frozenset({ENDED, DAMAGED, TOO_MANY_TOPICS})
 WAITS: Final = inf
 """The next step follows when something has changed."""
-_AT_GATE: Final = 2
-"""Steps whose output may wait for the disk."""
+_AT_GATE: Final = 1024 * 1024
+"""Bytes of its client that may wait for the disk."""
+_FEW: Final = 8
+"""Records ahead below which further ones are read."""
 _RECORDED_EVERY: Final = 10_000
 """Records without a message for the client after which the cursor is recorded."""
 _ENOUGH: Final = 4
@@ -74,7 +84,6 @@ class Replay:
         "_allowed",
         "_changed",
         "_gap",
-        "_gated",
         "_left_out",
         "_new_gap",
         "_node",
@@ -142,8 +151,6 @@ class Replay:
             self.last = LastMessages(state.start.get("", 0), self.cursor or 0)
         self._allowed: tuple[TopicAcl | None, bool] | None = None
         """Permissions, and whether they cover the filter; None: not known yet."""
-        self._gated: deque[int] = deque()
-        """Sequences of the records that the last steps wait for."""
         self.ahead: deque[LogRecord] = deque()
         """Records after the cursor in order; nothing matches in any between them."""
         self.until, self.until_ms = state.until.get(""), state.until_ms
@@ -262,11 +269,24 @@ class Replay:
         if not self.ahead:
             if self.is_live:
                 return self._at_end(held.replay)
-            self.ahead.extend(self._reader.take(next_record(self.cursor)))
+            self._look_ahead()
             if not self.ahead:
-                self._reader.request(self)
                 return WAITS
         return self._read(held, connection, self._rules(held, connection), interval)
+
+    @property
+    def wanted(self) -> int:
+        """Sequence of the record that follows those ahead."""
+        if self.ahead:
+            return self.ahead[-1].sequence + 1
+        return next_record(self.cursor) if self.cursor is not None else 0
+
+    def _look_ahead(self) -> None:
+        """Take further records from memory, or request them."""
+        records = self._reader.take(self.wanted)
+        self.ahead.extend(records)
+        if not records:
+            self._reader.request(self)
 
     def _find_last(self, last: LastMessages, cursor: Position) -> bool:
         """Return whether the last messages of topics are known; go on to the next one."""
@@ -282,12 +302,12 @@ class Replay:
 
     def _wait(self, connection: ClientConnection) -> float:
         """Return in how many seconds output is possible, 0: at once."""
-        journal, gated = self._node.journal, self._gated
-        if journal.congested:
+        if self._node.journal.congested:
             return _CONGESTED
-        while gated and gated[0] <= journal.durable:
-            gated.popleft()
-        if len(gated) >= _AT_GATE or not self.session.delivery.may_send(connection):
+        if not self.session.delivery.may_send(connection):
+            return WAITS
+        if connection.gated >= _AT_GATE:
+            connection.starved = True
             return WAITS
         return self.next_at - self._node.clock.monotonic()
 
@@ -306,7 +326,9 @@ class Replay:
         chosen = select(self.ahead, cursor, rules, self._room(held), lambda: now() >= until)
         self.cursor, self.start_ms = chosen.through, rules.start_ms
         self._unrecorded += chosen.records
-        self.fruitless = not chosen.entries and not chosen.no_room
+        if len(self.ahead) < _FEW and self.last is None and self.wanted <= self._reader.last:
+            self._look_ahead()
+        self.fruitless = not chosen.sent and not chosen.no_room
         for reason, count in chosen.left_out.items():
             self._left_out[reason] = self._left_out.get(reason, 0) + count
         state = ""
@@ -314,8 +336,8 @@ class Replay:
             state = ENDED
         elif self.is_live or (self._changed == LIVE and self.lag <= _STILL_LIVE):
             state = LIVE
-        if chosen.entries:
-            self._send(held, connection, chosen.entries, state)
+        if chosen.sent:
+            self._send(held, connection, chosen, state)
             if state == LIVE:
                 self.next_at = self._node.clock.monotonic() + interval
         elif chosen.ended:
@@ -373,16 +395,20 @@ class Replay:
         encoder, now_ms = self.session.delivery.encoder, self._node.clock.steady_ms()
         limited = encoder is not None and encoder.limit
 
-        def why_not(message: Message, qos: int, publications: Publications) -> str:
+        def are_checked(publications: Publications) -> bool:
+            return bool(access or limited or publications.expires or publications.session == own)
+
+        def why_not(publications: Publications, number: int, qos: int) -> str:
             if publications.session == own:
                 return "no_local"  # [MQTT-3.8.3-3]
-            topic = message.topic
+            topic = publications.topics[number]
             if access is not None and not (access.read[topic] and access.history[topic]):
                 return "not_permitted"
-            if 0 < message.expires <= expired:
+            if publications.expires and 0 < publications.expires[number] <= expired:
                 return "expired"  # [MQTT-3.3.2-5]
             if limited and encoder is not None:
-                flags = qos, self._is_as_published(message, held)
+                flags = qos, self._is_as_published(publications, held)
+                message = message_of(publications, number)
                 if encoder.is_too_large(message, flags, now_ms, held):
                     return "packet_too_large"  # [MQTT-3.1.2-24]
             return ""
@@ -390,79 +416,95 @@ class Replay:
         until, until_ms = self.until, self.until_ms
         # Messages of an open record may come later, which is older than a beginning just now.
         start_ms = self.start_ms if self._recorded is None else 0
-        return Rules(self.matches, held.qos, why_not, until, until_ms, self.last, start_ms)
+        return Rules(
+            *(self.matches, held.qos, are_checked, why_not, until, until_ms, self.last, start_ms),
+            shared=self._node.kernel.shared,
+        )
 
-    def _is_as_published(self, message: Message, held: SubscriptionState) -> bool:
-        """Return whether a message is sent with RETAIN, as it was published."""
-        if not message.retain or not is_retain_as_published(held.options):
+    def _is_as_published(self, publications: Publications, held: SubscriptionState) -> bool:
+        """Return whether messages are sent with RETAIN, as they were published."""
+        if not publications.retain or not is_retain_as_published(held.options):
             return False
         return self.session.delivery.encoder is not None
 
     # Output.
 
     def _send(
-        self,
-        held: SubscriptionState,
-        connection: ClientConnection,
-        entries: Sequence[Entry],
-        state: str,
+        self, held: SubscriptionState, connection: ClientConnection, step: Step, state: str
     ) -> None:
         """Send the messages of a step, and record them with the cursor.
 
         Everything that could fail comes before the events: they belong together.
         """
         node, session, name = self._node, self.session, self.session.name
-        numbered = sum(entry.qos > 0 for entry in entries)
-        packet_ids = take_packet_ids(session.state, numbered) if numbered else []
+        packet_ids = take_packet_ids(session.state, step.numbered) if step.numbered else []
         deliveries: list[Delivered] = []
         parts: list[bytes] = []
         sizes: list[tuple[int, int, int]] = []
         at = 0
 
-        def kind(entry: Entry) -> tuple[int, bool]:
-            return entry.qos, self._is_as_published(entry.message, held)
+        def kind(run: Run) -> tuple[int, bool]:
+            return run.qos, self._is_as_published(run.publications, held)
 
-        for (qos, rap), group in groupby(entries, kind):
-            run = [*group]
-            pids: Sequence[int] = packet_ids[at : at + len(run)] if qos else ()
+        for (qos, rap), group in groupby(step.runs, kind):
+            runs = [*group]
+            messages = self._messages(runs, (qos, rap), held)
+            pids: Sequence[int] = packet_ids[at : at + len(messages)] if qos else ()
             at += len(pids)
-            messages = self._messages(run, (qos, rap), held)
             data = session.delivery.encode(messages, (qos, rap), pids, of=held)
             parts.append(data)
-            sizes.append((qos, len(run), len(data)))
+            sizes.append((qos, len(messages), len(data)))
             if qos:
-                refs = to_runs([entry.ref for entry in run])
+                refs = [ref for run in runs for ref in picked(run.publications.refs, run.numbers)]
                 deliveries.append(
-                    Delivered(name, self.filter, qos, pids=to_runs(pids), refs=refs, rap=rap)
+                    Delivered(
+                        name, self.filter, qos, pids=to_runs(pids), refs=to_runs(refs), rap=rap
+                    )
                 )
         for delivered in deliveries:
             session.emit(delivered)
-        self._record(state, len(entries), b"".join(parts))
-        self._gated.append(node.journal.end)
+        self._record(state, step.sent, b"".join(parts))
         for qos, count, size in sizes:
             node.counters.count_sent(connection, qos, count, size)
-        node.counters.replayed += len(entries)
+        node.counters.replayed += step.sent
         if deliveries:
             session.delivery.expect_acks()
 
     def _messages(
-        self, run: Sequence[Entry], flags: tuple[int, bool], held: SubscriptionState
+        self, runs: Sequence[Run], flags: tuple[int, bool], held: SubscriptionState
     ) -> list[Message]:
         """Return the messages with the properties that say where they are in the log.
 
         These are left out of a packet that would be too large for the client with them.
         """
-        encoder = self.session.delivery.encoder
-        if encoder is None:
-            return [entry.message for entry in run]
-        now_ms, gap = self._node.clock.steady_ms(), self._gap
-        messages = []
-        for entry in run:
-            message = with_position(entry.message, entry.at, entry.time_ms, gap)
-            gap = None
-            if encoder.limit and encoder.is_too_large(message, flags, now_ms, held):
-                message = entry.message
-            messages.append(message)
+        encoder, gap = self.session.delivery.encoder, self._gap
+        messages: list[Message] = []
+        for publications, numbers, _ in runs:
+            blocks = picked(publications.blocks, numbers) if publications.blocks else ()
+            own: Iterable[bytes] = blocks or repeat(b"", len(numbers))
+            if encoder is not None:
+                places = picked(publications.positions, numbers)
+                own = position_blocks(
+                    *(places, publications.time_ms, blocks, gap),
+                    of_stream=self.filter.startswith(STREAM),
+                )
+                gap = None
+            topics, payloads = (
+                picked(publications.topics, numbers),
+                picked(publications.payloads, numbers),
+            )
+            expires = picked(publications.expires, numbers) if publications.expires else repeat(0)
+            messages += map(Message, topics, payloads, own, expires)
+        if encoder is not None and encoder.limit:
+            now_ms = self._node.clock.steady_ms()
+            plain = (
+                message_of(publications, number)
+                for publications, numbers, _ in runs
+                for number in numbers
+            )
+            for number, message in enumerate(plain):
+                if encoder.is_too_large(messages[number], flags, now_ms, held):
+                    messages[number] = message
         return messages
 
     def _change(self, state: str) -> None:

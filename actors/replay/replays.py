@@ -97,7 +97,8 @@ class Replays:
     ) -> int | ReplayOpened:
         """Return the reason code with which a replay is refused, or the event that opens it.
 
-        0: the subscription exists, and continues. ``offset`` is the ``stream-offset`` of the
+        0: the subscription exists, and continues. Raises TopicError or BadMoment for a malformed
+        filter. ``offset`` is the ``stream-offset`` of the
         SUBSCRIBE, ``opened`` the number of replays that it opens and that are not recorded yet.
         """
         node, name = self._node, session.session
@@ -107,7 +108,7 @@ class Replays:
             event = self._parse(name, topic_filter, offset)
         except (TopicError, BadMoment) as error:
             _log.info("replay refused", client=name, filter=topic_filter[:200], reason=str(error))
-            return ReasonCode.TOPIC_FILTER_INVALID
+            raise
         code = node.permissions.refuses_replay(connection, replayed_filter(topic_filter))
         if code:
             return code

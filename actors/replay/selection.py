@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from actors.session.decisions.queueing import within
 from eventstore.format.positions import Position, position
 from eventstore.log.message_store import Message
 from protocol.mqtt.topics import matches
@@ -19,16 +20,20 @@ if TYPE_CHECKING:
 
     from eventstore.reading.publications import Publications
 
-MESSAGES_AT_ONCE: Final = 256
-BYTES_AT_ONCE: Final = 64 * 1024
+Value = TypeVar("Value")
+
+MESSAGES_AT_ONCE: Final = 1024
+BYTES_AT_ONCE: Final = 256 * 1024
 RECORDS_AT_ONCE: Final = 64
 """Messages, payload bytes and records of one step."""
+_SHARED: Final = 4
+"""What part of these messages and bytes a step has while other clients are active."""
 _TOPICS: Final = 4096
 """Topics whose answer is cached."""
 _LAST_TOPICS: Final = 10_000
 """Topics of which a replay may send the last message."""
 _LOOKED_AT_ONCE: Final = 512
-"""Messages after which the clock is read again."""
+"""Messages looked at together, after which the clock is read again."""
 
 
 class LogRecord(NamedTuple):
@@ -41,17 +46,14 @@ class LogRecord(NamedTuple):
     """Approximate memory in bytes."""
 
 
-class Entry(NamedTuple):
-    """A message to be sent."""
+class Run(NamedTuple):
+    """Messages of one event that are sent."""
 
-    at: Position
-    """Where it took effect."""
-    ref: Position
-    """Where it was published."""
+    publications: Publications
+    numbers: Sequence[int]
+    """Which of them."""
     qos: int
-    """The QoS at which it is sent."""
-    time_ms: int
-    message: Message
+    """The QoS at which they are sent."""
 
 
 class TopicMatches(dict[bytes, bool]):
@@ -133,8 +135,11 @@ class Rules:
     matches: TopicMatches
     qos: int
     """The granted QoS."""
-    why_not: Callable[[Message, int, Publications], str]
-    """Returns the reason why a message, to be sent at a QoS, is left out; empty: it is sent."""
+    are_checked: Callable[[Publications], bool]
+    """Returns whether one of these messages may have to be left out."""
+    why_not: Callable[[Publications, int, int], str]
+    """Returns the reason why a message, by its number, to be sent at a QoS, is left out; empty: it
+    is sent."""
     until: Position | None = None
     """The last position that is read; None: there is none."""
     until_ms: int = 0
@@ -143,6 +148,8 @@ class Rules:
     """The only messages that are sent up to its start; None: all are."""
     start_ms: int = 0
     """Unix time in milliseconds before which records are skipped; 0 once the log has reached it."""
+    shared: bool = False
+    """Whether other clients are active: steps are smaller then."""
 
 
 @dataclass(slots=True)
@@ -151,7 +158,13 @@ class Step:
 
     through: Position
     """The last position that was read."""
-    entries: list[Entry] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    """The messages that are sent, in order."""
+    sent: int = 0
+    size: int = 0
+    """Number of these messages, and their payload bytes."""
+    numbered: int = 0
+    """Number of those at QoS 1 and 2."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Number of other messages that match, by the reason."""
     records: int = 0
@@ -176,7 +189,7 @@ def select(
     bounds of this module.
     """
     step = Step(through)
-    size = looked = 0
+    looked = 0
     while ahead and not step.ended:
         record = ahead[0]
         begins, ends = position(record.sequence, 0), position(record.sequence + 1, 0) - 1
@@ -196,36 +209,19 @@ def select(
             break
         for publications in record.publications:
             positions = publications.positions
-            for number in range(bisect_right(positions, step.through), len(positions)):
-                at = positions[number]
-                if rules.until is not None and at > rules.until:
-                    break
-                looked += 1
-                if not looked % _LOOKED_AT_ONCE and is_late():
+            begin, stop = bisect_right(positions, step.through), len(positions)
+            if rules.until is not None:
+                stop = bisect_right(positions, rules.until)
+            while begin < stop:
+                end = min(stop, begin + _LOOKED_AT_ONCE)
+                if not _take(step, publications, range(begin, end), rules, room):
                     return step
-                topic = publications.topics[number]
-                if not rules.matches[topic] or (
-                    rules.last is not None and rules.last.is_left_out(at)
-                ):
-                    step.through = at
-                    continue
-                message = message_of(publications, number)
-                qos = min(publications.qos, rules.qos)
-                reason = rules.why_not(message, qos, publications)
-                if reason:
-                    step.left_out[reason] = step.left_out.get(reason, 0) + 1
-                    step.through = at
-                    continue
-                if qos and not room:
-                    step.no_room = True
-                    return step
-                room -= bool(qos)
-                entry = Entry(at, publications.refs[number], qos, publications.time_ms, message)
-                step.entries.append(entry)
-                step.through = at
-                size += len(message.payload)
-                if len(step.entries) >= MESSAGES_AT_ONCE or size >= BYTES_AT_ONCE:
-                    return step
+                looked += end - begin
+                if looked >= _LOOKED_AT_ONCE:
+                    looked = 0
+                    if is_late():
+                        return step
+                begin = end
         ahead.popleft()
         step.records += 1
         step.through = ends if rules.until is None else min(ends, rules.until)
@@ -235,8 +231,57 @@ def select(
     return step
 
 
+def _take(step: Step, publications: Publications, numbers: range, rules: Rules, room: int) -> bool:
+    """Add some messages of an event to a step; return whether it may go on."""
+    positions, topics, matching = publications.positions, publications.topics, rules.matches
+    matched = [number for number in numbers if matching[topics[number]]]
+    if rules.last is not None:
+        left_out = rules.last.is_left_out
+        matched = [number for number in matched if not left_out(positions[number])]
+    qos = min(publications.qos, rules.qos)
+    reasons: dict[int, str] = {}
+    if matched and rules.are_checked(publications):
+        why_not = rules.why_not
+        reasons = {
+            number: reason for number in matched if (reason := why_not(publications, number, qos))
+        }
+    wanted = [number for number in matched if number not in reasons] if reasons else matched
+    part = _SHARED if rules.shared else 1
+    most, room_bytes = MESSAGES_AT_ONCE // part, BYTES_AT_ONCE // part - step.size
+    free = room - step.numbered if qos else most
+    chosen = wanted[: min(free, most - step.sent)]
+    payloads = [publications.payloads[number] for number in chosen]
+    size = sum(map(len, payloads))
+    if size > room_bytes:
+        chosen = chosen[: within(payloads, room_bytes)]
+        size = sum(map(len, payloads[: len(chosen)]))
+    stop = numbers.stop
+    if len(chosen) < len(wanted):
+        stop = wanted[len(chosen)]
+        step.no_room = bool(qos) and len(chosen) == free
+    for number, reason in reasons.items():
+        if number < stop:
+            step.left_out[reason] = step.left_out.get(reason, 0) + 1
+    if stop > numbers.start:
+        step.through = positions[stop - 1]
+    if chosen:
+        step.runs.append(Run(publications, chosen, qos))
+        step.sent += len(chosen)
+        step.size += size
+        step.numbered += len(chosen) if qos else 0
+    full = step.sent >= most or size >= room_bytes
+    return stop == numbers.stop and not full
+
+
+def picked(column: Sequence[Value], numbers: Sequence[int]) -> Sequence[Value]:
+    """Return the values with these ascending numbers."""
+    if numbers[-1] - numbers[0] == len(numbers) - 1:
+        return column[numbers[0] : numbers[-1] + 1]
+    return [column[number] for number in numbers]
+
+
 def message_of(publications: Publications, number: int) -> Message:
-    """Return one of the messages."""
+    """Return a message of an event."""
     return Message(
         publications.topics[number],
         publications.payloads[number],

@@ -84,8 +84,10 @@ class Router:
         """Called when :meth:`sweep` has something to do."""
         self._session_ends: dict[str, SessionEnd] = {}
         """The end of each session that is not frozen and had a subscription."""
-        self.observes: Callable[[str], bool] = _observes_nothing
+        self.observes: Callable[[str], bool] = _nowhere
         """Returns whether a ``TopicObserver`` is notified of the messages on a topic."""
+        self.records: Callable[[str], bool] = _nowhere
+        """Returns whether messages at QoS 0 on a topic are recorded."""
         self.refuses: Callable[[bytes], bool] = _never
         """Returns whether no client may publish to a topic; such topics have no receivers."""
         self.system: set[Subscriber] = set()
@@ -449,7 +451,7 @@ def _never(_topic: bytes) -> bool:
     return False
 
 
-def _observes_nothing(_topic: str) -> bool:
+def _nowhere(_topic: str) -> bool:
     return False
 
 

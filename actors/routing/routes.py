@@ -47,6 +47,7 @@ class Route:
         "own",
         "plain",
         "plain_qos0",
+        "recorded",
         "targets",
     )
 
@@ -59,6 +60,7 @@ class Route:
         *,
         no_local: bool = False,
         observed: bool = False,
+        recorded: bool = False,
         refused: bool = False,
     ) -> None:
         self.targets = targets
@@ -68,16 +70,19 @@ class Route:
         """Whether some targets have the option No Local: they do not get their own publications."""
         self.observed = observed
         """Whether a ``TopicObserver`` is notified of the messages."""
+        self.recorded = recorded
+        """Whether messages at QoS 0 are recorded, too."""
         self.frozen = frozen
         """Frozen sessions with matching subscriptions: they are activated for messages at QoS 1
         and 2, and the topic is then looked up again."""
         self.frozen_qos0 = tuple(filter(is_shared, frozen)) if frozen else frozen
         """Those that also get messages at QoS 0: a shared subscription may have members."""
-        self.plain_qos0 = not (denied or no_local or observed or refused or self.frozen_qos0)
+        plain = not (denied or no_local or observed or refused)
+        self.plain_qos0 = plain and not (recorded or self.frozen_qos0)
         """Whether clients may publish to the topics at QoS 0, all targets get the messages, and no
-        observer is notified of them."""
-        self.plain = self.plain_qos0 and not frozen
-        """The same for any QoS."""
+        observer is notified of them, nor are they recorded."""
+        self.plain = plain and not frozen
+        """The same for QoS 1 and 2, which are always recorded."""
         self.own = {subscriber.session: subscriber for subscriber in own}
         """Session -> the subscription without No Local through which it gets its own publications
         although its target has the option."""
@@ -116,7 +121,7 @@ class Routes(dict[bytes, Route]):
     def __init__(self, router: Router) -> None:
         super().__init__()
         self._router = router
-        self._interned: dict[tuple[Receivers, bool], Route] = {}
+        self._interned: dict[tuple[Receivers, bool, bool], Route] = {}
         self._large: dict[tuple[object, ...], deque[Route]] = {}
         """Routes with many receivers, by the number of receivers and a sample of them."""
         self._size = 0
@@ -178,7 +183,7 @@ class Routes(dict[bytes, Route]):
 
     def _of_bridges(self, topic: bytes) -> Route:
         receivers = self._router.match(topic.decode())
-        return self._intern(receivers, observed=False) if receivers != NO_RECEIVERS else REFUSED
+        return self._intern(receivers) if receivers != NO_RECEIVERS else REFUSED
 
     def knows(self, topic: bytes) -> bool:
         """Return whether the receivers of a topic are known; otherwise look for them.
@@ -199,10 +204,10 @@ class Routes(dict[bytes, Route]):
             route = REFUSED
         else:
             receivers = self._router.match(topic, until)
-            observed = self._router.observes(topic)
+            observed, recorded = self._router.observes(topic), self._router.records(topic)
             route = NOWHERE
-            if observed or receivers != NO_RECEIVERS:
-                route = self._intern(receivers, observed=observed)
+            if observed or recorded or receivers != NO_RECEIVERS:
+                route = self._intern(receivers, observed=observed, recorded=recorded)
                 if observed:
                     self.any_observed = True
         self[raw] = route
@@ -213,7 +218,9 @@ class Routes(dict[bytes, Route]):
             self._left = 0 if self._router.clock() >= self._until else self._left - 1
         return route
 
-    def _intern(self, receivers: Receivers, *, observed: bool) -> Route:
+    def _intern(
+        self, receivers: Receivers, *, observed: bool = False, recorded: bool = False
+    ) -> Route:
         """Return the route with these receivers: a known one, if there is one."""
         targets, denied, own, no_local, frozen = receivers
         alike: deque[Route] | None = None
@@ -225,19 +232,25 @@ class Routes(dict[bytes, Route]):
             for known in alike:
                 if (
                     known.observed == observed
+                    and known.recorded == recorded
                     and known.targets == targets
                     and known.frozen == frozen
                     and known.denied == denied
                     and tuple(known.own.values()) == own
                 ):
                     return known
-        elif (receivers, observed) in self._interned:
-            return self._interned[receivers, observed]
-        route = Route(targets, denied, own, frozen, no_local=no_local, observed=observed)
+        elif (receivers, observed, recorded) in self._interned:
+            return self._interned[receivers, observed, recorded]
+        route = Route(
+            *(targets, denied, own, frozen),
+            no_local=no_local,
+            observed=observed,
+            recorded=recorded,
+        )
         if alike is not None:
             alike.append(route)
         else:
-            self._interned[receivers, observed] = route
+            self._interned[receivers, observed, recorded] = route
         return route
 
     def changed(self, topic_filter: str) -> None:

@@ -69,6 +69,11 @@ class SessionCore(LoopActor):
         return self.name
 
     @property
+    def bridge(self) -> bool | str:
+        """Whether the client is another broker's bridge; at MQTT 5, its name: it may be one."""
+        return self.state.bridge or (self.state.level == 5 and self.name)
+
+    @property
     def loading(self) -> bool:
         """True while messages for the session are being read from the log."""
         raise NotImplementedError

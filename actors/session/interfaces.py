@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from actors.session.session_messages import Batch, ClientConnection, Publication
     from eventstore.format.events import ReplayOpened
     from eventstore.format.positions import Position
-    from eventstore.log.message_store import Message
+    from eventstore.log.message_store import Message, StoredMessages
     from projections.state.session import SessionState
 
 
@@ -92,6 +92,20 @@ class TopicObserver(PublishObserver, Protocol):
 
 class NatsBridge(Protocol):
     """The bridge to NATS: ``actors.bridge.bridge_supervisor.BridgeSupervisor``."""
+
+    def recorded(
+        self, qos: int, content: StoredMessages, refs: Sequence[Position], since: Position
+    ) -> None:
+        """Send recorded messages of QoS 1 or 2 that take effect in this turn.
+
+        ``refs`` are their positions; they take effect from the position ``since`` on.
+        """
+
+    def published(self, publication: Publication) -> None:
+        """Send messages of QoS 0 that take effect in this turn."""
+
+    def report(self) -> dict[str, Any]:
+        """Return what operators see of the destination, as the process of the outbox reports it."""
 
     def await_proof(self) -> None:
         """Hold messages without a record until the events of this turn are on disk."""
@@ -211,8 +225,9 @@ class ReplayDirectory(Protocol):
     ) -> int | ReplayOpened:
         """Return the reason code with which a replay is refused, or the event that opens it.
 
-        0: the subscription exists, and continues. ``offset`` is the ``stream-offset`` of the
-        SUBSCRIBE, ``opened`` the number of replays that it opens and that are not recorded yet.
+        0: the subscription exists, and continues. Raises TopicError or BadMoment for a malformed
+        filter. ``offset`` is the ``stream-offset`` of the SUBSCRIBE, ``opened`` the number of
+        replays that it opens and that are not recorded yet.
         """
 
     def begin(self, session: Any, topic_filter: str) -> None:

@@ -156,7 +156,8 @@ class SessionLifecycle:
             position=format_position(at),
         )
         session.state = self._node.state.sessions[session.name]
-        self._node.clients.opened(session.name, self._node.clock.time_ms(), connection.host)
+        now_ms, user = self._node.clock.time_ms(), session.state.user
+        self._node.clients.opened(session.name, now_ms, connection.host, user)
         if connect.will is not None:
             self._arm_will(connect)
         elif message.denied_will is not None:
@@ -543,7 +544,7 @@ class SessionLifecycle:
         batch.payloads.append(payload)
         if message.block:
             batch.blocks = [message.block]
-        self._publisher.publish_will(batch, bridge=session.state.bridge)
+        self._publisher.publish_will(batch, bridge=session.bridge)
 
     def _on_expire(self, _message: Expire) -> None:
         session = self._session

@@ -35,7 +35,7 @@ from projections.state.history_fold import LONGEST_DENIED
 from projections.state.node_state import NodeState
 from protocol.mqtt.publish_encoder_v5 import AliasNumbers
 from protocol.mqtt.reason_codes import ReasonCode
-from protocol.mqtt.topics import is_reserved_filter
+from protocol.mqtt.topics import is_reserved_filter, matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         TopicObserver,
     )
     from actors.session.session_messages import ClientConnection, Paused, Publication
+    from eventstore.errors import CorruptLog
     from eventstore.format.node_events import ClockJumped
     from eventstore.log.jetstream_log import EventLog
     from eventstore.log.journal import Journal
@@ -106,6 +107,7 @@ class NodeContext:
         "clock",
         "counters",
         "crashed_ms",
+        "damaged",
         "delivery_limits",
         "directory",
         "draining",
@@ -226,6 +228,8 @@ class NodeContext:
         """Outcome of the last reload of the settings; None: there was none since the start."""
         self.crashed_ms = 0
         """Time of the last record of the previous run, if that ended in a crash; otherwise 0."""
+        self.damaged: CorruptLog | None = None
+        """The first record of the log that was found damaged since the start."""
         self.off_ms = 0
         """Milliseconds between that record and the start."""
         self.recovered = False
@@ -332,6 +336,10 @@ class NodeContext:
                 return True
         return False
 
+    def is_recorded(self, topic: str) -> bool:
+        """Return whether messages at QoS 0 on a topic are recorded."""
+        return any(matches(topic_filter, topic) for topic_filter in self.options.record_qos0)
+
     def is_refused(self, topic: bytes) -> bool:
         """Return whether no client may publish to a topic."""
         return bool(refused_topic(topic, self.publish_rules))
@@ -341,7 +349,12 @@ class NodeContext:
         return all(observer.is_ready(topic) for observer in self.topic_observers)
 
     def notify_observers(self, publication: Publication) -> None:
-        """Notify the observers of all messages; one that fails is removed."""
+        """Notify the observers of all messages; one that fails is removed.
+
+        The bridge is one for messages of QoS 0.
+        """
+        if self.bridge is not None and not publication.batch.qos:
+            self.bridge.published(publication)
         for observer in self.observers:
             try:
                 observer.published(publication)

@@ -40,8 +40,12 @@ class OutsidePublisher(Publisher):
         (position of the first one, count) for each part. QoS 2 takes effect at once.
         """
         if not packet.qos and not packet.retain:
-            content, whole = self._unrecorded(packet)
-            self._route(content, whole, NOT_LOGGED, accepts=accepts)
+            for part, is_recorded in self._recorded_parts(packet):
+                if is_recorded:
+                    self._publish_now(part, accepts=accepts)
+                    continue
+                content, whole = self._unrecorded(part)
+                self._route(content, whole, NOT_LOGGED, accepts=accepts)
             return []
         return [
             (self._publish_now(part, accepts=accepts), len(part))

@@ -8,7 +8,7 @@ begins in :meth:`ClientPublisher.on_publishes`.
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
@@ -76,16 +76,20 @@ class Publisher:
     def publish(self, packet: Publishes) -> None:
         """Publish admitted messages that take effect at once: those of QoS 0 and 1."""
         if not packet.qos and not packet.retain:
-            whole = Batch(
-                0,
-                packet.topics,
-                () if packet.packets else packet.payloads,
-                (),
-                packets=packet.packets,
-                publisher=self.connection,
-                blocks=packet.blocks,
-            )
-            self._route(packet, whole, NOT_LOGGED)
+            for part, is_recorded in self._recorded_parts(packet):
+                if is_recorded:
+                    self._publish_now(part)
+                    continue
+                whole = Batch(
+                    0,
+                    part.topics,
+                    () if part.packets else part.payloads,
+                    (),
+                    packets=part.packets,
+                    publisher=self.connection,
+                    blocks=part.blocks,
+                )
+                self._route(part, whole, NOT_LOGGED)
             return
         parts: Iterable[Publishes] = self._split(packet)
         if not packet.qos:
@@ -93,7 +97,27 @@ class Publisher:
         for part in parts:
             self._publish_now(part)
 
-    def publish_will(self, packet: Publishes, *, bridge: bool = False) -> None:
+    def _recorded_parts(self, packet: Publishes) -> Iterator[tuple[Publishes, bool]]:
+        """Yield messages at QoS 0 in order, in parts of which all are to be recorded, or none.
+
+        One for which no record has room is not recorded.
+        """
+        node = self._node
+        if not node.options.record_qos0:
+            yield packet, False
+            return
+        routes, large = node.router.routes, frozenset(self.too_large(packet))
+
+        def is_recorded(at: int) -> bool:
+            return at not in large and routes[packet.topics[at]].recorded
+
+        for recorded, numbers in groupby(range(len(packet)), is_recorded):
+            run = [*numbers]
+            part = packet if len(run) == len(packet) else packet.select(run)
+            for each in self._split(part) if recorded else (part,):
+                yield each, recorded
+
+    def publish_will(self, packet: Publishes, *, bridge: bool | str = False) -> None:
         """Publish a will of any QoS, unless it is refused."""
         for part in self._split(self._admit_by_topic(packet, bridge=bridge)):
             self._publish_now(part, will=True)
@@ -295,7 +319,7 @@ class Publisher:
         size = len(payload) + len(block)
         return self._node.journal.has_room(size, self.name, topic.decode(), share)
 
-    def _admit_by_topic(self, packet: Publishes, *, bridge: bool = False) -> Publishes:
+    def _admit_by_topic(self, packet: Publishes, *, bridge: bool | str = False) -> Publishes:
         """Return the messages of a will, or from NATS, that may be published."""
         node = self._node
         admitted = publish_admission.admit_by_topic(packet, node.publish_rules, bridge=bridge)
@@ -414,11 +438,16 @@ class Publisher:
         node = self._node
         plan = self._plan(content.topics, whole.qos, is_recorded=bool(whole.positions))
         publication: Publication | None = None
-        if node.observers or plan.observed:
+        bridge = node.bridge
+        if node.observers or plan.observed or (bridge is not None and not whole.qos):
             publication = Publication(
                 self.name, whole, content, took_effect, taken, accepts is not None
             )
             node.notify_observers(publication)
+        if bridge is not None and whole.qos and not taken and isinstance(content, StoredMessages):
+            retain, publishers = whole.published_retain, (self.name,)
+            content = content._replace(retain=retain, publishers=publishers)
+            bridge.recorded(whole.qos, content, whole.positions, took_effect[0])
         if node.exchange is not None and not taken:
             node.exchange.published(whole)
         for targets, chosen in plan.deliveries:
@@ -583,7 +612,7 @@ class ClientPublisher(Publisher):
             session.state.inbound,
             self.too_large(packet) if recorded else (),
             explain=connection.properties is not None,
-            bridge=session.state.bridge,
+            bridge=session.bridge,
         )
         for reason, topics in admitted.drops:
             self._refuse(connection, reason, topics, recorded=recorded)

@@ -16,6 +16,7 @@ from actors.session.node_context import owner_of
 from actors.session.session_messages import NEXT_TURN, SAME_TURN, ChangeQos
 from actors.session.subscription_actor import Subscription
 from eventstore.format.events import LOG_SESSION
+from eventstore.reading.moments import BadMoment
 from protocol.mqtt.encoder import SUBSCRIBE_FAILURE, encode_suback, encode_unsuback
 from protocol.mqtt.field_reader import check_topic_filter
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode, filters_string
@@ -30,7 +31,7 @@ from protocol.mqtt.shared_filters import SHARE, split_share
 from protocol.mqtt.topics import TopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from actors.routing.subscriber import Subscriber
     from actors.session.core import SessionCore
@@ -95,6 +96,7 @@ class SubscriptionHandler:
         replayed: dict[str, bool] = {}
         """Filter -> whether the replay left out retained messages of the client itself."""
         groups: list[str] = []
+        reasons: dict[str, str] = {}
         at, indexes = 0, False
         while at < len(filters):
             part = filters[at : at + session.at_once(_FILTERS_AT_ONCE)]
@@ -107,7 +109,7 @@ class SubscriptionHandler:
             if much and connection.gone:  # in this order: ``gone`` costs a system call
                 yield from _free(filters)
                 return
-            grant = self._grant(connection, packet, at, stop)
+            grant = self._grant(connection, packet, at, stop, reasons)
             codes += bytes(grant.codes)
             # All are in the index before the event loop runs: no publication is missed.
             begun = []
@@ -123,7 +125,7 @@ class SubscriptionHandler:
             last = stop == len(filters)
             unknown = last and not self._are_known(groups)
             if last and not unknown:
-                self._answer(connection, _suback(connection, packet, codes))
+                self._answer(connection, _suback(connection, packet, codes, reasons))
                 self._node.journal.order_behind(connection)
             for subscriber in begun:
                 # A filter that occurs twice is replayed once, unless No Local applied then.
@@ -138,7 +140,7 @@ class SubscriptionHandler:
                         yield from self._replay(subscriber)
             if unknown:
                 yield from self._until_known(connection, groups)
-                self._answer(connection, _suback(connection, packet, codes))
+                self._answer(connection, _suback(connection, packet, codes, reasons))
                 self._node.journal.order_behind(connection)
             at = stop
             changes += len(grant.granted) + sum(code >= FAILURE for code in grant.codes)
@@ -222,9 +224,17 @@ class SubscriptionHandler:
         return many and ("+" in topic_filter or "#" in topic_filter)
 
     def _grant(
-        self, connection: ClientConnection, packet: Subscribe, begin: int, stop: int
+        self,
+        connection: ClientConnection,
+        packet: Subscribe,
+        begin: int,
+        stop: int,
+        reasons: dict[str, str],
     ) -> subscribing.Grant:
-        """Decide on some filters of a SUBSCRIBE and record the grants."""
+        """Decide on some filters of a SUBSCRIBE and record the grants.
+
+        Reasons of refusals that say more than the code are added to ``reasons``, by filter.
+        """
         session = self._session
         node, fresh = self._node, set[int]()
         refused = Counter[str]()
@@ -235,7 +245,7 @@ class SubscriptionHandler:
 
         def refuses(whole: str) -> int:
             if is_replay_filter(whole):
-                return self._refuses_replay(connection, packet, whole, opened)
+                return self._refuses_replay(connection, packet, whole, opened, reasons)
             topic_filter = whole
             code, full = self._refuses_share(connection, topic_filter), False
             if topic_filter.startswith(SHARE):
@@ -294,16 +304,21 @@ class SubscriptionHandler:
         packet: Subscribe,
         topic_filter: str,
         opened: dict[str, ReplayOpened],
+        reasons: dict[str, str],
     ) -> int:
         """Return the reason code with which a replay is refused; 0: it is permitted.
 
-        A new one is added to ``opened``.
+        A new one is added to ``opened``, and the reason of a malformed one to ``reasons``.
         """
         if topic_filter in opened:
             return 0
-        answer = self._node.replays.refuses(
-            self._session.state, connection, topic_filter, _offset(packet), len(opened)
-        )
+        try:
+            answer = self._node.replays.refuses(
+                self._session.state, connection, topic_filter, _offset(packet), len(opened)
+            )
+        except (TopicError, BadMoment) as error:
+            reasons[topic_filter] = str(error)
+            return ReasonCode.TOPIC_FILTER_INVALID
         if isinstance(answer, int):
             return answer
         opened[topic_filter] = answer
@@ -485,12 +500,14 @@ _OLDER: Final = bytes(SUBSCRIBE_FAILURE if code >= FAILURE else code for code in
 """Reason code of MQTT 5 -> return code of older levels."""
 
 
-def _suback(connection: ClientConnection, packet: Subscribe, codes: bytearray) -> bytes:
+def _suback(
+    connection: ClientConnection, packet: Subscribe, codes: bytearray, reasons: Mapping[str, str]
+) -> bytes:
     """Encode a SUBACK for the protocol level of the client."""
     if connection.properties is None:
         return encode_suback(packet.packet_id, codes.translate(_OLDER))
     properties = connection.properties
-    refusal = filters_string(packet.filters, codes) if max(codes) >= FAILURE else None
+    refusal = filters_string(packet.filters, codes, reasons) if max(codes) >= FAILURE else None
     return encode_suback_v5(
         packet.packet_id,
         codes,

@@ -272,8 +272,12 @@ def written_bytes(pid: int) -> int:
 
 
 def log_bytes(work: Path) -> int:
-    """Return the bytes of the log in a broker's work directory."""
-    return sum(block.stat().st_size for block in work.rglob("*.blk"))
+    """Return the bytes of the log in a broker's work directory, without those of projections."""
+    return sum(
+        block.stat().st_size
+        for block in work.rglob("*.blk")
+        if not block.parent.parent.name.startswith("FOLDMQ_STATE")
+    )
 
 
 def logged(log: Path, event: str) -> dict[str, Any] | None:

@@ -93,6 +93,10 @@ _OF_DEVICES = (
     _at_rate("rate1000", 1000, 190, 3),
     _at_rate("bytes2000", 2000, 130, 3, log_bytes=(Target(200, at_most=True, aim=True),)),
     _at_rate("rate3000", 3000, 100, 3),
+    *(
+        _at_rate(f"logs{logs}", 1000, cost_us, p50_ms, {"FOLDMQ_PROCESSES": str(logs)})
+        for logs, cost_us, p50_ms in ((2, 310, 6), (4, 450, 8), (8, 700, 10))
+    ),
     Load(
         "pub",
         DEVICES,

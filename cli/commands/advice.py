@@ -225,6 +225,10 @@ def _why_queue_grows(one: Mapping[str, Any]) -> str:
 def _drops(one: Mapping[str, Any]) -> _Described:
     reasons = sorted(one["by"].items(), key=lambda item: -item[1])
     listed = "; ".join(f"{count:,}: {drop_text(reason)}" for reason, count in reasons[:_LISTED])
+    expired = [reason == "expired" for reason in one["by"]]
+    types = "" if all(expired) else "--type MessageDropped "
+    if any(expired):
+        types += "--type Expired "
     return (
         "lost messages",
         (
@@ -232,7 +236,7 @@ def _drops(one: Mapping[str, Any]) -> _Described:
             f"{_since(one)} ago ({listed})"
         ),
         _CAUSES.get(reasons[0][0], "see the reasons above"),
-        f"foldmq log --type MessageDropped --session {shell_word(one['client'])} -n 5",
+        f"foldmq log {types}--session {shell_word(one['client'])} -n 5",
     )
 
 

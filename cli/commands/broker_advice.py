@@ -63,6 +63,17 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "unmounted; nothing is acknowledged, and the broker goes on if they come back",
             "foldmq status",
         )
+    elif (record := (status.get("log") or {}).get("damage")) is not None:
+        yield Advice(
+            "problem",
+            "the log",
+            "is damaged",
+            text.escaped(record, 500),
+            "the disk or a program has changed or removed bytes of it; the broker's state is "
+            "intact, but it ends when it needs a message of a damaged record: restore a backup, or "
+            "stop the broker and use foldmq salvage",
+            "foldmq log verify",
+        )
     for reason in status["trouble"]:
         if damage is not None and reason.endswith(damage):
             continue

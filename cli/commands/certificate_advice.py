@@ -102,7 +102,10 @@ def _advice(row: Mapping[str, Any], listeners: list[str], now_ms: int) -> Advice
     if (row.get("file_ends_ms") or 0) > row["ends_ms"]:
         remedy = f"the file has a newer one, until {clock(row['file_ends_ms'])}: "
     else:
-        remedy = "" if severity == "warning" else "it was not replaced in time: "
+        remedy = {
+            "has expired": "it was not replaced in time: ",
+            "is not valid yet": "it was replaced too early, or the clock is wrong: ",
+        }.get(title, "")
         remedy += f"replace the file {text.escaped(row['file'], 300)} ({row['setting']}), and then "
     return Advice(
         "warning" if row["setting"] == "jwt_keys" else severity,

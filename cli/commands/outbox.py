@@ -149,6 +149,7 @@ async def _ask_to_change(
 
 
 _OF_DESTINATIONS = {kind.__name__ for kind in (DestinationOpened, Forwarded, ForwardRefused)}
+_OF_REFUSALS = {Forwarded.__name__, ForwardRefused.__name__}
 _REFUSED: list[Column[Mapping[str, Any]]] = [
     Column("POSITION", lambda row: row["position"], right=True),
     Column("TIME", lambda row: row["time"]),
@@ -166,7 +167,8 @@ def list_refused(flags: SourceFlags, name: str, *, as_json: bool) -> None:
 
 
 async def _read_refused(flags: SourceFlags, name: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+    """Return the messages that are refused now, without those that were sent again."""
+    rows: dict[tuple[str | None, int], dict[str, Any]] = {}
     known = False
     async with open_logs(flags) as logs:
         for log, source in logs.items():
@@ -175,20 +177,22 @@ async def _read_refused(flags: SourceFlags, name: str) -> list[dict[str, Any]]:
                     shown(record.sequence - source.begin + 1)
                     about = {raw["e"] for raw in record.raw_events if raw.get("to") == name}
                     known = known or not about.isdisjoint(_OF_DESTINATIONS)
-                    if ForwardRefused.__name__ not in about:
+                    if about.isdisjoint(_OF_REFUSALS):
                         continue
-                    rows += [
-                        {
-                            "log": log,
-                            "position": format_position(ref),
-                            "time": text.clock(record.time_ms),
-                            "code": event.code,
-                            "reason": event.reason,
-                        }
-                        for _, event in record.events()
-                        if isinstance(event, ForwardRefused) and event.to == name
-                        for ref in from_runs(event.refs)
-                    ]
+                    for _, event in record.events():
+                        if isinstance(event, ForwardRefused) and event.to == name:
+                            time = text.clock(record.time_ms)
+                            for ref in from_runs(event.refs):
+                                rows[log, ref] = {
+                                    "log": log,
+                                    "position": format_position(ref),
+                                    "time": time,
+                                    "code": event.code,
+                                    "reason": event.reason,
+                                }
+                        elif isinstance(event, Forwarded) and event.to == name:
+                            for ref in from_runs(event.refs):
+                                rows.pop((log, ref), None)
     if not known:
         raise Refused(f"the log has no destination {text.name(name)}")
-    return rows
+    return [*rows.values()]

@@ -187,8 +187,11 @@ def time_off(status: Mapping[str, Any]) -> str:
 
 
 def _proof(found: Mapping[str, Any], where: str = "") -> Iterator[str]:
-    """Yield what cannot be said about a log."""
-    for one in (found.get("log") or {}).get("not_proven", ()):
+    """Yield what is damaged in a log, and what cannot be said about it."""
+    log = found.get("log") or {}
+    if log.get("damage"):
+        yield _fact("damaged", where + text.escaped(log["damage"], 500))
+    for one in log.get("not_proven", ()):
         yield _fact("not proven", where + text.escaped(str(one["text"]), 1000))
 
 

@@ -42,7 +42,7 @@ __all__ = [
 
 def printable(text: str) -> str:
     """Return ``text`` with unprintable characters as JSON escapes."""
-    return text if text.isprintable() else json.dumps(text)[1:-1]
+    return text if text.isprintable() else json.dumps(text)[1:-1].replace("\x7f", "\\u007f")
 
 
 def toml_value(value: object) -> str:

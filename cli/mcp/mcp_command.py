@@ -1,5 +1,9 @@
 """The command ``foldmq mcp``."""
 
+import shlex
+import sys
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -44,11 +48,20 @@ def _mcp(
     """Let a language model ask a running broker and its log.
 
     A server of the Model Context Protocol: tools that explain what happened to a message, list the
-    messages of the past, find silent clients and problems. They only read. Needs 'pip install
-    foldmq[mcp]'.
+    messages of the past, find silent clients and problems. They only read. Needs the packages
+    of the extra 'mcp'.
     """
     if find_spec("mcp") is None:
-        raise ConfigError("foldmq mcp needs more packages: pip install 'foldmq[mcp]'")
+        raise ConfigError(f"foldmq mcp needs more packages: {_install_command()}")
     from cli.mcp import mcp_server
 
     mcp_server.run_mcp_server(source, listen, tokens, payloads=payloads)
+
+
+def _install_command() -> str:
+    """Return the command that installs the packages: an index may have no foldmq."""
+    packages: list[str] = []
+    with suppress(PackageNotFoundError):
+        required = [line.split(";") for line in requires("foldmq") or ()]
+        packages = [name.strip() for name, *extra in required if 'extra == "mcp"' in "".join(extra)]
+    return shlex.join([sys.executable, "-m", "pip", "install", *(packages or ["mcp"])])

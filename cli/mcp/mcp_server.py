@@ -20,7 +20,7 @@ from cli.common import logging_setup, package_version, text
 from cli.common.allowed_hosts import Hosts, is_wildcard
 from cli.common.units import Address, address
 from cli.logs import next_commands
-from cli.mcp.tool_answers import MAX_BYTES, MAX_ROWS, Page, arguments_of, harmless
+from cli.mcp.tool_answers import MAX_BYTES, MAX_ROWS, Page, arguments_of, harmless, printable
 from cli.mcp.tools import DATA_NOTE, TOOLS, input_schema
 from cli.settings.settings import load_settings
 from cli.settings.socket_binding import bind
@@ -106,7 +106,7 @@ class ToolServer:
             self._bounds.take(_STDIO if grant is None else grant.mark)
             found = await self._answer(tool, arguments_of(params.arguments or {}), payloads)
         except FoldmqError as error:
-            return _result({"error": text.escaped(str(error), MAX_BYTES // 4)}, is_error=True)
+            return _result({"error": printable(str(error), MAX_BYTES // 4)}, is_error=True)
         return _result(found)
 
     async def _answer(

@@ -19,20 +19,30 @@ MAX_PAYLOAD: Final = 256
 """Bytes of a payload that are shown."""
 _LONGEST_TEXT: Final = 1000
 """Characters of any other text that are shown."""
+_SENTENCES: Final = frozenset({"subject", "title", "evidence", "cause", "next"})
+"""Members of problems, in which names are escaped already."""
 _SPARE: Final = 1024
 """Bytes of an answer without its rows."""
 
 
-def harmless(value: object) -> Any:
-    """Return a JSON value with all text of it escaped, names of members included."""
+def harmless(value: object, *, sentence: bool = False) -> Any:
+    """Return a JSON value with all text of it escaped, names of members included.
+
+    ``sentence``: names in its text are escaped already.
+    """
     if isinstance(value, str):
-        return text.escaped(value, _LONGEST_TEXT)
+        return printable(value) if sentence else text.escaped(value, _LONGEST_TEXT)
     if isinstance(value, dict):
         shown = {text.escaped(str(key), _LONGEST_TEXT): each for key, each in value.items()}
-        return {key: harmless(each) for key, each in shown.items()}
+        return {key: harmless(each, sentence=key in _SENTENCES) for key, each in shown.items()}
     if isinstance(value, list | tuple):
-        return [harmless(each) for each in value]
+        return [harmless(each, sentence=sentence) for each in value]
     return value
+
+
+def printable(sentence: str, limit: int = _LONGEST_TEXT) -> str:
+    """Return a sentence, whose names are escaped, without unprintable characters."""
+    return text.printable(sentence[:limit])
 
 
 def unescaped(given: str) -> str:

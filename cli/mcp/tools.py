@@ -8,19 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
-from cli.logs.point_resolution import points_at
-from cli.logs.topic_flags import check_topic
 from cli.mcp.allowed_users import allowed_users
 from cli.web.api import message_answers as messages
 from cli.web.api import past_answers as past
 from cli.web.api.live_answers import RetainedParams, SessionParams, numbered
-from cli.web.api.operation import Call, Cost, Item, Operation, StreamMark, open_sources
+from cli.web.api.operation import Call, Cost, Item, Operation, StreamMark
 from cli.web.api.operations import OPERATIONS
-from cli.web.api.parameters import ListParams, Moment, Name, moment
+from cli.web.api.parameters import ListParams, Moment, Name
 from cli.web.tokens import Role
-from eventstore.reading.progress import silent
-from projections.past.joined_state import fold_logs
-from projections.views.reader_view import reader_object, readers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -62,18 +57,10 @@ class ReadersParams(ListParams):
 
 
 async def _readers(call: Call, params: ReadersParams) -> AsyncIterator[Item]:
-    check_topic(params.topic)
-    when = moment(params.at)
-    async with open_sources(call, params.log) as logs:
-        logs.check_comparable(when)
-        joined = await fold_logs(logs, await points_at(logs, when), silent)
-    rows = [{"kind": "subscription", **reader_object(one)} for one in _sorted(joined, params.topic)]
+    found = await past.readers_at(call, params.log, params.topic, params.at)
+    rows = [{"kind": "subscription", **one} for one in found]
     for item in numbered(call, [*rows, allowed_users(call.link.flags, params.topic)]):
         yield item
-
-
-def _sorted(joined: Any, topic: str) -> list[Any]:
-    return sorted(readers_of(joined.sessions(), topic), key=lambda one: (one.log, one.client))
 
 
 async def _newest(call: Call, params: messages.HistoryParams) -> AsyncIterator[Item | StreamMark]:

@@ -33,6 +33,13 @@ _EXPIRY: Final = re.compile(r"([0-9]+)([hdwmy])")
 _HOURS: Final = {"h": 1, "d": 24, "w": 24 * 7, "m": 24 * 30, "y": 24 * 365}
 
 _ACCESS: Final = frozenset({"acl_file", "allow_anonymous", "password_file"})
+_FILE_PLUGINS: Final = ("mosquitto_acl_file.so", "mosquitto_password_file.so")
+"""Plug-ins of version 2.1 with an option of their own for what ``_PLUGIN_FILES`` names."""
+_PLUGIN_FILES: Final[Mapping[str, str]] = {
+    "plugin_opt_acl_file": "acl_file",
+    "plugin_opt_password_file": "password_file",
+}
+_SQLITE: Final = "mosquitto_persist_sqlite.so"
 _NOT_NEEDED: Final[Mapping[str, str]] = {
     "autosave_interval": "each message is on disk before it is acknowledged",
     "autosave_on_changes": "each message is on disk before it is acknowledged",
@@ -62,8 +69,13 @@ _ADVICE: Final[Mapping[str, str]] = {
     "max_inflight_bytes": "see max_outbound_bytes",
     "memory_limit": "see max_queued_bytes and max_unread_bytes",
     "mount_point": "topics have no prefix by listener",
-    "plugin": "plug-ins are not loaded: see tokens (jwt_keys) and the auth callout (auth_subject); "
-    "users and roles of the dynamic security plug-in belong into password_file and permissions",
+    **dict.fromkeys(
+        ("global_plugin", "plugin"),
+        "plug-ins are not loaded: see tokens (jwt_keys) and the auth callout (auth_subject); users "
+        "and roles of the dynamic security plug-in belong into password_file and permissions",
+    ),
+    _SQLITE: "its database is not read: copy the retained messages with 'foldmq import retained' "
+    "while Mosquitto runs; clients subscribe again",
     "psk_file": "TLS needs certificates",
     "psk_hint": "TLS needs certificates",
     "queue_qos0_messages": "messages at QoS 0 are not queued for offline clients",
@@ -71,6 +83,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "use_username_as_clientid": "permissions can name users, %u in topics",
 }
 """What to do about an option without a counterpart."""
+_PLUGINS: Final = ("auth_plugin", "global_plugin", "plugin")
 _OFF: Final = ("false", "0", "")
 """Values with which most options without a counterpart have no effect."""
 
@@ -166,7 +179,10 @@ class _Translation:
         apart = any(one.name == "per_listener_settings" and _is_true(one) for one in options)
         listener, bridge = self._default, False
         for option in options:
-            name = option.name
+            name = _PLUGIN_FILES.get(option.name, option.name)
+            option = option._replace(name=name)
+            if name in _PLUGINS and option.value.endswith(_FILE_PLUGINS):
+                continue
             if name == "listener":
                 port, _, host = option.value.partition(" ")
                 listener = _Listener(option.place, port, host.strip())
@@ -187,7 +203,7 @@ class _Translation:
                 if before is not None:
                     option = option._replace(value=f"{before.value} {option.value}")
                 listener.options[name] = option
-            elif name in self._global and name in ("log_type", "plugin", "auth_plugin", "log_dest"):
+            elif name in self._global and name in ("log_type", *_PLUGINS, "log_dest"):
                 self._global[f"{name} {len(self._global)}"] = option
             else:
                 self._global[name] = option
@@ -310,7 +326,8 @@ class _Translation:
         elif name.startswith(("plugin_opt_", "auth_opt_")):
             pass  # the plug-in is named
         elif option.value not in _OFF:
-            why = _ADVICE.get(name, "has no counterpart")
+            advice = _SQLITE if option.value.endswith(_SQLITE) else name
+            why = _ADVICE.get(advice, "has no counterpart")
             self._result.unmatch(option.place, f"{name} {option.value}: {why}")
 
     def _database(self) -> Path | None:

@@ -222,7 +222,11 @@ class ProcessMember:
         """Exchange messages with the other processes; ``join`` is that of the broker."""
         names = self.facts.names
         link = NatsExchangeLink(store.client, names[self.facts.number])
-        others = [OtherLog(name, _log_of(store, name)) for name in names if name != link.name]
+        others = [
+            OtherLog(name, _log_of(store, await store.connect_reader(), name))
+            for name in names
+            if name != link.name
+        ]
         await link.listen(join(names, others, link), [other.name for other in others])
 
     def take_connections(
@@ -366,9 +370,8 @@ async def _connect(make: Callable[[], asyncio.BaseProtocol], client: socket.sock
     await asyncio.get_running_loop().connect_accepted_socket(make, client)
 
 
-def _log_of(store: Store, name: str) -> EventLog:
-    """Return the log of another process, for reading."""
-    client = store.client
+def _log_of(store: Store, client: DirectClient, name: str) -> EventLog:
+    """Return the log of another process, for reading on a connection of its own."""
     kept = KeyedStore(client, f"FOLDMQ_STATE_{name}", f"foldmq.state.{name}.")
     return EventLog(
         client,

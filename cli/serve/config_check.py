@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.commands.certificate_advice import advise_on_certificates, certificate_line
@@ -18,10 +19,10 @@ from cli.serve.auth_factory import Access, make_permissions
 from cli.serve.certificates import read_certificates
 from cli.serve.key_checks import check_keys
 from cli.serve.listener_factory import Listeners
-from cli.serve.log_bound import log_bound
+from cli.serve.log_bound import LogBound, log_bound
 from cli.serve.log_store import check_files, fit_packet_size, nats_tls, nats_users
 from cli.settings.setting_sources import ConfigError, read_layers
-from cli.settings.settings import Settings, load_settings
+from cli.settings.settings import Settings, check_settings, load_settings
 from cli.settings.sink_settings import check_sink_files
 from eventstore.datadir import DataDir
 from eventstore.format.record_size import STORED_MAX, largest_record
@@ -31,7 +32,6 @@ from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
 _SUBJECT = "foldmq.log.{}"
 _NODE = "01234567"
@@ -45,7 +45,8 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
     Nothing is started or listened on, and all files written for the check are removed. Files are
     read only if the settings are valid.
     """
-    settings = load_settings(flags, os.environ, config)
+    settings = load_settings(flags, os.environ, config, contradictory=True)
+    _check_together(settings)
     check_configuration(settings)
     given = list(sources(flags, os.environ, config))
     for line in settings.old_names:
@@ -55,15 +56,50 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
     for name, value, where in given:
         shown = json.dumps(value, default=str)
         sys.stdout.write(f"{name.ljust(width)}  {text.escaped(shown, 200)}  ({where})\n")
+    here = DataDir(settings.data_dir) if settings.nats_url is None else None
+    bound = log_bound(settings, here, "FOLDMQ_LOG_*" if settings.processes == 1 else "")
     if settings.keep_bytes is None:
-        here = DataDir(settings.data_dir) if settings.nats_url is None else None
-        streams = "FOLDMQ_LOG_*" if settings.processes == 1 else ""
-        kept = log_bound(settings, here, streams).shown(settings.keep)
+        kept = bound.shown(settings.keep)
         sys.stdout.write(f"at a start now, the log would be kept {kept}\n")
+    _check_room(settings, here, bound)
     _check_certificates(settings)
     count = text.count_of(len(given), "setting")
     said = painted(f"the configuration is valid for foldmq {version}", "green", sys.stdout)
     sys.stdout.write(f"{said}: {count} set, all others have their defaults\n")
+
+
+def _check_together(settings: Settings) -> None:
+    """Raise ConfigError with all contradictions of settings, and files that cannot be read."""
+    problems: list[str] = []
+    try:
+        check_settings(settings)
+    except ConfigError as error:
+        problems += error.args
+    for own in (settings, *(() if problems else settings.listeners())):
+        for name, value in own:
+            if isinstance(value, Path) and name != "data_dir":
+                try:
+                    value.open("rb").close()
+                except OSError as error:
+                    problems.append(f"{name} = {value}: cannot be read: {error.strerror}")
+    if problems:
+        raise ConfigError(*dict.fromkeys(problems))
+
+
+def _check_room(settings: Settings, here: DataDir | None, bound: LogBound) -> None:
+    """Print a line for each destination that may hold more of the log than there can be."""
+    room = here.free_bytes() + here.stored_bytes("FOLDMQ_LOG_*") if here is not None else 0
+    room //= max(1, settings.processes)
+    most = min(filter(None, (bound.bytes, room)), default=0)
+    what = "keep_bytes" if most == bound.bytes else "the disk"
+    for name, each in settings.destinations.items():
+        if most and each.max_behind_bytes > most:
+            label = painted("warning:", "yellow", sys.stderr)
+            size = text.size(each.max_behind_bytes)
+            sys.stderr.write(
+                f"{label} destination {name}: max_behind_bytes is {size}, but {what} allows a log "
+                f"of {text.size(most)}\n"
+            )
 
 
 def _check_certificates(settings: Settings) -> None:

@@ -9,6 +9,7 @@ import importlib.metadata
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeVar
 
 import nats.errors
@@ -87,6 +88,10 @@ class Store:
     """Maximum size of a record in bytes."""
     client: DirectClient
     """The connection to the log's NATS server."""
+    connect_reader: Callable[[], Awaitable[DirectClient]]
+    """Opens a further connection for a log that is read all the time. NATS Server handles what one
+    connection sends in order, and a read waits while its stream syncs: on the connection of the
+    writer, its next record would wait, too."""
     bridge: ConnectionOptions | None
     """Options of the bridge's connection; None: it is off, or there is no NATS server for
     clients."""
@@ -304,6 +309,7 @@ async def open_store(
         durable,
         largest_record(max_payload, subject, state.max_msg_size, refused),
         client,
+        partial(_connect_reader, stack, access),
         bridge=bridge_access(settings, of_clients),
         clients=clients_access(settings, of_clients),
         nats_clients=Address(*visitors.address) if visitors is not None else None,
@@ -395,6 +401,23 @@ async def _connect(
 
     stack.push_async_callback(close)
     return client
+
+
+async def _connect_reader(
+    stack: contextlib.AsyncExitStack, access: ConnectionOptions
+) -> DirectClient:
+    client = await connect(
+        access,
+        on_disconnect=_ignore,
+        on_reconnect=_ignore,
+        on_error=lambda line: log.warning(line),
+    )
+    stack.push_async_callback(disconnect, client)
+    return client
+
+
+def _ignore() -> None:
+    """Do nothing: the connection of the log's writer reports that NATS is lost or back."""
 
 
 async def start_embedded(

@@ -15,6 +15,7 @@ from cli.settings.sink_settings import (
     retention_contradictions,
     setting_error,
 )
+from eventstore.format.destination_events import NATS_DESTINATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +52,8 @@ def read_connections(layers: list[Layer], problems: list[str]) -> dict[str, Conn
     for layer in layers:
         for name, table in layer.tables.get("connection", {}).items():
             where = f"{layer.where}: connection.{name}"
+            if name == NATS_DESTINATION:
+                problems.append(f"{where}: the bridge to NATS has this name: choose another name")
             if name in layer.tables.get("sink", {}):
                 problems.append(f"{where}: there is a sink of this name: choose another name")
             try:
@@ -98,12 +101,13 @@ def connection_contradictions(settings: Settings) -> Iterator[str]:
 
 
 def unreadable_files(settings: Settings) -> Iterator[str]:
-    """Yield a line for each file of a connection that cannot be read."""
+    """Yield a line for each file of a connection that cannot be used."""
     from outbox.mqtt.options import read_connection
+    from outbox.mqtt.peer import PeerUnavailableError, tls_context
 
     for name, connection in settings.connections.items():
         options = read_connection(name, connection.table)
-        tls = options.tls
+        tls, readable = options.tls, True
         for key, path in (
             ("remote_password_file", options.password_file),
             ("bridge_cafile", tls.authorities if tls is not None else None),
@@ -115,7 +119,13 @@ def unreadable_files(settings: Settings) -> Iterator[str]:
             try:
                 path.open("rb").close()
             except OSError as error:
+                readable = False
                 yield f"connection.{name}: {key} = {path}: cannot read: {error.strerror}"
+        if tls is not None and readable:
+            try:
+                tls_context(tls)
+            except PeerUnavailableError as error:
+                yield f"connection.{name}: {error}"
 
 
 def _inward_contradictions(settings: Settings, where: str) -> Iterator[str]:

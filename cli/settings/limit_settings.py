@@ -102,34 +102,31 @@ class LimitFields(SettingsGroup):
     max_subscriptions: int = Field(
         default=_DEFAULTS.max_subscriptions,
         ge=1,
-        description="Maximum number of subscriptions of one session. Further ones are refused "
-        "with 0x97, below MQTT 5 with 0x80.",
+        description="Maximum number of subscriptions of one session.",
     )
     max_subscriptions_total: int = Field(
         default=_DEFAULTS.max_subscriptions_total,
         ge=0,
         description="Maximum number of subscriptions of all sessions together, which bounds their "
         "memory. One user, or one address of clients without a user, may have at most as many as "
-        "are left. Further ones are refused with 0x97, below MQTT 5 with 0x80. 0: unlimited.",
+        "are left. 0: unlimited.",
     )
     max_shared_members: int = Field(
         default=_DEFAULTS.max_shared_members,
         ge=0,
         description="Maximum number of members of one shared subscription, connected or not. "
-        "Further ones are refused with 0x97, below MQTT 5 with 0x80. 0: unlimited.",
+        "0: unlimited.",
     )
     max_replays: int = Field(
         default=_DEFAULTS.max_replays,
         ge=0,
-        description="Maximum number of replays ($replay/...) of all connected clients. Further "
-        "ones are refused with 0x97, below MQTT 5 with 0x80; those of resumed sessions wait. 0: "
-        "clients cannot replay messages.",
+        description="Maximum number of replays ($replay/...) of all connected clients; those of "
+        "resumed sessions wait. 0: clients cannot replay messages.",
     )
     max_replays_per_client: int = Field(
         default=_DEFAULTS.max_replays_per_client,
         ge=1,
-        description="Maximum number of replays of one session. Further ones are refused with "
-        "0x97, below MQTT 5 with 0x80.",
+        description="Maximum number of replays of one session.",
     )
     subscribe_rate: Rate = Field(
         default=int(_DEFAULTS.subscribe_rate),
@@ -152,8 +149,7 @@ class LimitFields(SettingsGroup):
         default=_DEFAULTS.max_wildcard_patterns,
         ge=0,
         description="Maximum number of wildcard patterns of one session. Topic filters that have "
-        "+ at the same levels share a pattern. Further patterns are refused with 0x97, below "
-        "MQTT 5 with 0x80. 0: unlimited.",
+        "+ at the same levels share a pattern. 0: unlimited.",
     )
     max_wildcard_patterns_total: int = Field(
         default=_DEFAULTS.max_wildcard_patterns_total,

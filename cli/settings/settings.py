@@ -47,7 +47,7 @@ from cli.settings.setting_types import (
     checked_kind,
     read_settings,
 )
-from cli.settings.sink_settings import SinkSettings, read_sinks, sink_contradictions
+from cli.settings.sink_settings import LogFilters, SinkSettings, read_sinks, sink_contradictions
 from cli.settings.storage_settings import (
     ClusterFields,
     StorageFields,
@@ -134,6 +134,12 @@ class Settings(
         description="Topic prefix that CONNACK gives to clients that request response information "
         "(MQTT 5), for example reply/%c; %c is the client identifier. It grants no permission. "
         "Empty: none.",
+    )
+    record_qos0: LogFilters = Field(
+        default=(),
+        description="Topic filter on which messages at QoS 0 are recorded, too, so that replays, "
+        "history and why know them. Their deliveries do not wait for the disk. May be repeated. "
+        "Not with several logs.",
     )
     reject_qos2_publish: bool = Field(
         default=_OPTIONS.reject_qos2_publish,
@@ -352,6 +358,7 @@ RELOADABLE = frozenset(
         "log_level",
         "proxy_from",
         "proxy_protocol",
+        "record_qos0",
         "reject_qos2_publish",
         "session_expiry",
         "shared_for_mqtt3",
@@ -374,12 +381,17 @@ RELOADABLE = frozenset(
 
 
 def load_settings(
-    flags: Mapping[str, object], environment: Mapping[str, str], config: Path | None = None
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    config: Path | None = None,
+    *,
+    contradictory: bool = False,
 ) -> Settings:
     """Load the settings; ``config`` or ``FOLDMQ_CONFIG`` names the TOML file.
 
     Raises ConfigError with a line for each problem: source, name, value and valid values.
-    Contradictions are found only if all settings are valid.
+    Contradictions are found only if all settings are valid, and if they may not be
+    ``contradictory``.
     """
     problems: list[str] = []
     layers = read_layers(flags, environment, config, Settings.model_fields, problems)
@@ -389,7 +401,8 @@ def load_settings(
     if problems:
         raise UnknownSettingError(*problems)
     settings.take_destinations(sinks, connections)
-    check_settings(settings)
+    if not contradictory:
+        check_settings(settings)
     settings.remember_old_names(
         f"{layer.shown(new)}: this setting is called {new} now"
         for layer in layers

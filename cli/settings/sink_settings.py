@@ -12,7 +12,15 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from cli.common.units import seconds
 from cli.settings.setting_sources import ConfigError
-from cli.settings.setting_types import ExpandedPath, Seconds, SettingsGroup, Size, allowed
+from cli.settings.setting_types import (
+    ExpandedPath,
+    Seconds,
+    SettingsGroup,
+    Size,
+    allowed,
+    several,
+)
+from eventstore.format.destination_events import NATS_DESTINATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -90,6 +98,15 @@ def check_filters(filters: tuple[str, ...]) -> tuple[str, ...]:
         if each.startswith(("$share/", "$SYS")) or is_reserved_filter(each):
             raise ValueError(f"{each}: the log has no such messages")
     return filters
+
+
+LogFilters = Annotated[
+    tuple[str, ...],
+    BeforeValidator(several),
+    Field(max_length=_MOST_FILTERS),
+    AfterValidator(check_filters),
+]
+"""A setting with filters of messages in the log."""
 
 
 def _retry(value: object) -> object:
@@ -264,6 +281,9 @@ def read_sinks(layers: list[Layer], problems: list[str]) -> dict[str, SinkSettin
             if not _NAME.fullmatch(name):
                 problems.append(f"{where}: a name has 1 to 64 letters, digits, - and _")
                 continue
+            if name == NATS_DESTINATION:
+                problems.append(f"{where}: the bridge to NATS has this name: choose another")
+                continue
             group = _KINDS.get(kind) if isinstance(kind := table.get("kind"), str) else None
             if group is None:
                 *others, last = (f"'{each}'" for each in _KINDS)
@@ -343,6 +363,8 @@ def unreadable(
     """Yield the files of settings that cannot be read: of ``texts``, and ``ca_file``."""
     import ssl
 
+    from eventstore.edited_files import client_context
+
     for key, parse in texts.items():
         path = getattr(sink, key)
         try:
@@ -356,7 +378,7 @@ def unreadable(
     path = getattr(sink, "ca_file", None)
     try:
         if path is not None:
-            ssl.create_default_context(cafile=path)
+            client_context(path)
     except ssl.SSLError:
         yield f"ca_file = {path}", "has no certificates in PEM"
     except OSError as error:

@@ -1,6 +1,7 @@
 """The state according to running brokers or stored projections, for an audit to compare."""
 
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cli.common import text
@@ -9,6 +10,7 @@ from cli.logs.broker_client import NoLiveBroker
 from cli.logs.state_client import NoBroker, StateClient
 from cli.logs.stored_log import require_stored
 from cli.spark.log_location import Found
+from eventstore.errors import CorruptLog
 from eventstore.format.positions import Position, position
 from eventstore.reading.log_source import LogSource
 from projections.audit.audit_outcome import ALL_CLAIM as ALL
@@ -71,7 +73,8 @@ async def claims_of_brokers(found: Found) -> ClaimedStates:
         node = await log.node()
         if not log.live:
             raise _no_broker(node, f"no broker is running on {log.where}")
-        claims.rows += await _of_broker(log, node)
+        said = await _of_broker(log, node)
+        claims.rows += _claims_in(await _audited_node(log, node), said)
     return claims
 
 
@@ -82,19 +85,29 @@ async def claims_of_projections(found: Found) -> ClaimedStates:
         node = await log.node()
         stored = await ProjectionReader(log, node, progress).all()
         _, last = await log.bounds()
-        claims.rows += _stored(node, stored, position(last + 1, 0))
+        claims.rows += _stored(await _audited_node(log, node), stored, position(last + 1, 0))
         claims.notes += _unusable(node, stored)
     return claims
 
 
-async def _of_broker(log: LogSource, node: str) -> list[StateClaim]:
+async def _audited_node(log: LogSource, node: str) -> str:
+    """Return the node by which audits name a log: that of its first record.
+
+    It is not the owner ``node`` of a log that was restored with ``--new-node``.
+    """
+    with suppress(CorruptLog):
+        return (await log.some([log.begin]))[-1].node
+    return node
+
+
+async def _of_broker(log: LogSource, node: str) -> LiveState:
     broker = StateClient(log, node)
     try:
         said = await broker.all()
         await broker.until_stored(said.end)
     except NoBroker as error:
         raise _no_broker(error.node, error.why) from None
-    return list(_claims_in(node, said))
+    return said
 
 
 def _no_broker(node: str, why: str) -> NoLiveBroker:

@@ -133,12 +133,17 @@ def day_charts(
     step = max(1, -(-(end - first) // _POINTS))
     starts = range(first, end, step)
     times = [60.0 * start for start in starts]
+    repeats = 1
+    if len(starts) == 1:  # a single mean is drawn as a level
+        times.append(60.0 * end)
+        repeats = 2
     found = []
     for title, unit, share, curves in _CHARTS:
         series = [
             (
                 label,
-                [_mean(activity, name, start, min(start + step, end), share) for start in starts],
+                [_mean(activity, name, start, min(start + step, end), share) for start in starts]
+                * repeats,
             )
             for label, name in curves
         ]

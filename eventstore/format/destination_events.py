@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from eventstore.format.positions import Run
+
+NATS_DESTINATION: Final = "nats"
+"""Name and kind of the destination of the bridge to NATS; settings cannot have it."""
 
 
 @dataclass(slots=True)
@@ -40,6 +43,8 @@ class DestinationOpened:
     """Number of messages that it has refused so far; written by checkpoints."""
     losses: int = 0
     """Number of ForwardLost so far; written by checkpoints."""
+    refs: list[Run] = field(default_factory=list)
+    """Positions of refused messages that are to be sent again; written by checkpoints."""
 
 
 @dataclass(slots=True)
@@ -56,14 +61,17 @@ class Forwarded:
     """Position up to which a receiver at QoS 2 has the messages, although not all of them are
     released; 0: no receiver has a session in this run."""
     number: int = 0
-    """Number of messages that were due up to ``through`` since DestinationOpened."""
+    """Number of messages that were due up to ``through`` since DestinationOpened; 0 for NATS, which
+    stores none."""
     count: int = 0
     """Number of messages that were stored since the previous Forwarded."""
+    refs: list[Run] = field(default_factory=list)
+    """Positions of refused messages that were sent again, as an operator wanted, or are gone."""
 
 
 @dataclass(slots=True)
 class ForwardRefused:
-    """A destination refused messages for good: one entry each. They are not sent again."""
+    """A destination refused messages: one entry each. Only an operator has them sent again."""
 
     to: str
     """Name of the destination."""

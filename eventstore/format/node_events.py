@@ -321,7 +321,10 @@ class LogArchived:
 
 @dataclass(slots=True)
 class Bridged:
-    """NATS has the QoS 1 and 2 publications up to a position: its server processed them."""
+    """NATS has the QoS 1 and 2 publications up to a position: its server processed them.
+
+    Written by earlier versions; today this is a Forwarded to ``nats``.
+    """
 
     through: int
     """That position, packed; 0: there is no longer a bridge, and nothing is pending for NATS."""
@@ -374,6 +377,8 @@ class OperatorActed:
     """Client identifier of the session concerned."""
     e: Literal["OperatorActed"] = "OperatorActed"
     v: Literal[1] = 1
+    refs: list[Run] = field(default_factory=list)
+    """Positions of the refused messages that retry_messages concerns."""
 
 
 @dataclass(slots=True)

@@ -54,6 +54,12 @@ class Publications:
     """Expiry of each in seconds of the steady time, 0: never; empty when none expires."""
     will: bool = False
 
+    @property
+    def content(self) -> StoredMessages:
+        """The messages alone."""
+        size = sum(map(len, self.payloads))
+        return StoredMessages(self.refs[0], self.topics, self.payloads, size, self.blocks)
+
     def __len__(self) -> int:
         """Return the number of messages."""
         return len(self.positions)
@@ -207,3 +213,23 @@ def with_content(releases: Releases, messages: Sequence[Message]) -> Iterator[Pu
             [message.expires for message in run] if blocked else (),
         )
         begin = stop
+
+
+def known_content(
+    releases: Releases, find: Callable[[Position], Message | None]
+) -> tuple[list[Publications], list[Position]]:
+    """Return released messages with their content, and where those take effect that are gone."""
+    messages: list[Message] = []
+    places: list[tuple[Position, Position]] = []
+    missing: list[Position] = []
+    for place, ref in zip(releases.positions, releases.refs, strict=True):
+        message = find(ref)
+        if message is None:
+            missing.append(place)
+        else:
+            places.append((place, ref))
+            messages.append(message)
+    if missing:
+        positions, refs = [place for place, _ in places], [ref for _, ref in places]
+        releases = replace(releases, positions=positions, refs=refs)
+    return [*with_content(releases, messages)], missing

@@ -255,7 +255,7 @@ async def dial(
     make: Callable[[], PeerConnection],
 ) -> PeerConnection:
     """Open a network connection; raises PeerUnavailableError."""
-    context = _context(options.tls) if options.tls is not None else None
+    context = tls_context(options.tls) if options.tls is not None else None
     bind = (options.bind_address, 0) if options.bind_address is not None else None
     loop = asyncio.get_running_loop()
     try:
@@ -302,8 +302,11 @@ def password_of(options: ConnectionOptions) -> str | None:
         ) from None
 
 
-def _context(tls: PeerTls) -> ssl.SSLContext:
-    """Return the TLS context of a new connection, from the files as they are now."""
+def tls_context(tls: PeerTls) -> ssl.SSLContext:
+    """Return the TLS context of a new connection, from the files as they are now.
+
+    Raises PeerUnavailableError if they cannot be used.
+    """
     named = tls.authorities
     try:
         context = client_context(tls.authorities)

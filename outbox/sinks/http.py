@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import aiohttp
 
 from eventstore.display import escaped
+from eventstore.edited_files import client_context
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX
 from outbox.sink import RefusedMessages, TryAgain
 from outbox.sinks.cloud_events import BATCH, STRUCTURED, event_headers, event_json
@@ -214,6 +215,4 @@ async def _excerpt(answer: aiohttp.ClientResponse) -> str:
 
 
 def _tls(options: HttpOptions) -> ssl.SSLContext | bool:
-    if options.ca_file is None:
-        return True
-    return ssl.create_default_context(cafile=options.ca_file)
+    return True if options.ca_file is None else client_context(options.ca_file)

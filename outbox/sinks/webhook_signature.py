@@ -19,7 +19,7 @@ class BadSecret(ValueError):  # noqa: N818 - named for the condition, as in even
 
 def read_secrets(text: str) -> list[bytes]:
     """Return the secrets in a file, one or two, each in a line. Raises BadSecret."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.removeprefix("\ufeff").splitlines() if line.strip()]
     if not 0 < len(lines) <= _MOST_SECRETS:
         raise BadSecret("must have one line with a secret, or two while it is being changed")
     return [_secret(line) for line in lines]
@@ -39,7 +39,7 @@ def _secret(line: str) -> bytes:
 
 def read_token(text: str) -> str:
     """Return the token in a file. Raises BadSecret."""
-    token = text.strip()
+    token = text.removeprefix("\ufeff").strip()
     if not token or not token.isascii() or not token.isprintable():
         raise BadSecret("must have one line with a token")
     return token

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.display import name as shown
-from eventstore.format.destination_events import Forwarded
+from eventstore.format.destination_events import Forwarded, ForwardRefused
 from eventstore.format.positions import format_position, from_runs, position
 from projections.audit.chain_check import CUT, DESTINATION, ChainBreak
 from projections.audit.rule_table import Rule
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         DestinationClosed,
         DestinationOpened,
         ForwardLost,
-        ForwardRefused,
     )
     from eventstore.format.positions import Position
     from projections.audit.chain_check import LogNote
@@ -40,6 +39,7 @@ class DestinationNotes:
     def forwarded(self, event: Forwarded, at: Position) -> None:
         """Note a cursor, or replace one that it follows."""
         values = asdict(event)
+        del values["refs"]
         known = self._known.get(event.to)
         self._known[event.to] = values
         if known is not None and not list(_forwarded_breaks(known, values, at)):
@@ -57,8 +57,8 @@ class DestinationNotes:
         self.finish()
         self._known.pop(event.to, None)
         values = asdict(event)
-        if "refs" in values:
-            refs = from_runs(values["refs"])
+        refs = from_runs(values.pop("refs", ()))
+        if isinstance(event, ForwardRefused):
             values["refs"] = [min(refs), max(refs)]
         self._note(at, DESTINATION, values)
 

@@ -397,9 +397,10 @@ def _archived(event: LogArchived, _topics: Topics) -> str:
     return f"log archived up to record {event.through} in {where}, reported by {by}"
 
 
-def _acted(event: OperatorActed, _topics: Topics) -> str:
+def _acted(event: OperatorActed, topics: Topics) -> str:
     action = display.escaped(event.action.replace("_", " "))
-    return f"operator {display.name(event.by)}: {action} {display.name(event.target)}"
+    said = f"operator {display.name(event.by)}: {action} {display.name(event.target)}"
+    return f"{said}, {_messages(event.refs, topics)}" if event.refs else said
 
 
 def _destination_opened(event: DestinationOpened, _topics: Topics) -> str:
@@ -410,11 +411,12 @@ def _destination_opened(event: DestinationOpened, _topics: Topics) -> str:
     return f"{what} opened: {filters}, after {place_text(event.after)}"
 
 
-def _forwarded(event: Forwarded, _topics: Topics) -> str:
+def _forwarded(event: Forwarded, topics: Topics) -> str:
     said = f"{display.name(event.to)} has its messages up to {place_text(event.through)}"
     if event.received > event.through:
         said += f", and received up to {place_text(event.received)}"
-    return f"{said}: {event.count} more" if event.count else said
+    said += f": {event.count} more" if event.count else ""
+    return f"{said}, again {_messages(event.refs, topics)}" if event.refs else said
 
 
 def _forward_refused(event: ForwardRefused, topics: Topics) -> str:

@@ -1,6 +1,7 @@
 """History of each client: connects, takeovers, ends, drops, denials.
 
-It is for operators; no decision depends on it. The broker counts as it decides. The histories of
+It is for operators; no decision depends on it but which retained messages an operator, or
+``clear_denied_retained``, removes. The broker counts as it decides. The histories of
 clients with a session are stored with the projections; a start reads them there and adds the newer
 events of the log. The number of clients is limited to those with the latest changes.
 """
@@ -69,6 +70,7 @@ class ClientHistory:
         "taken_ms",
         "takeovers",
         "unacknowledged",
+        "user",
     )
 
     def __init__(self, since_ms: int = 0) -> None:
@@ -83,6 +85,8 @@ class ClientHistory:
         self.host: str | None = None
         """The address without port of its last connection; empty: a Unix socket; None: not known.
         Addresses are not stored."""
+        self.user: str | None = None
+        """The user of its last connection; None: it had none, or the host is not known either."""
         self.earlier_hosts: tuple[str, ...] = ()
         """Other addresses of earlier connections, the latest last."""
         self.takeovers = 0
@@ -227,13 +231,13 @@ class ClientHistories:
             self.dirty.setdefault(client, history.saved)
         return history
 
-    def opened(self, client: str, now_ms: int, host: str) -> None:
+    def opened(self, client: str, now_ms: int, host: str, user: str | None = None) -> None:
         """Record that a client connected from an address; it is empty for a Unix socket."""
         history = self._changed(client, now_ms)
         if history.host is not None and history.host != host:
             others = [one for one in history.hosts if one != host]
             history.earlier_hosts = tuple(others[1 - _MAX_HOSTS :])
-        history.host = host
+        history.host, history.user = host, user
         history.connects += 1
         history.opened_ms = (*history.opened_ms[1 - _MAX_CONNECTS :], now_ms)
 

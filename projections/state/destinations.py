@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format.destination_events import (
+    NATS_DESTINATION,
     DestinationClosed,
     DestinationOpened,
     Forwarded,
@@ -13,6 +14,7 @@ from eventstore.format.destination_events import (
     ForwardRefused,
 )
 from eventstore.format.event_parsing import entries
+from eventstore.format.positions import from_runs, to_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,9 +49,11 @@ class DestinationState:
     """Number of messages due up to ``through`` since it was opened."""
     paused: bool = False
     refused: int = 0
-    """Number of messages that it refused."""
+    """Number of messages that it refused, and has not stored since."""
     losses: int = 0
     """Number of ranges that were not sent to it."""
+    retry: list[Position] = field(default_factory=list)
+    """Refused messages that an operator wants to be sent again."""
 
 
 class Destinations(dict[str, DestinationState]):
@@ -59,11 +63,25 @@ class Destinations(dict[str, DestinationState]):
         """Apply an event of a destination."""
         FOLDS[type(event)](self, event, at)
 
+    def bridged(self, through: Position) -> None:
+        """Apply a Bridged of an earlier version, which is the cursor of the bridge to NATS."""
+        if not through:
+            self.pop(NATS_DESTINATION, None)
+        elif (state := self.get(NATS_DESTINATION)) is not None:
+            state.through = through
+        else:
+            name = NATS_DESTINATION
+            self[name] = DestinationState(name, through, through, ["#"], "", "bridge", through)
+
     def act(self, event: OperatorActed) -> None:
-        """Apply what an operator did: a pause, or its end."""
+        """Apply what an operator did: a pause, its end, or a wish to send messages again."""
         state = self.get(event.target)
-        if state is not None and event.action in (PAUSE, RESUME):
+        if state is None:
+            return
+        if event.action in (PAUSE, RESUME):
             state.paused = event.action == PAUSE
+        elif event.action == RETRY:
+            state.retry = list(dict.fromkeys([*state.retry, *from_runs(event.refs)]))
 
     def marks(self) -> list[list[Any]]:
         """Return the destinations for the mark of the projections."""
@@ -87,6 +105,7 @@ class Destinations(dict[str, DestinationState]):
                     paused=state.paused,
                     refused=state.refused,
                     losses=state.losses,
+                    refs=to_runs(state.retry),
                 )
             )
             events.append(
@@ -106,6 +125,7 @@ def _opened(known_states: Destinations, event: DestinationOpened, at: Position) 
         paused=before.paused if before is not None else event.paused,
         refused=before.refused if before is not None else event.refused,
         losses=before.losses if before is not None else event.losses,
+        retry=before.retry if before is not None else from_runs(event.refs),
     )
 
 
@@ -114,12 +134,20 @@ def _forwarded(known_states: Destinations, event: Forwarded, _at: Position) -> N
     if state is not None:
         state.through = event.through
         state.received, state.number = event.received, event.number
+        if event.refs:
+            done = frozenset(from_runs(event.refs))
+            left = [ref for ref in state.retry if ref not in done]
+            state.refused = max(0, state.refused - (len(state.retry) - len(left)))
+            state.retry = left
 
 
 def _refused(known_states: Destinations, event: ForwardRefused, _at: Position) -> None:
     state = known_states.get(event.to)
     if state is not None:
-        state.refused += entries(event)
+        refused = frozenset(from_runs(event.refs))
+        left = [ref for ref in state.retry if ref not in refused]
+        state.refused += entries(event) - (len(state.retry) - len(left))  # others are not new
+        state.retry = left
 
 
 def _lost(known_states: Destinations, event: ForwardLost, _at: Position) -> None:

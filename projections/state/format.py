@@ -182,7 +182,7 @@ class ProjectionMark:
     archived: tuple[Position, LogArchived] | None = None
     """The last event about an archive, and its position."""
     bridged: Position | None = None
-    """Position up to which NATS has the publications."""
+    """Position up to which NATS has the publications, in marks of earlier versions."""
     epoch: int = 0
     """Epoch of the last leader; 0: no cluster."""
     followed: list[tuple[str, Position, str]] = field(default_factory=list)

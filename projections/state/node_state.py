@@ -115,7 +115,6 @@ class NodeState:
         "applied",
         "archived",
         "begin",
-        "bridged",
         "carried",
         "checkpoint",
         "checkpoints",
@@ -156,8 +155,6 @@ class NodeState:
         """What is proven of the log, and what is not."""
         self.archived: Archived | None = None
         """The extent of the archive, as recorded in the log."""
-        self.bridged: Position | None = None
-        """Position up to which NATS has the publications; None: there has never been a bridge."""
         self.destinations = Destinations()
         """The destinations to which the outbox passes messages on."""
         self.followed: dict[str, FollowedLog] = {}
@@ -371,8 +368,9 @@ class NodeState:
         destinations: Iterable[Sequence[Any]] = (),
     ) -> None:
         """Adopt the state in the projections' mark: see ``projections.state.format``."""
-        self.bridged = bridged
         self.destinations.load(destinations)
+        if bridged:
+            self.destinations.bridged(bridged)
         self.epoch = epoch
         self.followed = {name: FollowedLog(through, link) for name, through, link in followed}
         self.checkpoints = [Checkpoint(*one) for one in checkpoints]
@@ -487,7 +485,7 @@ class NodeState:
         self.archived = Archived(at, event)
 
     def _bridged(self, event: Bridged, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
-        self.bridged = event.through or None
+        self.destinations.bridged(event.through)
 
     def _destination(self, event: LogEvent, at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.destinations.fold(event, at)

@@ -46,6 +46,7 @@ Value: TypeAlias = int | str | bytes | tuple[str, str]
 Span: TypeAlias = tuple[Property, Value, int, int]
 """A property, its value, and the offsets where it begins and ends."""
 
+_LENGTHS = [bytes((length,)) for length in range(128)]
 _WIDTHS = {Kind.BYTE: 1, Kind.TWO_BYTES: 2, Kind.FOUR_BYTES: 4}
 
 
@@ -341,7 +342,8 @@ def encode_properties(values: Mapping[int, Value | None], user: UserProperties =
 
 def with_length(properties: bytes) -> bytes:
     """Put the Property Length before properties."""
-    return encode_length(len(properties)) + properties if properties else b"\0"
+    size = len(properties)
+    return (_LENGTHS[size] if size < len(_LENGTHS) else encode_length(size)) + properties
 
 
 def _field(raw: bytes) -> bytes:

@@ -267,13 +267,20 @@ def code_string(code: int) -> str | None:
     return _MEANINGS.get(code) if code >= FAILURE else None
 
 
-def filters_string(filters: Sequence[tuple[str, int]], codes: Sequence[int]) -> str | None:
-    """Return why filters of a SUBSCRIBE, each with its QoS, were refused; None if none was."""
+def filters_string(
+    filters: Sequence[tuple[str, int]], codes: Sequence[int], reasons: Mapping[str, str]
+) -> str | None:
+    """Return why filters of a SUBSCRIBE, each with its QoS, were refused; None if none was.
+
+    ``reasons`` are those of filters of which more is known than the code.
+    """
     refused = bytes(codes).translate(None, _GRANTED)
     if not refused:
         return None
     at = codes.index(refused[0])
-    first = f"{_MEANINGS.get(codes[at], 'refused')}: {filters[at][0]}"
+    refused_filter = filters[at][0]
+    reason = reasons.get(refused_filter) or _MEANINGS.get(codes[at], "refused")
+    first = f"{reason}: {refused_filter}"
     if len(first) > MAX_CHARACTERS:
         first = first[: MAX_CHARACTERS - 3] + "..."
     return first if len(refused) == 1 else f"{first} (and {len(refused) - 1:,} more)"

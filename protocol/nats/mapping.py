@@ -122,6 +122,8 @@ class Mapping:
         self._subject_depths = _depths(subject.count(".") + 1 for subject in subjects)
         self._longest_topic = MAX_SUBJECT + 1 + max(map(len, self._rules), default=0)
 
+        self.filters = tuple(filters)
+        """The filters of bridged topics."""
         self._filters = [split_levels(topic_filter) for topic_filter in filters]
         self._bridged: FilterTrie[bool] = FilterTrie()
         for topic_filter in filters:

@@ -77,7 +77,8 @@ ENTRY_MEANINGS: Final[Mapping[str, str]] = {
     "count": "number of dropped messages, or of equal requests to the web page",
     "queued": "messages taken from the queue, at the first entry; -1: it bypassed the queue",
     "queued_bytes": "payload bytes added to or taken from the queue, at the first entry",
-    "refs": "positions of the dropped messages; empty if they were never recorded",
+    "refs": "positions of the dropped messages; empty if they were never recorded; of refused "
+    "messages that are, or were, sent again",
     "filters": "topic filters with the granted QoS; the QoS is null where none is granted",
     "topics": "topics whose retained messages ended, or at most eight distinct ones of dropped "
     "messages without positions",

@@ -45,6 +45,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def time_ms(self) -> int:
+        return round(self.now * 1000)
+
     def after(self, delay: float, callback: Callable[[], None]) -> None:
         self.timers.append((self.now + delay, callback))
 
@@ -84,6 +87,12 @@ class Actor:
         raise TROUBLE
 
     published = packets
+
+    @property
+    def recorded(self) -> Actor:
+        return self
+
+    add = packets
 
 
 class FakeLink:
@@ -141,7 +150,6 @@ class Place:
         self.clock = Clock()
         self.dropped: dict[str, int] = {}
         node: Any = SimpleNamespace(
-            state=SimpleNamespace(bridged=0),
             root=None,
             clock=self.clock,
             timers=self.clock,
@@ -161,9 +169,12 @@ class Place:
         return FakeLink.opened[-1]
 
     def publish(self, qos: int = 0, client: str = "c") -> None:
-        content = StoredMessages(1, [b"a", b"b"], [b"", b""], 0)
-        batch = Batch(qos, content.topics, content.payloads, (), gated=bool(qos))
-        self.bridge_supervisor.published(Publication(client, batch, content, (1, 2)))
+        content = StoredMessages(1, [b"a", b"b"], [b"", b""], 0, publishers=(client,))
+        if qos:
+            self.bridge_supervisor.recorded(qos, content, (1, 2), 1)
+            return
+        batch = Batch(qos, content.topics, content.payloads, ())
+        self.bridge_supervisor.published(Publication(client, batch, content))
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ class Exit:
         content = StoredMessages(0, raw, payloads, len(topics), blocks)
         refs = range(70, 70 + len(topics)) if qos else ()
         leaving = OutgoingMessages(
-            "c", prefix, qos, False, content, content.size, refs, expires=expires
+            ("c",), prefix, qos, False, content, content.size, refs, expires=expires
         )
         left_out = self.departures.send(leaving, most)
         self.flows.flush()

@@ -59,7 +59,7 @@ class Exit:
 
 
 def _leaving(content: StoredMessages) -> OutgoingMessages:
-    return OutgoingMessages("c", "", 0, retain=False, content=content, size=content.size)
+    return OutgoingMessages(("c",), "", 0, retain=False, content=content, size=content.size)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_failure_takes_nothing_from_the_others() -> None:
 
 def test_long_client_identifiers_leave_room_for_messages(outside: Exit) -> None:
     content = StoredMessages(0, [b"a", b"a"], [bytes(MAX - 4096), bytes(MAX)], 2 * MAX - 4096)
-    leaving = _leaving(content)._replace(client="\u00e9" * 30_000)
+    leaving = _leaving(content)._replace(publishers=("\u00e9" * 30_000,))
     assert outside.departures.send(leaving, MAX) == 1
     outside.flows.flush()
     assert outside.wire.subjects == ["a"]

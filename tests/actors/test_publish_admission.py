@@ -159,6 +159,25 @@ def test_topics_to_which_no_client_may_publish(
     assert refused_topic(topic, PublishRules(max_levels=levels), retain=retain) == reason
 
 
+@pytest.mark.parametrize(
+    ("bridge", "named", "reason"),
+    [
+        (True, "any", ""),
+        ("own", "own", ""),
+        ("own", "other", "reserved_topic"),
+        ("+", "other", "reserved_topic"),
+        ("", "", "reserved_topic"),
+        (False, "own", "reserved_topic"),
+    ],
+)
+def test_the_state_of_a_connection_is_published_by_bridges_and_the_client_of_that_name(
+    *, bridge: bool | str, named: str, reason: str
+) -> None:
+    topic = f"$SYS/broker/connection/{named}/state".encode()
+    assert refused_topic(topic, PublishRules(), retain=True, bridge=bridge) == reason
+    assert refused_topic(b"$SYS/broker/uptime", PublishRules(), bridge=bridge) == "reserved_topic"
+
+
 @given(
     topic=st.sampled_from([b"a", b"b", b"locked"]),
     qos=st.sampled_from([0, 1, 2]),

@@ -16,9 +16,8 @@ from actors.replay.selection import (
     TopicMatches,
     select,
 )
-from actors.session.position_properties import with_position
+from actors.session.position_properties import position_blocks
 from eventstore.format.positions import position
-from eventstore.log.message_store import Message
 from eventstore.reading.publications import Publications
 from protocol.mqtt.message_properties import (
     MessageProperties,
@@ -38,33 +37,34 @@ def record(sequence: int, *topics: str, qos: int = 1, payload: bytes = b"x") -> 
 
 
 def rules(topic_filter: str = "a/#", qos: int = 2, denied: str = "", **more: int) -> Rules:
-    def why_not(message: Message, _qos: int, _publications: Publications) -> str:
-        return "not_permitted" if message.topic.decode() == denied else ""
+    def why_not(publications: Publications, number: int, _qos: int) -> str:
+        return "not_permitted" if publications.topics[number].decode() == denied else ""
 
-    return Rules(
-        TopicMatches(topic_filter), qos, why_not, more.get("until"), more.get("until_ms", 0)
-    )
+    until, until_ms = more.get("until"), more.get("until_ms", 0)
+    return Rules(TopicMatches(topic_filter), qos, lambda _: bool(denied), why_not, until, until_ms)
 
 
 def step(
-    records: Sequence[LogRecord], given: Rules, through: int = 0, room: int = 1000
+    records: Sequence[LogRecord], given: Rules, through: int = 0, room: int = 5000
 ) -> tuple[Step, deque[LogRecord]]:
     ahead = deque(records)
     return select(ahead, through, given, room, lambda: False), ahead
 
 
 def topics(chosen: Step) -> list[str]:
-    return [entry.message.topic.decode() for entry in chosen.entries]
+    return [
+        run.publications.topics[number].decode() for run in chosen.runs for number in run.numbers
+    ]
+
+
+def places(chosen: Step) -> list[int]:
+    return [run.publications.positions[number] for run in chosen.runs for number in run.numbers]
 
 
 def test_matching_messages_in_order() -> None:
     chosen, ahead = step([record(5, "a/1", "b", "a/2"), record(6, "b"), record(7, "a/3")], rules())
     assert topics(chosen) == ["a/1", "a/2", "a/3"]
-    assert [entry.at for entry in chosen.entries] == [
-        position(5, 0),
-        position(5, 2),
-        position(7, 0),
-    ]
+    assert places(chosen) == [position(5, 0), position(5, 2), position(7, 0)]
     assert (chosen.through, chosen.records, len(ahead)) == (position(8, 0) - 1, 3, 0)
 
 
@@ -76,13 +76,13 @@ def test_it_goes_on_just_after_a_position() -> None:
 @pytest.mark.parametrize("room", [0, 1, 2])
 def test_without_room_the_cursor_stands_before_the_next_message(room: int) -> None:
     chosen, ahead = step([record(5, "b", "a/1", "a/2", "a/3")], rules(), room=room)
-    assert (len(chosen.entries), chosen.no_room, len(ahead)) == (room, True, 1)
+    assert (chosen.sent, chosen.no_room, len(ahead)) == (room, True, 1)
     assert chosen.through == position(5, room)
 
 
 def test_messages_at_qos_0_need_no_room() -> None:
     chosen, _ = step([record(5, "a/1", "a/2")], rules(qos=0), room=0)
-    assert [entry.qos for entry in chosen.entries] == [0, 0]
+    assert [run.qos for run in chosen.runs] == [0]
     assert not chosen.no_room
 
 
@@ -120,20 +120,36 @@ def test_the_last_message_of_each_topic() -> None:
     given = rules()
     given.last = last
     chosen, _ = step(records, given)
-    assert [entry.at for entry in chosen.entries] == [
+    assert places(chosen) == [
         position(5, 1), position(5, 2), position(7, 0), position(8, 0),
     ]  # fmt: skip
 
 
 def test_the_bounds_of_a_step() -> None:
     many, _ = step([record(5, *["a/1"] * (MESSAGES_AT_ONCE + 5))], rules())
-    assert len(many.entries) == MESSAGES_AT_ONCE
+    assert many.sent == MESSAGES_AT_ONCE
     rest, _ = step([record(5, *["a/1"] * (MESSAGES_AT_ONCE + 5))], rules(), many.through)
-    assert len(rest.entries) == 5
+    assert rest.sent == 5
     large, _ = step([record(5, *["a/1"] * 9, payload=bytes(BYTES_AT_ONCE // 4))], rules())
-    assert len(large.entries) == 4
+    assert large.sent == 4
     empty, ahead = step([record(5 + at) for at in range(RECORDS_AT_ONCE + 5)], rules())
     assert (empty.records, len(ahead)) == (RECORDS_AT_ONCE, 5)
+
+
+def test_steps_are_smaller_while_other_clients_are_active() -> None:
+    given = rules()
+    given.shared = True
+    few, _ = step([record(5, *["a/1"] * MESSAGES_AT_ONCE)], given)
+    assert few.sent == MESSAGES_AT_ONCE // 4
+    large, _ = step([record(5, *["a/1"] * 9, payload=bytes(BYTES_AT_ONCE // 4))], given)
+    assert large.sent == 1
+
+
+def test_what_is_left_out_behind_the_last_message_is_not_counted_yet() -> None:
+    records = [record(5, "a/no", "a/1", "a/no", "a/2", "a/no")]
+    chosen, _ = step(records, rules(denied="a/no"), room=1)
+    assert (topics(chosen), chosen.left_out) == (["a/1"], {"not_permitted": 2})
+    assert (chosen.through, chosen.no_room) == (position(5, 2), True)
 
 
 def test_it_ends_at_a_position() -> None:
@@ -152,7 +168,7 @@ def test_it_ends_at_a_time() -> None:
 def test_a_late_step_stops_within_a_long_record() -> None:
     ahead = deque([record(5, *["b"] * 2000, "a/1")])
     chosen = select(ahead, 0, rules(), 10, lambda: True)
-    assert not chosen.entries
+    assert not chosen.sent
     assert position(5, 0) < chosen.through < position(5, 2000)
     assert topics(select(ahead, position(5, 1999), rules(), 10, lambda: False)) == ["a/1"]
 
@@ -162,9 +178,9 @@ def test_positions_come_before_the_properties_of_the_publisher(expiry: int | Non
     block = encode_message_properties(
         MessageProperties(expiry=expiry, content_type="text", user=(("foldmq-position", "1.0"),))
     )
-    message = Message(b"t", b"x", block)
     gap = position(3, 1), position(5, 0) - 1
-    found = decode_message_properties(with_position(message, position(7, 2), 1500, gap).block)
+    blocks = position_blocks((position(7, 2), position(7, 3)), 1500, (block, b""), gap)
+    found, following = map(decode_message_properties, blocks)
     assert found.user == (
         ("foldmq-position", "7.2"),
         ("foldmq-time", "1970-01-01T00:00:01.500Z"),
@@ -172,3 +188,14 @@ def test_positions_come_before_the_properties_of_the_publisher(expiry: int | Non
         ("foldmq-position", "1.0"),
     )
     assert (found.expiry, found.content_type) == (expiry, "text")
+    assert following.user == (
+        ("foldmq-position", "7.3"),
+        ("foldmq-time", "1970-01-01T00:00:01.500Z"),
+    )
+    (unknown,) = map(decode_message_properties, position_blocks((position(7, 2),), None))
+    assert unknown.user == (("foldmq-position", "7.2"),)
+    (of_stream,) = position_blocks((position(7, 2),), 1500, of_stream=True)
+    assert decode_message_properties(of_stream).user[1:] == (
+        ("foldmq-time", "1970-01-01T00:00:01.500Z"),
+        ("ts", "1500000"),
+    )

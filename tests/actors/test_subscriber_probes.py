@@ -68,8 +68,8 @@ class Server:
         """Publish messages together."""
         raw = [topic.encode() for topic in topics]
         content = StoredMessages(0, raw, list(payloads), sum(map(len, payloads)))
-        fields: dict[str, object] = {"qos": 0, "retain": False, **about}
-        leaving = OutgoingMessages("c", "", content=content, size=content.size, **fields)  # type: ignore[arg-type]
+        fields: dict[str, object] = {"publishers": ("c",), "qos": 0, "retain": False, **about}
+        leaving = OutgoingMessages(prefix="", content=content, size=content.size, **fields)  # type: ignore[arg-type]
         if len(set(topics)) > 1:
             leaving, _ = leaving.split()
         for topic in dict.fromkeys(topics):
@@ -150,6 +150,53 @@ def test_a_subject_without_subscribers_costs_one_message(server: Server) -> None
     assert server.ignored == 2  # the first, and one for all that waited for its answer
     assert server.stats.probes == 2
     assert server.stats.sent == 0
+
+
+def test_a_subject_without_subscribers_for_long_is_probed_less(server: Server) -> None:
+    for number in range(200):
+        server.publish(["a"], [b"%d" % number])
+        while server.process() or server.read():
+            pass
+        server.wait(0.01)
+    assert server.stats.probes < 60
+    server.wanted.add(b"a")
+    server.publish(["a"], [b"first"])
+    server.settle()
+    assert server.got("a")[-1] == b"first"
+    server.publish(["a"], [b"next"])
+    server.process()
+    assert server.got("a")[-1] == b"next"
+    assert server.flows.held == 0
+
+
+def test_many_bytes_for_a_subject_without_subscribers_do_not_wait_long(server: Server) -> None:
+    for _ in range(20):
+        server.publish(["a"], [b""])
+        server.settle()
+    for _ in range(40):
+        server.publish(["a"], [bytes(2048)])
+        while server.process() or server.read():
+            pass
+    assert server.flows.held < 40 * 2048
+
+
+def test_messages_of_several_clients_carry_their_names(server: Server) -> None:
+    server.wanted |= {b"a", b"b"}
+    server.publish(
+        ["a", "b", "a", "a"],
+        [b"0", b"1", b"2", b"3"],
+        qos=1,
+        refs=range(70, 74),
+        since=70,
+        through=73,
+        publishers=("x", "y"),
+        publisher_of=[0, 1, 1, 1],
+    )
+    server.settle()
+    clients = {
+        payload: parse_headers(head).get("Foldmq-Client") for _, head, payload in server.delivered
+    }
+    assert clients == {b"0": "x", b"1": "y", b"2": "y", b"3": "y"}
 
 
 def test_a_subscriber_gets_all_messages_in_order(server: Server) -> None:

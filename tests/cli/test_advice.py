@@ -1,6 +1,7 @@
 """The sentences about problems in ``foldmq doctor`` and on the page of problems."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,22 @@ def test_drops_are_reported_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("by", "types"),
+    [
+        ({"slow_reader": 2}, ["MessageDropped"]),
+        ({"expired": 2}, ["Expired"]),
+        ({"expired": 2, "queue_bytes": 1}, ["MessageDropped", "Expired"]),
+    ],
+)
+def test_the_command_for_drops_lists_the_events_that_record_them(
+    by: dict[str, int], types: list[str]
+) -> None:
+    drops = {"client": "a", "code": "drops", "count": 3, "by": by, "age_ms": 1}
+    words = shlex.split(advise(drops).next)
+    assert [words[at + 1] for at, word in enumerate(words) if word == "--type"] == types
+
+
+@pytest.mark.parametrize(
     ("limits", "full"),
     [
         ({}, "1 min 40 s"),
@@ -226,6 +243,16 @@ def test_a_store_that_is_gone_is_reported_once() -> None:
     }  # fmt: skip
     (one,) = advise_on_broker(status, [])
     assert (one.severity, one.title, one.evidence) == ("problem", "lost files of the log", gone)
+
+
+def test_a_damaged_record_is_a_problem_of_a_broker_that_serves() -> None:
+    status: dict[str, Any] = {
+        "trouble": [], "time_ms": 200_000, "started_ms": 0,
+        "log": {"store_damage": None, "damage": "record 7 has a wrong checksum"},
+    }  # fmt: skip
+    (one,) = advise_on_broker(status, [])
+    assert (one.severity, one.subject, one.title) == ("problem", "the log", "is damaged")
+    assert (one.evidence, one.next) == ("record 7 has a wrong checksum", "foldmq log verify")
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def test_a_certificate_of_listeners(authority: Authority) -> None:
     assert "; clients refuse to connect" in over.evidence
     (early,) = of(settings, -2)
     assert (early.severity, early.title) == ("problem", "is not valid yet")
+    assert early.cause.startswith("it was replaced too early, or the clock is wrong: replace ")
 
 
 def row(**others: Any) -> dict[str, Any]:

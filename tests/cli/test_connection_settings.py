@@ -62,6 +62,23 @@ def test_files_are_checked_before_a_start(tmp_path: Path) -> None:
     )
 
 
+def test_a_file_without_certificates_is_found_before_a_start(tmp_path: Path) -> None:
+    garbage = tmp_path / "ca.pem"
+    garbage.write_text("no certificate")
+    settings = load(tmp_path, f'[connection.plant2]{LEAST}bridge_cafile = "{garbage}"\n')
+    with pytest.raises(ConfigError) as raised:
+        check_sink_files(settings)
+    assert raised.value.args == (
+        f"connection.plant2: {garbage}: not PEM, or certificate and key do not match",
+    )
+
+
+def test_the_name_of_the_nats_bridge_is_not_free(tmp_path: Path) -> None:
+    for text in (f"[connection.nats]{LEAST}", '[sink.nats]\nkind = "http"\nurl = "http://h"\n'):
+        with pytest.raises(ConfigError, match="nats: the bridge to NATS has this name"):
+            load(tmp_path, text)
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [

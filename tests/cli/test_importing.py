@@ -211,6 +211,8 @@ def test_clients_continue_their_sessions(tmp_path: Path) -> None:
         other.subscribe(("r/#", 1))
         assert other.expect_a(Publish).payload == b"kept"
         assert foldmq("verify", *data)[0] == 0
+        assert "the previous run" not in broker.log
+        assert "crash" not in foldmq("status", *data)[1] + foldmq("doctor", *data)[1]
         one.close()
         other.close()
     assert foldmq("log", "verify", *data)[0] == 0
@@ -286,6 +288,33 @@ def test_mosquittos_settings_become_those_of_foldmq(tmp_path: Path) -> None:
         f"{conf}:6",
         f"{conf}:19",
     ]
+
+
+PLUGINS = """\
+global_plugin /usr/lib/mosquitto/mosquitto_persist_sqlite.so
+plugin_opt_db_file /var/lib/mosquitto/mosquitto.sqlite3
+listener 1883 127.0.0.1
+plugin /usr/lib/mosquitto/mosquitto_password_file.so
+plugin_opt_password_file users
+plugin /usr/lib/mosquitto/mosquitto_acl_file.so
+plugin_opt_acl_file acl
+"""
+
+
+def test_the_file_plugins_of_mosquitto_2_1_are_read_as_their_files(tmp_path: Path) -> None:
+    conf = tmp_path / "mosquitto.conf"
+    conf.write_text(PLUGINS)
+    (tmp_path / "users").write_text("")
+    (tmp_path / "acl").write_text("user ann\ntopic read a/#\n")
+    result = ImportedSettings(conf, tmp_path / "new")
+    import_mosquitto_settings(result)
+    result.write()
+    written = tomllib.loads((tmp_path / "new" / "foldmq.toml").read_text())
+    assert written["password_file"] == str(tmp_path / "users")
+    assert 'users = ["ann"]' in (tmp_path / "new" / "permissions.toml").read_text()
+    (line,) = result.unmatched
+    assert line.startswith(f"{conf}:1: global_plugin ")
+    assert "its database is not read: copy the retained messages" in line
 
 
 CONNECTIONS = """\

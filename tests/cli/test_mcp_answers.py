@@ -3,6 +3,9 @@
 import base64
 import itertools
 import json
+import re
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from cli.common import text
 from cli.logs.source_flags import SourceFlags
 from cli.main import app
 from cli.mcp import mcp_command
@@ -21,6 +25,7 @@ from cli.mcp.tool_answers import (
     Page,
     arguments_of,
     harmless,
+    printable,
     row_of,
     size_of,
     unescaped,
@@ -65,9 +70,19 @@ def test_a_name_of_an_answer_names_the_same_as_an_argument(name: str) -> None:
     assert arguments_of({"topic": harmless(name), "n": 1}) == {"topic": name, "n": 1}
 
 
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_in_sentences_are_escaped_once(name: str) -> None:
+    shown = {"subject": text.name(name), "title": f"{text.name(name)} is away", "client": name}
+    found = harmless(shown)
+    assert found == {**shown, "client": text.escaped(name)}
+    assert all(each.isprintable() for each in found.values())
+    assert printable(f"there is no tool {name}").isprintable()
+    assert printable(f"there is no tool {text.name(name)}") == f"there is no tool {text.name(name)}"
+
+
 def test_text_that_is_no_escaped_name_is_unchanged() -> None:
-    for text in ("a\\", "\\x", "C:\\dir"):
-        assert unescaped(text) == text
+    for given_name in ("a\\", "\\x", "C:\\dir"):
+        assert unescaped(given_name) == given_name
 
 
 @pytest.mark.parametrize("payload", ["ä" * 1000, "x" * 256, "short"])
@@ -143,4 +158,7 @@ def test_the_users_whom_the_rules_allow(tmp_path: Path) -> None:
 def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_command, "find_spec", lambda _: None)
     result = CliRunner().invoke(app, ["mcp"])
-    assert str(result.exception) == "foldmq mcp needs more packages: pip install 'foldmq[mcp]'"
+    words = shlex.split(str(result.exception).partition("packages: ")[2])
+    assert words[:4] == [sys.executable, "-m", "pip", "install"]
+    (package,) = words[4:]
+    assert re.match(r"mcp[<>]", package), "foldmq is not on the index"

@@ -40,11 +40,13 @@ def test_configuration_is_accepted(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 @pytest.mark.system
-@pytest.mark.parametrize("runs", [False, True])
-def test_the_block_works_when_it_is_pasted(tmp_path: Path, *, runs: bool) -> None:
-    """Also while the broker of "Run it" runs, which it leaves alone."""
+@pytest.mark.parametrize("runs", ["nothing", "another broker", "another broker on its port"])
+def test_the_block_works_when_it_is_pasted(tmp_path: Path, runs: str) -> None:
+    """Also while the broker of "Run it" runs, which it leaves alone, or it says why it cannot."""
     (block,) = blocks("sh")
-    port, other = free_port(), free_port()
+    port = free_port()
+    taken = runs.endswith("port")
+    other = port if taken else free_port()
     assert "11883" in block
     block = block.replace("11883", str(port))
     program = tmp_path / ".venv" / "bin" / "foldmq"
@@ -52,8 +54,10 @@ def test_the_block_works_when_it_is_pasted(tmp_path: Path, *, runs: bool) -> Non
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cli.main "$@"\n')
     program.chmod(0o755)
     others = {"FOLDMQ_WEB": "off", "FOLDMQ_METRICS": "off", "PYTHONPATH": str(ROOT)}
-    if runs:
-        block = f"foldmq serve --listen 127.0.0.1:{other} 2>first.log & first=$!\n{block}"
+    if runs != "nothing":
+        ready = f"foldmq sub -p {other} -t ready -E; " if taken else ""
+        first = f"foldmq serve --listen 127.0.0.1:{other} 2>first.log & first=$!\n{ready}"
+        block = f"{first}{block}"
         block = f'PATH="$PWD/.venv/bin:$PATH"\n{block}kill $first; wait $first\n'
     shell = subprocess.Popen(
         ["bash", "-s"],  # as from a clipboard: what reads its input takes the lines that follow
@@ -71,6 +75,9 @@ def test_the_block_works_when_it_is_pasted(tmp_path: Path, *, runs: bool) -> Non
         # The shell and the broker it started are a process group of their own.
         os.killpg(shell.pid, signal.SIGKILL)
         raise
+    if taken:
+        assert f"cannot listen on 127.0.0.1:{port}: another program" in out
+        return
     assert out == expected_output(), errors
     assert shell.returncode == 0, errors
     assert "Traceback" not in errors

@@ -15,6 +15,7 @@ from cli.common.units import Address, size_shown, time_shown
 from cli.serve.auth_factory import backoff_options
 from cli.serve.banner import admitted
 from cli.serve.broker_process import MemberFacts, member_settings
+from cli.serve.config_check import run_config_check
 from cli.serve.limits_factory import limit_options, make_options
 from cli.settings.listener_settings import PER_LISTENER
 from cli.settings.setting_flags import with_settings_flags
@@ -465,6 +466,8 @@ def test_networks_of_mapped_addresses_are_those_of_ipv4(config: Path) -> None:
         ("ack_wait = nan", "ack_wait = NaN: must be at least 0"),
         ("ack_wait = inf", "ack_wait = Infinity: must be a number"),
         ("connect_timeout = 0", "connect_timeout = 0: must be more than 0"),
+        ("record_qos0 = ['a/#/b']", "record_qos0 = "),
+        ("record_qos0 = ['$SYS/#']", "$SYS/#: the log has no such messages"),
         ("reject_qos2_publish = 'maybe'", 'reject_qos2_publish = "maybe": must be true or false'),
         ("data_dir = 3", "data_dir = 3: must be text"),
         ("data_dir = '~nosuchuser/x'", 'data_dir = "~nosuchuser/x": this home directory'),
@@ -594,6 +597,7 @@ PARTITIONED = {**CLUSTER, "partitions": 2, "cluster_listen": "127.0.0.1:7883"}
             {**PARTITIONED, "bridge_user_map": ["ann=a"], "password_file": "users"},
             "partitions = 2 and bridge_user_map cannot be combined yet",
         ),
+        ({"processes": 2, "record_qos0": ["a"]}, "record_qos0 cannot be combined yet"),
         (
             {**PARTITIONED, "pseudonyms": True},
             "pseudonyms in a cluster also needs cluster_key_file",
@@ -806,3 +810,23 @@ def test_a_process_of_a_node_with_several_logs_is_a_node_of_one_of_them() -> Non
     assert (found.cluster, found.partitions, found.data_dir) == ("c1-p1", 1, Path("data/p1"))
     ports = [found.cluster_listen, found.cluster_advertise, found.metrics]
     assert list(map(str, ports)) == ["127.0.0.1:7884", "10.0.0.1:7001", "127.0.0.1:9002"]
+
+
+def test_contradictions_and_files_that_cannot_be_read_are_named_together(tmp_path: Path) -> None:
+    config = tmp_path / "foldmq.toml"
+    config.write_text(
+        'listen = ["127.0.0.1:1883", "tls://127.0.0.1:8883"]\n'
+        f'password_file = "{tmp_path}/users"\njwt_keys = "{tmp_path}/keys"\n'
+        'nats_creds = "/dev/null"\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        run_config_check({}, config)
+    assert caught.value.args == (
+        (
+            "listen = tls://127.0.0.1:8883: TLS needs tls_cert and tls_key, the certificate and "
+            "its private key"
+        ),
+        "nats_creds also needs nats_url",
+        f"password_file = {tmp_path}/users: cannot be read: No such file or directory",
+        f"jwt_keys = {tmp_path}/keys: cannot be read: No such file or directory",
+    )

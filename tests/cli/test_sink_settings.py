@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from harness.certs import Authority
 
 from cli.serve.limits_factory import make_options
 from cli.settings.setting_sources import ConfigError
@@ -219,6 +220,19 @@ def test_files_are_checked_before_the_start(tmp_path: Path) -> None:
             check_sink_files(loaded(tmp_path, f"token_file = '{token}'"))
     with pytest.raises(ConfigError, match="has no certificates in PEM"):
         check_sink_files(loaded(tmp_path, f"ca_file = '{token}'"))
+
+
+def test_files_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    secret = "whsec_" + base64.b64encode(bytes(32)).decode()
+    files = {
+        "signing_secret_file": secret,
+        "token_file": "t0ken",
+        "ca_file": Authority(tmp_path / "ca").file.read_text(),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(f"\ufeff{content}\n", "utf-8")
+    lines = [f"{name} = '{tmp_path / name}'" for name in files]
+    check_sink_files(loaded(tmp_path, *lines))
 
 
 @pytest.mark.system

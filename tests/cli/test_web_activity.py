@@ -229,7 +229,8 @@ def test_charts_of_the_day_have_values_where_the_log_was_read() -> None:
     assert tops["Connections per minute"] == pytest.approx(1.0)
     assert tops["Not delivered per minute"] == 0
     assert made[0][0].seconds == 2 * 3600
-    for since_ms, points in ((NOW_MS - 2 * HOUR, 120), (NOW_MS - 30 * HOUR, 144)):
+    minute = (NOW_MS - MINUTE_MS, 2)  # a level
+    for since_ms, points in (minute, (NOW_MS - 2 * HOUR, 120), (NOW_MS - 30 * HOUR, 144)):
         ((one, _), *_) = day_charts(reader.activity, since_ms, NOW_MS)
         drawn = [float(x) for x in re.findall(r"[ML]([\d.]+) ", one.curves[0].line)]
         assert (len(drawn), drawn[0], drawn[-1]) == (points, 0, WIDTH)

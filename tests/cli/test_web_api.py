@@ -322,6 +322,62 @@ async def test_dear_requests_wait_for_a_turn_and_not_for_ever(
     await work(0.0)  # nothing was left taken
 
 
+async def _entries(count: int, *more: StreamMark) -> AsyncIterator[Item | StreamMark]:
+    for number in range(count):
+        yield Item({"n": number}, str(number))
+    for mark in more:
+        yield mark
+    if more:
+        await asyncio.sleep(30.0)  # nothing happens
+
+
+async def test_dear_streams_read_on_in_turns() -> None:
+    bounds = RequestBounds()
+    reading = most = 0
+
+    async def entries() -> AsyncIterator[Item | StreamMark]:
+        nonlocal reading, most
+        async for entry in _entries(200):
+            reading += 1
+            most = max(most, reading)
+            await asyncio.sleep(0)
+            reading -= 1
+            yield entry
+
+    async def read() -> list[object]:
+        return [entry.value["n"] async for entry in bounds.in_turns(entries())]
+
+    assert await asyncio.gather(*(read() for _ in range(5))) == [[*range(200)]] * 5
+    assert most == bounds_module.DEAR_AT_ONCE
+
+
+async def test_a_stream_that_waits_or_is_not_read_holds_no_turn() -> None:
+    bounds = RequestBounds()
+    followed = [bounds.in_turns(_entries(3, StreamMark("live", {}))) for _ in range(3)]
+    unread = [bounds.in_turns(_entries(200)) for _ in range(3)]
+    for stream in followed:
+        assert [await anext(stream) for _ in range(4)][-1] == StreamMark("live", {})
+    waiting = [asyncio.ensure_future(anext(stream)) for stream in followed]
+    for stream in unread:
+        await anext(stream)
+    async with asyncio.timeout(5), bounds.dear("foldmq why"), bounds.dear("foldmq log"):
+        pass
+    for each in waiting:
+        each.cancel()
+
+
+async def test_an_error_comes_behind_what_was_read() -> None:
+    async def entries() -> AsyncIterator[Item | StreamMark]:
+        async for entry in _entries(3):
+            yield entry
+        raise CutOff("gone")
+
+    found = RequestBounds().in_turns(entries())
+    assert [await anext(found) for _ in range(3)] == [Item({"n": n}, str(n)) for n in range(3)]
+    with pytest.raises(CutOff):
+        await anext(found)
+
+
 # ----------------------------------------------------------------------------- live lists
 
 

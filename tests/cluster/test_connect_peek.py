@@ -30,6 +30,14 @@ def test_other_bytes_have_none(data: bytes) -> None:
     assert client_id_in(data) is Peeked.NONE
 
 
+@pytest.mark.parametrize("packet", [p.connect("client"), connect_v5("client")])
+def test_a_whole_packet_that_is_too_short_has_none(packet: bytes) -> None:
+    """The broker refuses it at once instead of waiting for the rest."""
+    for size in range(len(packet) - 2):
+        assert client_id_in(bytes([0x10, size]) + packet[2 : 2 + size]) is Peeked.NONE
+        assert client_id_in(bytes([0x10, size]) + packet[2:]) is Peeked.NONE
+
+
 @given(st.binary(max_size=64))
 def test_arbitrary_bytes_raise_nothing(data: bytes) -> None:
     client_id_in(b"\x10" + data)

@@ -155,6 +155,28 @@ def test_malformed_filters_are_refused(clients: Clients5, topic: str, bad: str) 
     assert client.subscribe((bad.format(topic), 1)) == (0x8F,)
 
 
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ("$replay/yesterday/{}", "not a moment: yesterday"),
+        ("$replay/5..4/{}", "the replay ends before it begins"),
+        ("$replay/99999999/{}", "the position is beyond the end of the log"),
+        ("$stream/x", "the stream has no filter"),
+    ],
+)
+def test_a_refusal_says_which_part_is_wrong(
+    clients: Clients5, topic: str, bad: str, reason: str
+) -> None:
+    client = clients.five()
+    client.send(p.subscribe(7, (bad.format(topic), 1)))
+    found = client.receive()
+    assert isinstance(found, Answer)
+    assert found.codes == (0x8F,)
+    shown = str(dict(found.properties)[p.REASON_STRING])
+    assert shown.startswith(reason)
+    assert shown.endswith(f": {bad.format(topic)}")
+
+
 def test_clients_publish_nothing_below_replay(clients: Clients5, topic: str) -> None:
     client = clients.five()
     client.subscribe(("$replay/state", 0))
@@ -327,9 +349,14 @@ def test_streams(clients: Clients5, topic: str) -> None:
     client, other = clients.five(), clients.five()
     earliest = ((p.USER_PROPERTY, ("stream-offset", "earliest")),)
     assert client.subscribe((f"$stream/any/{topic}", 1), properties=earliest) == (1,)
-    assert payloads(receive(client, 2)) == [b"0", b"1"]
+    found = receive(client, 2)
+    assert payloads(found) == [b"0", b"1"]
     assert other.subscribe((f"$stream/any/{topic}", 1)) == (1,)
     silent(other)
+    again = ((p.USER_PROPERTY, ("stream-offset", dict(user(found[1]))["ts"])),)
+    third = clients.five()
+    third.subscribe((f"$stream/any/{topic}", 1), properties=again)
+    assert receive(third, 1)[0].payload in (b"0", b"1")  # both may be of one millisecond
 
 
 def test_limits(own: Callable[..., tuple[Broker, Clients5]]) -> None:

@@ -316,6 +316,47 @@ def test_only_tokens_and_the_page_itself_are_let_in(api: Api) -> None:
     assert (other.status, other.headers["Set-Cookie"]) == (403, None)
 
 
+def test_head_gives_the_headers_of_get(api: Api, places: dict[str, str]) -> None:
+    at = places["@AT@"]
+    for path, form in (
+        (f"/sessions/archive?at={at}", "application/json"),
+        (f"/history?to={at}", "application/json"),
+        (f"/history?to={at}", FORMS["ndjson"]),
+        ("/events?follow=true", FORMS["sse"]),
+        ("/openapi.json", "application/json"),
+        ("/sessions/nobody", "application/json"),
+    ):
+        head = api.ask("HEAD", path, Accept=form)
+        assert head.body == b"", path
+        assert head.status == (404 if "nobody" in path else 200), path
+        if "follow" not in path:
+            whole = api.get(path, Accept=form)
+            for name in ("Content-Type", "ETag", "Foldmq-Position"):
+                assert head.headers[name] == whole.headers[name], (path, name)
+    assert api.ask("HEAD", "/history", role="view").status == 403
+    assert api.ask("HEAD", "/messages", role="publish").status == 405
+    page = served(api.broker)
+    assert page.ask("HEAD", f"{BASE}/status").status == 200
+
+
+def test_who_had_subscribed_at_a_moment(api: Api, places: dict[str, str]) -> None:
+    at = places["@AT@"]
+    then = api.good(f"/subscriptions?topic=hall/door&at={at}", "view")
+    assert then.headers["ETag"]
+    now = api.good("/subscriptions?topic=hall/door", "view").json
+    named = [{key: one[key] for key in ("client", "filter", "qos")} for one in now["subscriptions"]]
+    found = then.json["subscriptions"]
+    assert [{key: one[key] for key in ("client", "filter", "qos")} for one in found] == sorted(
+        named, key=lambda one: str(one["client"])
+    )
+    assert found
+    lamp = api.good(f"/subscriptions?topic=lamp&at={at}", "view").json
+    assert lamp["retained"]["topic"] == "lamp"
+    assert "payload" not in lamp["retained"]
+    assert api.good("/subscriptions?topic=hall/door&at=1", "view").json["subscriptions"] == []
+    assert api.get(f"/subscriptions?topic=hall/door&size=3&at={at}").status == 400
+
+
 def test_other_origins_need_to_be_listed(api: Api) -> None:
     asked = {
         "Access_Control_Request_Method": "GET",

@@ -181,6 +181,19 @@ def test_a_mark_ahead_of_the_log_in_the_original_is_damage(broker: Broker) -> No
     assert f"the log had reached record {noted[0] + 5}" in broker.refused(65)
 
 
+def test_a_backup_restored_as_another_node_can_be_audited(broker: Broker, tmp_path: Path) -> None:
+    backup, restored = tmp_path / "backup", tmp_path / "restored"
+    run("backup", str(backup), "--data-dir", str(broker.data_dir))
+    run("restore", str(backup), "--data-dir", str(restored), "--new-node")
+    broker.stop()
+    broker.data_dir = restored
+    broker.start()
+    for stored in ([], ["--stored"]):
+        found = run("audit", *stored, "--data-dir", str(restored)).out
+        assert found.startswith("kept: ")
+        assert "compared with" in found
+
+
 def node(broker: Broker) -> str:
     return (broker.data_dir / "node").read_text().strip()
 

@@ -156,6 +156,10 @@ def test_flipped_byte_behind_the_projections(stopped: Broker) -> None:
     with RawClient(stopped.port) as client:
         assert client.connect("some", clean=False) == Connack(0, session_present=True)
         client.publish("t", b"on", 1)
+    where = ("--data-dir", str(stopped.data_dir))
+    advice = run("doctor", *where, code=1).out
+    assert "problem   the log is damaged" in advice
+    assert "  damaged        record " in run("status", *where).out
     stopped.stop()
     assert stopped.log.count("the log is damaged") == 1
     run("log", "verify", "--data-dir", str(stopped.data_dir), code=1)

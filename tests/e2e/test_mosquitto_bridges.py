@@ -238,7 +238,7 @@ def test_two_mosquittos_around_foldmq(
         client.close()
 
 
-@pytest.mark.parametrize("version", ["mqttv31", "mqttv311"])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_the_state_of_a_bridge(tmp_path: Path, bridges: list[Mosquitto], version: str) -> None:
     """It is a retained message: 1 while the bridge is connected, 0 when it is not."""
     broker = started(tmp_path)

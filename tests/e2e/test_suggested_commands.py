@@ -190,7 +190,7 @@ def test_of_a_damaged_record_and_a_clock_that_jumped(with_log: Broker, tmp_path:
 
 def test_of_a_log_on_which_no_broker_starts(with_log: Broker, tmp_path: Path) -> None:
     damage(with_log, also_behind=True)
-    command = re.search(r"intact records: (.*) \(a data directory", with_log.refused(65))
+    command = re.search(r"intact records: (.*) \(of one log", with_log.refused(65))
     assert command is not None
     saved = pasted(command[1], tmp_path, 0)
     where = with_log.directory / "the data.salvaged"

@@ -76,7 +76,9 @@ class Control:
 
     async def record(self, request: Mapping[str, Any]) -> RecordedCursor:
         self._check()
-        self.retry = tuple(ref for ref in self.retry if ref not in request["retried"])
+        refused = {ref for refs, _, _ in request["refused"] for ref in from_runs(refs)}
+        done = {*request["retried"], *refused}
+        self.retry = tuple(ref for ref in self.retry if ref not in done)
         if request["run"] == self.cursor.run and request["through"] >= self.cursor.through:
             self.requests.append(request)
             self.move(request["through"], request["number"], paused=self.cursor.paused)
@@ -327,6 +329,41 @@ async def _gone() -> None:
         )
 
 
+async def _many_gone() -> None:
+    """Many lost messages are reported in parts, each with the cursor behind it."""
+    lost = [(position(2, index), 1) for index in range(1, 2502)]
+    scene = Scene(turn(2, 1, missing=lost), turn(3, 2))
+    async with scene:
+        await scene.stores(1, 2)
+        reported = [each for r in scene.control.requests for each in r["lost"]]
+        assert reported[:2000] == [[at, number] for at, number in lost[:2000]]
+        parts = [request for request in scene.control.requests if request["lost"]]
+        assert all(len(part["lost"]) <= 1000 for part in parts)
+        assert all(part["through"] >= part["lost"][-1][0] for part in parts)
+
+
+async def _refused_again() -> None:
+    """A message that is refused again does not count as stored."""
+    scene = Scene(turn(2, 1), turn(3, 2))
+    async with scene:
+        await scene.stores(1, 2)
+
+        left = [RefusedMessages("poison", 422)]
+
+        def refuse(_numbers: Sequence[int]) -> None:
+            if left:
+                raise left.pop()
+
+        scene.sink.answer = refuse
+        scene.control.retry = (position(2, 0), position(3, 0))
+        await happens(lambda: len(scene.control.refused) == 1, "the second refusal")
+        await happens(
+            lambda: any(request["retried"] for request in scene.control.requests), "the report"
+        )
+        retried = [ref for request in scene.control.requests for ref in request["retried"]]
+        assert (set(retried), scene.control.refused) == ({position(3, 0)}, [position(2, 0)])
+
+
 async def _sent_again() -> None:
     """Refused messages come again when an operator asks, and are reported once."""
     scene = Scene(turn(2, 1, 2))
@@ -343,7 +380,8 @@ async def _sent_again() -> None:
     [
         *(_in_order, _at_a_stop, _retried, _refused_by_halves, _refused_by_name, _many_refused),
         _expired,
-        *(_broker_away, _paused, _skipped, _cut, _own_cursor, _gone, _sent_again),
+        *(_broker_away, _paused, _skipped, _cut, _own_cursor, _gone, _many_gone, _sent_again),
+        _refused_again,
     ],
     ids=lambda scenario: scenario.__name__.lstrip("_"),
 )

@@ -8,6 +8,7 @@ from harness import packets as p
 from harness.plainaudit import audit_plainly, checked_records
 
 from actors.inspection.inspector import Refused
+from actors.limits.bridge_options import BridgeOptions
 from actors.limits.destination_options import DestinationOptions
 from actors.maintenance import retention
 from eventstore.format.destination_events import (
@@ -17,8 +18,9 @@ from eventstore.format.destination_events import (
     ForwardLost,
     ForwardRefused,
 )
-from eventstore.format.node_events import LogCut, OperatorActed
+from eventstore.format.node_events import Bridged, LogCut, OperatorActed
 from eventstore.format.positions import position
+from protocol.nats.mapping import Mapping
 from simulation.fold import compare, fold
 from simulation.idle_broker import MINUTE, look_rarely
 from simulation.inspection import ask, change
@@ -190,17 +192,51 @@ async def test_an_operator_skips_what_waits(world: World) -> None:
 
 
 @in_world(world_with)
+async def test_adjacent_lost_messages_are_one_event(world: World) -> None:
+    client = await world.connect("c")
+    await publish_noise(world, client, 10)
+    await world.go(0.5)
+    last = world.broker.node.journal.durable
+    places = [*range(position(last, 0), position(last, 1000)), position(last, 1005)]
+    with pytest.raises(Refused, match="lost must be a list of at most 1000"):
+        await report(world, end(world), lost=[[at, 1] for at in places])
+    await report(world, places[997], lost=[[at, 1] for at in places[:998]])
+    await report(world, end(world), lost=[[at, 2] for at in places[998:]])
+    first = position(last, 0) - 1
+    assert [(each.after - first, each.until - first, each.messages) for each in losses(world)] == [
+        (0, 998, 998),
+        (998, 1000, 4),
+        (1005, 1006, 2),
+    ]
+    assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
+
+
+@in_world(world_with)
 async def test_refused_messages_wait_until_they_were_sent_again(world: World) -> None:
     client = await world.connect("c")
     await publish_noise(world, client, 3)
-    refs = [position(5, 0), position(6, 0)]
+    await world.go(0.5)
+    last = world.broker.node.journal.durable
+    refs = [position(last - 1, 0), position(last, 0)]
+    state = world.broker.node.state.destinations
+    await report(world, end(world), refused=[[refs, "no", 400]])
     await change(world, "retry_messages", to="erp", refs=refs)
     assert (await report(world, end(world)))["retry"] == refs
-    assert (await report(world, end(world), retried=refs[:1], count=1))["retry"] == refs[1:]
-    assert "retry" not in await report(world, end(world), retried=refs)
+    await world.restart()
+    state = world.broker.node.state.destinations
+    assert (state["erp"].refused, (await report(world, end(world)))["retry"]) == (2, refs)
+    again = await report(world, end(world), retried=refs[:1], count=1)
+    assert (again["retry"], state["erp"].refused) == (refs[1:], 1)
+    again = await report(world, end(world), refused=[[refs[1:], "no", 400]])
+    assert (again["retry"], state["erp"].refused) == ([], 1)
+    await change(world, "retry_messages", to="erp", refs=refs[1:])
+    again = await report(world, end(world), retried=refs[1:], count=1)
+    assert (again["retry"], state["erp"].refused) == ([], 0)
     for wrong in ("x", [0], [True, "x"], [1] * 10_001):
         with pytest.raises(Refused, match="refs must be a list of at most 10000 positions"):
             await change(world, "retry_messages", to="erp", refs=wrong)
+    assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
+    assert fold(world.disk.decoded()).destinations == state
 
 
 @in_world(world_with)
@@ -225,6 +261,62 @@ async def test_the_settings_open_change_and_close_destinations(world: World) -> 
     assert causes == ["first", "changed", "first"]
     closed = [each.to for each in events if isinstance(each, DestinationClosed)]
     assert closed == ["erp", "new"]
+    assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
+
+
+def bridged_world(**options: Any) -> World:
+    """A world with a bridge that is not connected."""
+    world = World(**options)
+    world.bridge = BridgeOptions(Mapping())
+    return world
+
+
+def opened_for_nats(world: World) -> list[DestinationOpened]:
+    events = world.disk.events()
+    return [each for each in events if isinstance(each, DestinationOpened) and each.to == "nats"]
+
+
+@in_world(bridged_world)
+async def test_the_bridge_is_a_destination_and_its_end_is_an_event(world: World) -> None:
+    await world.go(0.5)
+    (opened,) = opened_for_nats(world)
+    assert (opened.kind, opened.cause, opened.filters) == ("nats", "first", ["#"])
+    await world.restart()
+    await world.go(0.5)
+    assert opened_for_nats(world) == [opened]
+    world.bridge = None
+    await world.restart()
+    await world.go(0.5)
+    assert DestinationClosed("nats", "removed") in world.disk.events()
+    assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+@in_world(World)
+async def test_the_bridge_of_an_old_log_goes_on_at_its_position_or_ends(
+    world: World, goes_on: bool
+) -> None:
+    world.broker.node.emit(Bridged(position(1, 0)))
+    world.broker.node.kernel.wake()
+    await world.go(0.5)
+    world.bridge = BridgeOptions(Mapping()) if goes_on else None
+    await world.restart()
+    await world.go(0.5)
+    assert [each.after for each in opened_for_nats(world)] == [position(1, 0)] * goes_on
+    bridged = [each.through for each in world.disk.events() if isinstance(each, Bridged)]
+    assert bridged == [position(1, 0)] + [0] * (not goes_on)
+    assert ("nats" in world.broker.node.state.destinations) == goes_on
+    assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
+    compare(world)
+
+
+@in_world(lambda: bridged_world(keep=0.0, keep_bytes=BOUND))
+async def test_what_nats_did_not_get_before_a_cut_is_an_event(world: World) -> None:
+    client = await world.connect("c")
+    for _ in range(6):
+        await publish_noise(world, client, 100)
+    assert cuts(world)
+    assert {each.to for each in losses(world)} == {"nats"}
     assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from typing import Any
 
 import pytest
 from harness import mqtt5_packets
@@ -12,6 +13,7 @@ from actors.connection.pseudonyms import KEY_SIZE, pseudonym
 from actors.exchange import qos0_exchange
 from actors.exchange.effect_recorder import EffectRecorder
 from actors.exchange.exchange import FollowedPositions, LogExchange
+from actors.exchange.log_follower import ReadPace
 from actors.exchange.qos0_exchange import Qos0Messages, encode_frame
 from actors.exchange.taken_messages import Taken, TakenMessages
 from actors.session.publisher import Publisher
@@ -35,6 +37,15 @@ def payloads(received: list[object]) -> list[bytes]:
     return [one.payload for one in received if isinstance(one, Publish)]
 
 
+def test_a_log_that_is_none_of_the_node_is_one_clear_line() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        link: Any = None
+        with pytest.raises(FoldmqError, match="its data directory was replaced while it ran"):
+            here.broker.join(["new-p0", "new-p1"], [], link)
+
+    two(scenario)
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_message_reaches_a_client_of_another_log(qos: int) -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
@@ -50,6 +61,61 @@ def test_a_message_reaches_a_client_of_another_log(qos: int) -> None:
                 sender.send(p.pubrel(number + 1))
         await here.go(3)
         assert payloads(reader.take()) == [b"%d" % number for number in range(20)]
+
+    two(scenario)
+
+
+def test_records_of_a_busy_log_are_taken_together() -> None:
+    """Each turn that takes something costs a record of its own."""
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+        await here.go(1)
+        count = 200
+        for number in range(count):
+            sender.send(p.publish("a", b"%d" % number, 1, number + 1))
+            await asyncio.sleep(0.001)
+        await here.go(1)
+        taken = payloads(reader.take())
+        assert taken == [b"%d" % number for number in range(len(taken))]
+        assert len(taken) >= 20
+        positions = [event for event in there.disk.events() if isinstance(event, Followed)]
+        assert len(positions) <= count * 0.5, "a commit_delay has three of these messages"
+
+    two(scenario)
+
+
+def test_a_quiet_log_is_read_at_once_and_busy_ones_together() -> None:
+    async def scenario(here: PartitionWorld, _there: PartitionWorld) -> None:
+        loop, pace = asyncio.get_running_loop(), ReadPace(here.broker.node)
+        delay = here.broker.node.options.commit_delay
+        begun = loop.time()
+
+        async def read() -> float:
+            await pace.wait()
+            return loop.time() - begun
+
+        assert await read() == 0
+        assert await asyncio.gather(read(), read(), read()) == [pytest.approx(delay)] * 3
+        assert await read() == pytest.approx(2 * delay)
+        await asyncio.sleep(10 * delay)
+        assert await read() == pytest.approx(12 * delay)
+
+    two(scenario)
+
+
+def test_a_log_that_stays_quiet_is_announced_less_often() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        exchange, heard = there.broker.exchange, []
+        assert exchange is not None
+        exchange.heard = lambda log, sequence: heard.append((log, sequence))  # type: ignore[method-assign]
+        await here.go(20)
+        heard.clear()
+        await here.go(20)
+        assert len(heard) == 10
+        assert set(heard) == {(here.name, here.broker.node.journal.durable)}
 
     two(scenario)
 

@@ -298,21 +298,43 @@ def test_a_will_that_is_denied_at_connect_is_recorded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "permitted"),
+    ("rules", "anonymous", "permitted"),
     [
-        (OPEN, {"a": True, "b": True}),
-        (OPEN + "[[deny]]\npublish = ['b']\n", {"a": True, "b": False}),
-        (OPEN + "[[deny]]\nclients = ['gone']\npublish = ['a']\n", {"a": False, "b": True}),
-        (OPEN + "[[deny]]\nusers = ['u']\npublish = ['a']\n", {"a": None, "b": True}),
-        (OPEN + "[[deny]]\nanonymous = true\npublish = ['a']\n", {"a": None, "b": True}),
-        ("[[allow]]\nusers = ['u']\npublish = ['a']\n", {"a": None, "b": False}),
-        ("[[allow]]\nusers = ['*']\npublish = ['%u']\n", {"a": None, "b": None}),
-        ("[[allow]]\npublish = ['%c/#']\n", {"a": False, "b": False}),
+        (OPEN, {"a": True, "b": True}, {"a": True, "b": True}),
+        (OPEN + "[[deny]]\npublish = ['b']\n", {"a": True, "b": False}, {"a": True, "b": False}),
+        (
+            OPEN + "[[deny]]\nclients = ['gone']\npublish = ['a']\n",
+            {"a": False, "b": True},
+            {"a": False, "b": True},
+        ),
+        (
+            OPEN + "[[deny]]\nusers = ['u']\npublish = ['a']\n",
+            {"a": True, "b": True},
+            {"a": None, "b": True},
+        ),
+        (
+            OPEN + "[[deny]]\nanonymous = true\npublish = ['a']\n",
+            {"a": False, "b": True},
+            {"a": None, "b": True},
+        ),
+        (
+            "[[allow]]\nusers = ['u']\npublish = ['a']\n",
+            {"a": False, "b": False},
+            {"a": None, "b": False},
+        ),
+        (
+            "[[allow]]\nusers = ['*']\npublish = ['%u']\n",
+            {"a": False, "b": False},
+            {"a": None, "b": None},
+        ),
+        ("[[allow]]\npublish = ['%c/#']\n", {"a": False, "b": False}, {"a": False, "b": False}),
     ],
 )
-def test_of_a_publisher_without_session_only_what_holds_for_every_user_is_known(
-    rules: str, permitted: dict[str, bool | None]
+def test_of_a_publisher_without_session_the_user_is_known_until_a_restart(
+    rules: str, anonymous: dict[str, bool | None], permitted: dict[str, bool | None]
 ) -> None:
+    """Afterwards only what holds for every user is known."""
+
     async def scenario(world: World) -> None:
         sender = await world.connect("gone", clean=True)
         for number, topic in enumerate(permitted, 1):
@@ -321,6 +343,11 @@ def test_of_a_publisher_without_session_only_what_holds_for_every_user_is_known(
         sender.transport.drop()
         await world.go(1)
         assert "gone" not in world.broker.node.state.sessions
+        permit(world, rules)
+        rows = (await ask(world, "retained"))["rows"]
+        assert {row["topic"]: row["permitted"] for row in rows} == anonymous
+        await world.restart()
+        await world.go(1)
         permit(world, rules)
         rows = (await ask(world, "retained"))["rows"]
         assert {row["topic"]: row["permitted"] for row in rows} == permitted

@@ -417,6 +417,6 @@ def tasks_of(broker: Broker) -> list[asyncio.Task[None]]:
             found.append(writer._recovering)
     if broker.bridge is not None:
         actor = broker.bridge._actor
-        of_bridge = (broker.bridge._dialling, actor._outbox._task if actor is not None else None)
+        of_bridge = (broker.bridge._dialling, actor.recorded._task if actor is not None else None)
         found += [task for task in of_bridge if task is not None]
     return found

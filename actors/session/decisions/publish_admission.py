@@ -11,7 +11,9 @@ This is the one place of the policy. A session decides about all messages of a p
 4. ``payload_format``: the payload is not the UTF-8 that it claims to be. The message is dropped.
 5. ``message_too_large``: no record has room for the message. The connection is closed.
 6. ``reserved_topic`` and ``topic_levels``: no client may publish to the topic. The message is
-   dropped. Only bridges of other brokers may publish to ``$SYS/broker/connection/NAME/state``.
+   dropped. Only bridges of other brokers may publish to ``$SYS/broker/connection/NAME/state``, and
+   MQTT 5 clients if NAME is their client identifier: at MQTT 5 a bridge does not say that it is
+   one.
    Messages at QoS 0 without RETAIN to such topics have no receivers, so the first is not asked
    about them.
 
@@ -109,13 +111,13 @@ def admit(
     too_large: Sequence[int] = (),
     *,
     explain: bool = False,
-    bridge: bool = False,
+    bridge: bool | str = False,
 ) -> AdmittedPublish:
     """Decide about the messages of a client.
 
     ``access`` are the client's permissions, None: it has all. ``inbound`` are the packet
     identifiers that await a PUBREL. ``too_large`` are the indices of messages for which no record
-    has room. ``explain``: the client gets reason codes; ``bridge``: it is another broker's bridge.
+    has room. ``explain``: the client gets reason codes; ``bridge``: see :func:`refused_topic`.
     """
     count, second = len(packet.topics), packet.qos == 2
     if second and rules.reject_qos2:
@@ -147,7 +149,7 @@ def admit(
 
 
 def admit_by_topic(
-    packet: Publishes, rules: PublishRules, *, bridge: bool = False
+    packet: Publishes, rules: PublishRules, *, bridge: bool | str = False
 ) -> AdmittedPublish:
     """Decide about a will, or messages from NATS, whose permissions were checked before."""
     refused = _refused(packet, rules, bridge=bridge)
@@ -179,20 +181,25 @@ def admits(
 
 
 def refused_topic(
-    topic: bytes, rules: PublishRules, *, retain: bool = False, bridge: bool = False
+    topic: bytes, rules: PublishRules, *, retain: bool = False, bridge: bool | str = False
 ) -> str:
-    """Return why no client, or no ``bridge``, may publish to a topic; empty: clients may."""
+    """Return why a client may not publish to a topic; empty: it may.
+
+    ``bridge``: whether it is another broker's bridge, or the identifier of an MQTT 5 client.
+    """
     if topic.startswith(b"$"):
         text = topic.decode()
-        reserved = is_reserved_topic(text) and not (bridge and is_bridge_state(text))
-        if reserved or (retain and topic.startswith(_ANSWERS)):
+        state = bridge and is_bridge_state(text) and bridge in (True, text.split("/")[3])
+        if (is_reserved_topic(text) and not state) or (retain and topic.startswith(_ANSWERS)):
             return RESERVED_TOPIC
     if rules.max_levels and topic.count(b"/") >= rules.max_levels:
         return TOPIC_LEVELS
     return ""
 
 
-def _refused(packet: Publishes, rules: PublishRules, *, bridge: bool = False) -> dict[bytes, str]:
+def _refused(
+    packet: Publishes, rules: PublishRules, *, bridge: bool | str = False
+) -> dict[bytes, str]:
     """Return the topics of a packet to which no client may publish, and why."""
     reasons: dict[bytes, str] = {}
     for raw in set(packet.topics):

@@ -63,7 +63,7 @@ class ApiAccess:
         site = request.headers.get("Sec-Fetch-Site", "none")
         origin = request.headers.get("Origin")
         foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host")
-        if request.method != "GET" or site not in ("same-origin", "none") or foreign:
+        if request.method not in ("GET", "HEAD") or site not in ("same-origin", "none") or foreign:
             raise Forbidden("the cookie of the web page is only for reading by the page itself")
         return grant
 
@@ -73,7 +73,7 @@ class ApiAccess:
         if request.method != "OPTIONS" or asked is None or not self._is_listed(request):
             return None
         headers = {
-            "Access-Control-Allow-Methods": "GET, POST",
+            "Access-Control-Allow-Methods": "GET, HEAD, POST",
             "Access-Control-Allow-Headers": _REQUEST_HEADERS,
             "Access-Control-Max-Age": str(_PREFLIGHT_SECONDS),
         }

@@ -10,10 +10,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from actors.limits.token_bucket import Buckets
+from cli.web.api.operation import StreamMark
 from cli.web.api.problem_types import TooDear, TooManyRequests, TooManyStreams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+
+    from cli.web.api.operation import Item
 
 RATE: Final = 20.0
 """Requests per second of a token."""
@@ -22,6 +25,8 @@ DEAR_AT_ONCE: Final = 2
 DEAR_QUEUE: Final = 16
 DEAR_SECONDS: Final = 10.0
 """Seconds that a dear request may take, with its wait."""
+_TURN_SECONDS, _TURN_ITEMS = 0.05, 64
+"""After which a stream that reads much of the log lets others read."""
 STREAMS: Final = 64
 STREAMS_OF_TOKEN: Final = 8
 
@@ -84,3 +89,32 @@ class RequestBounds:
         except TimeoutError:
             said = f"the answer takes more than {math.ceil(DEAR_SECONDS)} s: ask for less"
             raise TooDear(said, command=command) from None
+
+    async def in_turns(
+        self, entries: AsyncIterator[Item | StreamMark]
+    ) -> AsyncIterator[Item | StreamMark]:
+        """Yield the entries of a dear list, which is read on only while it has a turn.
+
+        What follows when all that there was has been given is not dear.
+        """
+        live = ended = False
+        error: Exception | None = None
+        while not (live or ended):
+            batch: list[Item | StreamMark] = []
+            async with self._dear:
+                until = self._clock() + _TURN_SECONDS
+                while not (live or ended) and len(batch) < _TURN_ITEMS and self._clock() < until:
+                    try:
+                        entry = await anext(entries, None)
+                    except Exception as problem:  # noqa: BLE001 - what came before it is sent
+                        entry, error = None, problem
+                    ended = entry is None
+                    if entry is not None:
+                        batch.append(entry)
+                        live = isinstance(entry, StreamMark) and entry.event == "live"
+            for each in batch:
+                yield each
+        if error is not None:
+            raise error
+        async for each in entries:
+            yield each

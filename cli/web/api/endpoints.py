@@ -83,9 +83,13 @@ class ApiEndpoints:
             path = operation.path
             for name, pattern in _REGEX.items():
                 path = path.replace(f"{{{name}}}", pattern)
-            app.router.add_route(operation.method, BASE + path, self._handler(operation))
-        app.router.add_route("GET", f"{BASE}/openapi.json", self._openapi)
-        app.router.add_route("GET", f"{BASE}/problem-types/{{name}}", self._problem_type)
+            handler = self._handler(operation)
+            if operation.method == "GET":
+                app.router.add_get(BASE + path, handler)
+            else:
+                app.router.add_route(operation.method, BASE + path, handler)
+        app.router.add_get(f"{BASE}/openapi.json", self._openapi)
+        app.router.add_get(f"{BASE}/problem-types/{{name}}", self._problem_type)
 
     async def respond(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Return the response to a request below :data:`BASE`; errors are problem details."""
@@ -281,7 +285,12 @@ class ApiEndpoints:
                     self._access.add_headers(request, response)
                     response.headers["X-Accel-Buffering"] = "no"
                     await response.prepare(request)
-                    await send_stream(request, response, _after(first, found), self._details)
+                    if request.method == "HEAD":
+                        return response
+                    entries = _after(first, found)
+                    if operation.cost is Cost.DEAR or snapshot.tag:
+                        entries = self._bounds.in_turns(entries)
+                    await send_stream(request, response, entries, self._details)
                 finally:
                     first.cancel()
                     with contextlib.suppress(asyncio.CancelledError, Exception):

@@ -124,9 +124,13 @@ class SubscriptionsParams(Params):
     size: Annotated[
         int | None, Field(ge=0, le=268_435_455, description="The size of its payload in bytes.")
     ] = None
+    at: Annotated[
+        Moment | None,
+        Field(description="The moment: which subscriptions matched then. Without it: now."),
+    ] = None
 
 
-async def subscriptions(call: Call, params: SubscriptionsParams) -> dict[str, Any]:
+async def live_subscriptions(call: Call, params: SubscriptionsParams) -> dict[str, Any]:
     """Return what would happen to a message on a topic, for each subscription."""
     check_topic(params.topic)
     brokers = await brokers_of(call, params.log)

@@ -54,9 +54,11 @@ OPERATIONS: Final = (
     ),
     Operation(
         *("subscriptions", "GET", "/subscriptions", live.SubscriptionsParams),
-        *(schemas.ReceiversObject, _VIEW, _CHEAP, live.subscriptions),
-        "Who would receive a message on a topic, and who would not, and why.",
+        *(schemas.ReceiversObject, _VIEW, _CHEAP, past.subscriptions),
+        "Who would receive a message on a topic, and who would not, and why; as of a moment: whose "
+        "subscriptions matched it.",
         "foldmq subscriptions --topic TOPIC",
+        moments=("at",),
     ),
     Operation(
         *("retained", "GET", "/retained", live.RetainedParams, schemas.RetainedObject),

@@ -17,12 +17,14 @@ from cli.commands.replay import (
 )
 from cli.commands.why import find_messages, log_story_object, position_of_message
 from cli.logs.point_resolution import cut_off, end_at, is_between, point_at, points_at, start_at
-from cli.logs.topic_flags import check_filter
+from cli.logs.topic_flags import check_filter, check_topic
 from cli.web.api.live_answers import (
     RetainedParams,
     SessionParams,
+    SubscriptionsParams,
     live_retained,
     live_session,
+    live_subscriptions,
     numbered,
 )
 from cli.web.api.operation import Call, Item, StreamMark, open_sources, positions_text
@@ -45,6 +47,7 @@ from projections.past.event_reader import EventFilter, refs_of
 from projections.past.joined_state import JoinedState, changes_in_logs, fold_logs
 from projections.past.log_stories import WantedMessages
 from projections.past.merged_events import LogEntry, MergedReader
+from projections.views.reader_view import reader_object, readers_of
 
 _POLL_SECONDS: Final = 0.2
 """Seconds between two looks at a log that is followed."""
@@ -72,6 +75,30 @@ async def retained(call: Call, params: RetainedParams) -> AsyncIterator[Item]:
     rows = retained_objects(joined, params.filter)
     for item in numbered(call, rows if call.payloads else map(_without_payload, rows)):
         yield item
+
+
+async def subscriptions(call: Call, params: SubscriptionsParams) -> dict[str, Any]:
+    """Return what would happen to a message on a topic, or which subscriptions matched it once."""
+    if params.at is None:
+        return await live_subscriptions(call, params)
+    if params.size is not None:
+        raise UsageError("size: cannot be combined with at")
+    check_topic(params.topic)
+    joined = await _state_at(call, params.log, params.at)
+    retained = next(map(_without_payload, retained_objects(joined, params.topic)), None)
+    rows = _readers(joined, params.topic)
+    return {"topic": params.topic, "qos": params.qos, "retained": retained, "subscriptions": rows}
+
+
+async def readers_at(call: Call, log: str | None, topic: str, at: str) -> list[dict[str, Any]]:
+    """Return the subscriptions that matched a topic at a moment."""
+    check_topic(topic)
+    return _readers(await _state_at(call, log, at), topic)
+
+
+def _readers(joined: JoinedState, topic: str) -> list[dict[str, Any]]:
+    found = readers_of(joined.sessions(), topic)
+    return [reader_object(one) for one in sorted(found, key=lambda one: (one.log, one.client))]
 
 
 class StateParams(ListParams):

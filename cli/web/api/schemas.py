@@ -138,7 +138,7 @@ class ReceiversObject(Model):
     retained: dict[str, Any] | None
     subscriptions: list[dict[str, Any]] = Field(
         description="For each subscription: client, filter, qos, why (sent, queued, dropped, "
-        "denied ...) and reason."
+        "denied ...) and reason. As of a moment: client, filter, qos, connected and user."
     )
 
 

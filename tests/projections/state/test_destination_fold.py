@@ -12,7 +12,7 @@ from eventstore.format.destination_events import (
 from eventstore.format.event_parsing import Event
 from eventstore.format.node_events import OperatorActed
 from eventstore.format.positions import position
-from projections.state.destinations import PAUSE, RESUME, Destinations
+from projections.state.destinations import PAUSE, RESUME, RETRY, Destinations
 from projections.state.node_state import NodeState
 
 OPENED = DestinationOpened("erp", "http", position(2, 0), ["a/#"], "d1", "first", "settings")
@@ -58,7 +58,9 @@ def test_an_operator_pauses_and_resumes(target: str) -> None:
 def test_a_checkpoint_repeats_the_whole_state() -> None:
     pause = OperatorActed(PAUSE, "ann", "erp")
     refused = ForwardRefused("erp", [position(4, 0)], "no")
-    known = folded(OPENED, Forwarded("erp", position(5, 0), number=3), refused, pause)
+    retry = OperatorActed(RETRY, "ann", "erp", refs=[position(4, 0)])
+    known = folded(OPENED, Forwarded("erp", position(5, 0), number=3), refused, pause, retry)
+    assert known["erp"].retry == [position(4, 0)]
     assert folded(*known.repeated()) == known
     assert folded(*known.repeated(), *known.repeated()) == known
 
