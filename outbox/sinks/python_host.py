@@ -106,8 +106,9 @@ async def _run(connection: socket.socket) -> None:
     # In a thread, since the class may block the event loop.
     threading.Thread(target=_read, args=(connection.makefile("rb"), put), daemon=True).start()
     request, _ = await frames.get()
-    limit = request["memory"]
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    limit, hard = request["memory"], resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard == resource.RLIM_INFINITY or limit < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     try:
         await _serve(request, frames, connection)
     except UnusableTarget as error:

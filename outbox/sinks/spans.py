@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _MS: Final = 1_000_000
 _OPEN_MS: Final = 600_000
 """Milliseconds after which what is not over is exported as unfinished."""
-_MOST_OPEN: Final = 100_000
+_MOST_OPEN: Final = 50_000
 """Number of open messages and deliveries from which on the oldest are exported as unfinished."""
 _MOST_EVENTS: Final = 32
 _KNOWN_TOPICS: Final = 4096

@@ -1,0 +1,118 @@
+"""The sink postgres behind a proxy that cuts the connection: after each packet, no row twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.postgres import POSTGRES, Postgres, row_values
+
+from eventstore.format.positions import position
+from outbox.sink import Destination, OutboxMessage, TryAgain
+from outbox.sinks.postgres import PostgresOptions, PostgresSink
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(POSTGRES is None, reason="PostgreSQL is not installed"),
+]
+
+
+async def never(_position: int) -> None:
+    raise AssertionError
+
+
+ABOUT = Destination("db", "n1", 1, 1, 0, 0, never)
+
+
+class Cable:
+    """A proxy; after some packets, both connections are cut. `passed` counts packets."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.left: int | None = None
+        self.passed = 0
+        self._writers: list[asyncio.StreamWriter] = []
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[int]:
+        server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
+            self._cut()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers = [writer, back]
+        await asyncio.gather(self._pass(reader, back), self._pass(there, writer))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                self.passed += 1
+                if self.left is not None:
+                    if not self.left:
+                        self.left = None
+                        self._cut()
+                        return
+                    self.left -= 1
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    def _cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+
+@pytest.fixture
+def database() -> Iterator[Postgres]:
+    with Postgres() as server:
+        yield server
+
+
+def batch(record: int, count: int) -> list[OutboxMessage]:
+    return [
+        OutboxMessage(
+            *(position(record, index), position(record, index), index + 1, 1000, "t"),
+            *(b"%d" % index, 1, False, "c"),
+        )
+        for index in range(count)
+    ]
+
+
+async def test_a_cut_after_each_packet_loses_and_repeats_nothing(
+    database: Postgres, tmp_path: Path
+) -> None:
+    word = tmp_path / "password"
+    word.write_text(database.password)
+    cable = Cable(database.port)
+    async with cable.opened() as port:
+        url = database.url.replace(str(database.port), str(port)) + "?sslmode=disable"
+        sink = PostgresSink(PostgresOptions(url, timeout=10.0, password_file=word))
+        await sink.open(ABOUT)
+        before = cable.passed
+        await sink.send(batch(1, 3))
+        packets = cable.passed - before
+        assert packets > 4
+        failed = 0
+        for step in range(packets):
+            cable.left = step
+            with contextlib.suppress(TryAgain):
+                await sink.send(batch(2 + step, 3))
+                failed -= 1
+            failed += 1
+            cable.left = None
+            await sink.send(batch(2 + step, 3))  # the runner sends it again
+            await sink.open(ABOUT)
+        await sink.close()
+    assert failed == packets
+    rows = database.query("SELECT count(*) FROM mqtt_messages GROUP BY record ORDER BY record")
+    assert row_values(rows) == ["3"] * (packets + 1)
