@@ -6,14 +6,14 @@ closed and its state is rebuilt from its events; messages that arrived meanwhile
 successor. Once a second the broker checks for periodic work that is due.
 """
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
+from actors.access.credentials import Authenticator
 from actors.access.rules import Permissions
 from actors.bridge.bridge_supervisor import BridgeSupervisor
 from actors.broker.session_admission import SessionAdmission
@@ -21,7 +21,8 @@ from actors.broker.session_registry import SWEEP_INDEX, SessionRegistry
 from actors.broker.supervision import inherit, replace
 from actors.connection.admission import Admission
 from actors.connection.connection import Connection
-from actors.exchange.exchange import LogExchange
+from actors.connection.listener import ListenerOptions
+from actors.exchange.exchange import ExchangeLink, LogExchange, OtherLog
 from actors.fast_path.fast_delivery import fail_turn
 from actors.fast_path.fast_path import FastPath
 from actors.inspection.broker_inspection import BrokerInspection
@@ -29,9 +30,12 @@ from actors.inspection.inspector import Inspector
 from actors.inspection.operations import clear_denied
 from actors.inspection.sys_topics import SysTopicTree
 from actors.kernel.actor import LoopActor
+from actors.kernel.clock import Clock, Timer
 from actors.kernel.kernel import Kernel
 from actors.kernel.references import ActorFailed
 from actors.kernel.turn_work import TurnWork
+from actors.limits.bridge_options import BridgeOptions
+from actors.limits.broker_options import BrokerOptions
 from actors.maintenance.destination_holds import open_destinations
 from actors.maintenance.projector import Projector
 from actors.maintenance.recovery import (
@@ -43,6 +47,7 @@ from actors.maintenance.recovery import (
     verify_in_background,
 )
 from actors.maintenance.retention import Retention
+from actors.maintenance.state_reader import FollowedState
 from actors.node.read_pause import ReadPause
 from actors.replay.replays import Replays, ReplayWork
 from actors.routing.router import Router
@@ -56,22 +61,11 @@ from actors.session.session_messages import ConnectRequest
 from actors.sharing.shared_subscriptions import SharedSubscriptions
 from eventstore.format.events import RetainedExpired
 from eventstore.format.node_events import Bridged, BrokerStopped
+from eventstore.log.jetstream_log import EventLog
 from eventstore.task_cancellation import end_tasks
+from projections.state.format import ProjectionMark
 from projections.state.node_state import NodeState
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from actors.access.credentials import Authenticator
-    from actors.connection.listener import ListenerOptions
-    from actors.exchange.exchange import ExchangeLink, OtherLog
-    from actors.kernel.clock import Clock, Timer
-    from actors.limits.bridge_options import BridgeOptions
-    from actors.limits.broker_options import BrokerOptions
-    from actors.maintenance.state_reader import FollowedState
-    from eventstore.log.jetstream_log import EventLog
-    from projections.state.format import ProjectionMark
 
 _log = structlog.get_logger("foldmq")
 

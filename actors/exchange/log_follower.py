@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -16,21 +17,16 @@ from actors.exchange.taken_messages import (
     effects_in,
     taken_messages,
 )
+from actors.session.node_context import NodeContext
 from eventstore.errors import CorruptLog, LogUnavailable, LostLog
-from eventstore.format.positions import INDEX_BITS, position
-from eventstore.format.records import ChainChecker
+from eventstore.format.positions import INDEX_BITS, Position, position
+from eventstore.format.records import ChainChecker, Record
 from eventstore.format.turn_parts import TurnAssembler
-from eventstore.log.message_store import MessageStore, StoredMessages, messages_of
+from eventstore.log.message_store import Message, MessageStore, StoredMessages, messages_of
 from eventstore.reading.publications import Releases, with_content
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from actors.session.node_context import NodeContext
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
     from eventstore.log.jetstream_log import EventLog
-    from eventstore.log.message_store import Message
 
 _log = structlog.get_logger("foldmq")
 

@@ -8,21 +8,24 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.inspection.status_metrics import BRIDGE_VALUES, BROKER_VALUES, LOG_VALUES
-from actors.transports.handshakes import TlsStats
+from actors.inspection.status_metrics import (
+    BRIDGE_VALUES,
+    BROKER_VALUES,
+    LOG_VALUES,
+    StatusSources,
+    StatusValue,
+)
+from actors.session.node_context import NodeContext
+from actors.transports.handshakes import Handshakes, TlsStats
 from eventstore.metric_types import put_counters, set_path
 from projections.log_proof import doubt_object
+from projections.state.session_table import OutstandingTotals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from actors.connection.admission import Admission
-    from actors.inspection.status_metrics import StatusSources, StatusValue
-    from actors.session.node_context import NodeContext
-    from actors.transports.handshakes import Handshakes
-    from projections.state.session_table import OutstandingTotals
 
 _MAX_DOUBTS = 16
 

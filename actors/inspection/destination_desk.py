@@ -6,22 +6,16 @@ an operator or a cut may have moved the cursor, or the destination may have been
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from actors.inspection.inspector import Refused, number, shown, text
+from actors.inspection.inspector import Answer, Refused, Work, number, shown, text
 from actors.node.operator_commands import OperatorCommand
+from actors.session.node_context import NodeContext
 from eventstore.format.destination_events import Forwarded, ForwardLost, ForwardRefused
-from eventstore.format.positions import INDEX_BITS, count_runs, position
-from projections.state.destinations import PAUSE, RESUME, RETRY, SKIP
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from actors.inspection.inspector import Answer, Work
-    from actors.session.node_context import NodeContext
-    from eventstore.format.positions import Position, Run
-    from projections.state.destinations import DestinationState
+from eventstore.format.positions import INDEX_BITS, Position, Run, count_runs, position
+from projections.state.destinations import PAUSE, RESUME, RETRY, SKIP, DestinationState
 
 _LAST: Final = 1 << 63
 _MOST_GROUPS, _MOST_REFS, _LONGEST_REASON = 2000, 100_000, 1024

@@ -1,20 +1,16 @@
 """Operator commands, from the request until the log has their event on disk."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import structlog
 
+from actors.kernel.kernel import Kernel
+from eventstore.format.event_parsing import Event
 from eventstore.format.node_events import OperatorActed
 from eventstore.format.positions import Position, format_position
-
-if TYPE_CHECKING:
-    from actors.kernel.kernel import Kernel
-    from eventstore.format.event_parsing import Event
-    from eventstore.log.journal import Journal
-    from eventstore.log.pending_record import GatedOutput
+from eventstore.log.journal import Journal
+from eventstore.log.pending_record import GatedOutput
 
 _log = structlog.get_logger("foldmq")
 

@@ -1,21 +1,16 @@
 """Interfaces of the other parts of a broker that sessions use; implemented elsewhere."""
 
-from __future__ import annotations
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
-
-    from actors.access.rules import TopicAcl
-    from actors.kernel.actor import LoopActor
-    from actors.session.session_messages import Batch, ClientConnection, Publication
-    from eventstore.format.events import ReplayOpened
-    from eventstore.format.positions import Position
-    from eventstore.log.message_store import Message
-    from projections.state.session import SessionState
-
+from actors.access.rules import TopicAcl
+from actors.kernel.actor import LoopActor
+from actors.session.session_messages import Batch, ClientConnection, Publication
+from eventstore.format.events import ReplayOpened
+from eventstore.format.positions import Position
+from eventstore.log.message_store import Message
+from projections.state.session import SessionState
 
 S = TypeVar("S")
 

@@ -9,66 +9,61 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pykka
 import structlog
 
-from actors.access.rules import BRIDGE
-from actors.kernel.clock import LogClock, Timers
+from actors.access.credentials import Verdict
+from actors.access.rules import BRIDGE, Permissions, TopicAcl
+from actors.kernel.actor import LoopActor
+from actors.kernel.clock import Clock, LogClock, Timers
+from actors.kernel.kernel import Kernel
+from actors.kernel.turn_work import TurnWork
 from actors.limits.address_networks import network_of
+from actors.limits.broker_options import BrokerOptions
+from actors.limits.client_limits import ClientLimits
 from actors.limits.rejection_log import RejectionLog
 from actors.node.activation import Activation
 from actors.node.counters import Counters
 from actors.node.reload_outcome import ReloadOutcome
 from actors.node.retained_pace import RetainedPace
+from actors.routing.router import Router
 from actors.routing.subscriber import is_shared
-from actors.session.decisions.publish_admission import NOT_PERMITTED, refused_topic
-from actors.session.decisions.queueing import dropped, dropped_unrecorded
+from actors.session.decisions.publish_admission import NOT_PERMITTED, PublishRules, refused_topic
+from actors.session.decisions.queueing import DeliveryLimits, dropped, dropped_unrecorded
+from actors.session.interfaces import (
+    LogHold,
+    MessageExchange,
+    NatsBridge,
+    PublishObserver,
+    ReplayDirectory,
+    SessionDirectory,
+    SystemTopics,
+    TopicObserver,
+)
+from actors.session.session_messages import ClientConnection, Paused, Publication
 from eventstore.display import duration, escaped
 from eventstore.format.event_parsing import LogEvent, entries
+from eventstore.format.node_events import ClockJumped
 from eventstore.format.positions import Position, format_position
 from eventstore.format.stored_properties import expired_until
+from eventstore.log.journal import Journal
 from eventstore.log.message_store import MessageStore
 from projections.state.client_history import ClientHistories
 from projections.state.history_fold import LONGEST_DENIED
 from projections.state.node_state import NodeState
+from projections.state.session import SessionState
+from protocol.errors import FoldmqError
+from protocol.mqtt.packets import Connect
 from protocol.mqtt.publish_encoder_v5 import AliasNumbers
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.topics import is_reserved_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-
-    from actors.access.credentials import Verdict
-    from actors.access.rules import Permissions, TopicAcl
-    from actors.kernel.actor import LoopActor
-    from actors.kernel.clock import Clock
-    from actors.kernel.kernel import Kernel
-    from actors.kernel.turn_work import TurnWork
-    from actors.limits.broker_options import BrokerOptions
-    from actors.limits.client_limits import ClientLimits
-    from actors.routing.router import Router
-    from actors.session.decisions.publish_admission import PublishRules
-    from actors.session.decisions.queueing import DeliveryLimits
-    from actors.session.interfaces import (
-        LogHold,
-        MessageExchange,
-        NatsBridge,
-        PublishObserver,
-        ReplayDirectory,
-        SessionDirectory,
-        SystemTopics,
-        TopicObserver,
-    )
-    from actors.session.session_messages import ClientConnection, Paused, Publication
-    from eventstore.format.node_events import ClockJumped
     from eventstore.log.jetstream_log import EventLog
-    from eventstore.log.journal import Journal
     from eventstore.log.log_writer import LogWriter
-    from projections.state.session import SessionState
-    from protocol.errors import FoldmqError
-    from protocol.mqtt.packets import Connect
 
 
 NEVER_EXPIRES = 0xFFFF_FFFF

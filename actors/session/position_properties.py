@@ -4,18 +4,14 @@ They are put before those of the publisher, which could forge later ones: client
 A block is not parsed for that: its Message Expiry Interval, if it has one, is in the first bytes.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from eventstore.display import iso
 from eventstore.format.positions import MAX_INDEX, Position, format_position, index_of, sequence_of
+from eventstore.log.message_store import Message
 from protocol.mqtt.message_properties import expiry_of
 from protocol.mqtt.property_codec import encode_property
 from protocol.mqtt.property_table import USER_PROPERTY
-
-if TYPE_CHECKING:
-    from eventstore.log.message_store import Message
 
 POSITION: Final = "foldmq-position"
 """Where the message took effect: a replay that begins there goes on with the next one."""

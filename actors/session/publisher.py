@@ -8,43 +8,46 @@ begins in :meth:`ClientPublisher.on_publishes`.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import structlog
 
 from actors.routing.option_semantics import is_no_local
-from actors.routing.routing_plan import plan_routing, routes_at_once, same_route_at_once
-from actors.routing.subscriber import is_shared
+from actors.routing.routes import Route
+from actors.routing.routing_plan import (
+    RoutingPlan,
+    SomeMessages,
+    plan_routing,
+    routes_at_once,
+    same_route_at_once,
+)
+from actors.routing.subscriber import Subscriber, is_shared
+from actors.session.core import SessionCore
 from actors.session.decisions import acknowledgements, publish_admission
 from actors.session.decisions.queueing import dropped, dropped_unrecorded
+from actors.session.delivery import Delivery
 from actors.session.delivery_encoder import remaining_properties
-from actors.session.session_messages import NOT_LOGGED, Batch, DeniedMessages, Outgoing, Publication
+from actors.session.node_context import NodeContext
+from actors.session.session_messages import (
+    NOT_LOGGED,
+    Batch,
+    ClientConnection,
+    DeniedMessages,
+    Outgoing,
+    Publication,
+)
 from actors.session.subscription_actor import enqueue
 from eventstore.format.events import InboundReplaced, MessagePublished, Released
-from eventstore.format.positions import Position, format_position, to_runs
+from eventstore.format.positions import Position, Run, format_position, to_runs
 from eventstore.format.record_size import ESCAPED, NAMES
 from eventstore.format.stored_properties import block_columns, expiries
 from eventstore.log.journal import ENTRY_BYTES
-from eventstore.log.message_store import StoredMessages
+from eventstore.log.message_store import Message, StoredMessages
 from protocol.mqtt.encoder import encode_acks
-from protocol.mqtt.packets import PacketType
+from protocol.mqtt.packets import PacketType, Publish, Publishes
 from protocol.mqtt.server_packet_encoder_v5 import encode_explained_acks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from actors.routing.routes import Route
-    from actors.routing.routing_plan import RoutingPlan, SomeMessages
-    from actors.routing.subscriber import Subscriber
-    from actors.session.core import SessionCore
-    from actors.session.delivery import Delivery
-    from actors.session.node_context import NodeContext
-    from actors.session.session_messages import ClientConnection
-    from eventstore.format.positions import Run
-    from eventstore.log.message_store import Message
-    from protocol.mqtt.packets import Publish, Publishes
-
 
 _log = structlog.get_logger("foldmq")
 

@@ -1,23 +1,27 @@
 """SUBSCRIBE and UNSUBSCRIBE: grants, retained messages, and the actors of subscriptions."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from actors.routing.option_semantics import bridge_options, is_no_local, sends_retained
-from actors.routing.subscriber import is_shared
+from actors.routing.subscriber import Subscriber, is_shared
+from actors.session.core import SessionCore
 from actors.session.decisions import subscribing
-from actors.session.node_context import owner_of
-from actors.session.session_messages import NEXT_TURN, SAME_TURN, ChangeQos
+from actors.session.delivery import Delivery
+from actors.session.interfaces import NatsBridge
+from actors.session.node_context import NodeContext, owner_of
+from actors.session.session_messages import NEXT_TURN, SAME_TURN, ChangeQos, ClientConnection
 from actors.session.subscription_actor import Subscription
-from eventstore.format.events import LOG_SESSION
+from eventstore.format.events import LOG_SESSION, ReplayOpened
+from projections.state.retained import RetainedMessage
 from protocol.mqtt.encoder import SUBSCRIBE_FAILURE, encode_suback, encode_unsuback
 from protocol.mqtt.field_reader import check_topic_filter
+from protocol.mqtt.packets import Subscribe, Unsubscribe
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode, filters_string
 from protocol.mqtt.replay_filters import STREAM_OFFSET, is_replay_filter
 from protocol.mqtt.server_packet_encoder_v5 import (
@@ -28,20 +32,6 @@ from protocol.mqtt.server_packet_encoder_v5 import (
 )
 from protocol.mqtt.shared_filters import SHARE, split_share
 from protocol.mqtt.topics import TopicError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from actors.routing.subscriber import Subscriber
-    from actors.session.core import SessionCore
-    from actors.session.delivery import Delivery
-    from actors.session.interfaces import NatsBridge
-    from actors.session.node_context import NodeContext
-    from actors.session.session_messages import ClientConnection
-    from eventstore.format.events import ReplayOpened
-    from projections.state.retained import RetainedMessage
-    from protocol.mqtt.packets import Subscribe, Unsubscribe
-
 
 _FILTERS_AT_ONCE: Final = 32
 """Number of topic filters of a SUBSCRIBE or UNSUBSCRIBE that are handled in one turn."""

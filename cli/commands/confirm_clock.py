@@ -1,10 +1,7 @@
 """``foldmq confirm-clock``: the clock is right, so that the time off before a start counts."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,9 +9,7 @@ from cli.commands.bulk_change import operator_name
 from cli.common import text
 from cli.logs.broker_client import LiveBroker, NoAnswer, Refused
 from cli.logs.broker_search import open_brokers
-
-if TYPE_CHECKING:
-    from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags
 
 
 def confirm_clock(flags: SourceFlags) -> None:

@@ -1,16 +1,15 @@
 """``foldmq doctor``: the current problems, with evidence, cause and the next command."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import shutil
 import sys
 import textwrap
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from cli.commands.advice import Advice, advise, merge_advice, most_urgent_first
+from cli.commands.advice import Advice, Severity, advise, merge_advice, most_urgent_first
 from cli.commands.broker_advice import (
     advise_on_broker,
     advise_on_disk,
@@ -28,13 +27,8 @@ from cli.logs.broker_client import LiveBroker, Refused
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.next_commands import SERVER_LOG, NextCommands
+from cli.logs.source_flags import SourceFlags
 from eventstore.errors import NotFound, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from cli.commands.advice import Severity
-    from cli.logs.source_flags import SourceFlags
 
 _WIDTH = 100
 _LABEL = 10

@@ -1,11 +1,10 @@
 """``foldmq status``: a running broker on one screen."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from cli.commands.certificate_advice import advise_on_certificates, certificate_line
 from cli.commands.outbox_advice import destinations_text
@@ -13,19 +12,15 @@ from cli.commands.status_totals import add_free_space, added_up, memory_parts
 from cli.common import text
 from cli.common.colour import Style, painted
 from cli.common.tables import Column, Table
+from cli.logs.broker_client import LiveBroker
 from cli.logs.broker_search import open_brokers
+from cli.logs.log_brokers import LogBrokers
 from cli.logs.next_commands import completed
+from cli.logs.source_flags import SourceFlags
 from cluster.status import Role, decode_status
 from eventstore.nats.cluster_messages import ask_nodes
 from eventstore.reasons import dropped_by
 from projections.log_proof import REACHED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from cli.logs.broker_client import LiveBroker
-    from cli.logs.log_brokers import LogBrokers
-    from cli.logs.source_flags import SourceFlags
 
 Status = dict[str, Any]
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,27 +19,25 @@ from cli.common import logging_setup
 from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused
 from cli.logs.logs import open_logs
 from cli.logs.outbox_subjects import stored_subject
+from cli.logs.source_flags import SourceFlags
 from cli.settings.broker_child import belong_to_the_broker, watch_stdin
 from cli.settings.settings import load_settings
 from eventstore.errors import LogUnavailable, UsageError
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.reading.log_source import LogSource
 from eventstore.task_cancellation import end_tasks
 from outbox.control import BrokerUnavailable, RecordedCursor
 from outbox.log_reader import DueMessages
 from outbox.runner import BatchLimits, DestinationRunner
 from outbox.selection import Selection
+from outbox.sink import Sink
 from outbox.sinks.http import HttpOptions, HttpSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-    from cli.logs.source_flags import SourceFlags
-    from eventstore.reading.log_source import LogSource
     from outbox.mqtt.bridge_sink import MqttSink
-    from outbox.sink import Sink
 
 _log = structlog.get_logger("foldmq")
 

@@ -4,8 +4,6 @@
 ``register_M`` that adds its commands to a typer program; only the command that is called is loaded.
 """
 
-from __future__ import annotations
-
 import difflib
 from importlib import import_module
 from typing import Any, NamedTuple

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from cli.common.units import seconds
-from cli.settings.setting_sources import ConfigError
+from cli.settings.setting_sources import ConfigError, Layer
 from cli.settings.setting_types import ExpandedPath, Seconds, SettingsGroup, Size, allowed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cli.settings.setting_sources import Layer
     from cli.settings.settings import Settings
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")

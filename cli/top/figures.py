@@ -6,9 +6,10 @@ clients pass through :func:`cli.common.text.name`, which escapes everything unpr
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -16,10 +17,6 @@ from cli.common import text
 from cli.top import number_format
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from rich.console import RenderableType
-
     from cli.top.rates import Percentiles
     from cli.top.watched_broker import Frame, History
 

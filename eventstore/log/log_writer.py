@@ -6,11 +6,10 @@ connection) the writer requests the end of the stream, counts the records that a
 committed, and sends the rest again.
 """
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import orjson
 import structlog
@@ -25,17 +24,13 @@ from eventstore.errors import (
 )
 from eventstore.format.record_size import HEADERS, MIN_RECORD, RECORD_OVERHEAD, largest_record
 from eventstore.format.records import message_id, previous_of
+from eventstore.log.journal import Clock, Journal
+from eventstore.log.pending_record import PendingRecord
 from eventstore.log.record_reader import read_tail
+from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.jetstream import NOT_STORED, OVER_STREAM_LIMIT, REQUEST_SECONDS, read_info
 from eventstore.nats.replication import check_replication
 from eventstore.task_cancellation import end_tasks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from eventstore.log.journal import Clock, Journal
-    from eventstore.log.pending_record import PendingRecord
-    from eventstore.nats.direct_client import DirectClient
 
 _log = structlog.get_logger("foldmq")
 

@@ -1,24 +1,19 @@
 """What a client answers: acknowledgements of its deliveries, and what is sent again until then."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from eventstore.format.events import Acked, Completed, Received, Redelivered, Refused, Returned
 from eventstore.format.positions import Position, from_runs
 from projections.audit import single_event_rules
+from projections.audit.expected_messages import ExpectedMessage
 from projections.audit.ordering_rules import RedeliveryOrder
 from projections.audit.rule_table import Rule, Violation
 from projections.audit.unfinished_deliveries import Latencies, UnfinishedDeliveries
+from projections.state.session import InFlight, SessionState
 from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
 from protocol.mqtt.reason_codes import FAILURE
 from protocol.mqtt.replay_filters import is_replay_filter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from projections.audit.expected_messages import ExpectedMessage
-    from projections.state.session import InFlight, SessionState
 
 
 class AcknowledgementAudit:

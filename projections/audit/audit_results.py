@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from eventstore.format.positions import Position
 from projections.audit.audit_outcome import MAX_VIOLATIONS
 from projections.audit.facts import CONNECTED, NEEDED, OWED, READ, SHARED, TOTALS, VIOLATION
+from projections.audit.rule_table import Violation
 from projections.audit.unfinished_deliveries import BUCKETS
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterator, Mapping, Sequence
 
-    from eventstore.format.positions import Position
     from projections.audit.home_rule import LogPlace
     from projections.audit.log_summary import LogSummary
-    from projections.audit.rule_table import Violation
 
 RESULT_COLUMNS: Final = (
     "kind", "node", "session", "at", "topic", "ref", "digest", "time_ms", "expires", "data",

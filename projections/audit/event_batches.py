@@ -1,14 +1,10 @@
 """Collects the events of sessions over several records, to transfer fewer rows."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+from eventstore.format.positions import Position
 from projections.audit.event_codec import pack_events
-
-if TYPE_CHECKING:
-    from eventstore.format.positions import Position
-    from projections.audit.fact_buffer import FactBuffer
+from projections.audit.fact_buffer import FactBuffer
 
 _EVENTS = 16_384
 _BYTES = 8 * 1024 * 1024

@@ -5,20 +5,15 @@ type. Fields declared behind the version precede the type, either all or none. E
 once, and not again when they are unpacked.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import orjson
 
 from eventstore.format.event_parsing import VERSIONS, Event
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from eventstore.format.positions import Position
+from eventstore.format.positions import Position
 
 Packed: TypeAlias = tuple["Position", int, int, Event]
 """Position of an event, time in milliseconds, part of its record in its turn, and the event."""

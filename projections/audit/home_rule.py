@@ -1,17 +1,12 @@
 """Checks that a session is in the log that the hash of its name says, where there are several."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from eventstore.display import name as shown
 from eventstore.format.events import LOG_SESSION, NATS_SESSION
 from eventstore.partitions import partition_of
-from projections.state.session import SHARED_PART
+from projections.state.session import SHARED_PART, SessionState
 from protocol.mqtt.shared_filters import SHARE
-
-if TYPE_CHECKING:
-    from projections.state.session import SessionState
 
 
 class LogPlace(NamedTuple):

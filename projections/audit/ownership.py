@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format.events import (
@@ -29,14 +30,12 @@ from eventstore.format.events import (
     Unsubscribed,
     WillArmed,
 )
+from eventstore.format.positions import Position
+from projections.audit.log_outline import LogOutline
 from projections.audit.rule_table import Rule, Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
-    from projections.audit.log_outline import LogOutline
     from projections.state.session import SessionState
 
 _OF_CONNECTIONS: Final = frozenset(

@@ -4,13 +4,10 @@
 over whole logs.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
-if TYPE_CHECKING:
-    from eventstore.format.positions import Position
+from eventstore.format.positions import Position
 
 
 class Rule(StrEnum):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import escaped
+from eventstore.format.events import SessionClosed, SessionExpired
+from eventstore.format.node_events import OperatorActed
+from eventstore.format.positions import Position
 from eventstore.reasons import BROKER_ENDS, CLOSE_REASONS, EXPIRY_REASONS
+from projections.audit.log_outline import LogOutline
 from projections.audit.rule_table import Rule, Violation
 from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from eventstore.format.events import SessionClosed, SessionExpired
-    from eventstore.format.node_events import OperatorActed
-    from eventstore.format.positions import Position
-    from projections.audit.log_outline import LogOutline
     from projections.state.session import SessionState
 
 _LATE_MS: Final = 7_200_000

@@ -6,18 +6,16 @@ check of the messages that a session must get.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from eventstore.format.positions import format_position
+from eventstore.format.events import MessagePublished, Subscribed
+from eventstore.format.positions import Position, format_position
 from projections.audit.rule_table import Rule, Violation
 from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_HANDLING
 from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from eventstore.format.events import MessagePublished, Subscribed
-    from eventstore.format.positions import Position
     from projections.state.session import SessionState, SubscriptionState
 
 _IF_NEW, _NEVER = 0x10, 0x20

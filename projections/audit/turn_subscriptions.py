@@ -4,19 +4,12 @@ A subscription counts for the whole of each turn in which it existed: a message 
 been sent before the broker processes the next packet of the same turn [MQTT-3.10.4].
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
-from eventstore.format.positions import format_position
+from eventstore.format.events import Unsubscribed
+from eventstore.format.positions import Position, format_position
 from projections.audit.rule_table import UNEXPECTED, Rule, Violation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from eventstore.format.events import Unsubscribed
-    from eventstore.format.positions import Position
 
 
 class TurnSubscriptions:

@@ -3,17 +3,11 @@
 A client has no more unfinished deliveries at a time than its Receive Maximum permits (MQTT 5).
 """
 
-from __future__ import annotations
+from collections.abc import Iterable
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
-from eventstore.format.positions import from_runs
+from eventstore.format.positions import Position, Run, from_runs
 from projections.audit.rule_table import Rule, Violation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from eventstore.format.positions import Position, Run
 
 BUCKETS: Final = 40
 """Number of latency classes: a latency counts by its bit length in milliseconds: 0, 1, 2-3, ..."""

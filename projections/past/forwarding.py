@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from collections.abc import Iterable
+from typing import Final, Literal, NamedTuple
 
 from eventstore import display
 from eventstore.format.destination_events import Forwarded, ForwardLost, ForwardRefused
-from eventstore.format.positions import format_position, from_runs, position, sequence_of
+from eventstore.format.event_parsing import Event
+from eventstore.format.positions import Position, format_position, from_runs, position, sequence_of
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import stamp
+from projections.past.message_story import MessageStory
 from projections.past.stored_projections import ProjectionReader
-from projections.state.destinations import Destinations
+from projections.state.destinations import Destinations, DestinationState
 from projections.views.replay_view import place_text
 from protocol.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
-    from eventstore.reading.log_source import LogSource
-    from projections.past.message_story import MessageStory
-    from projections.state.destinations import DestinationState
 
 _READ: Final = 2048
 """Records behind the message that are searched for the event of a destination."""

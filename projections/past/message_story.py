@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -10,8 +11,6 @@ from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
 from eventstore.format.positions import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from projections.past.subscriber_state import SubscriberState
 
 DeliveryOutcome: TypeAlias = Literal[

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
-from eventstore.format.event_parsing import entries
+from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import (
     LONGEST_DROPPED_TOPIC,
     MAX_DROPPED_TOPICS,
@@ -18,29 +19,27 @@ from eventstore.format.events import (
     Unsubscribed,
 )
 from eventstore.format.node_events import LimitsApplied
-from eventstore.format.positions import index_of, position, sequence_of
+from eventstore.format.positions import Position, index_of, position, sequence_of
+from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.indexed_reading import asked_of
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.segment import BadIndex
-from projections.past.event_reader import EventFilter, EventReader
+from projections.past.event_reader import EventEntry, EventFilter, EventReader
 from projections.past.indexed_sessions import IndexedSessions
-from projections.past.message_story import topic_of
+from projections.past.message_story import MessageStory, topic_of
 from projections.past.replay_past import replays_of, replays_of_message
-from projections.past.subscriber_state import EarlierSession, SubscriptionChange, UnreadDrops
+from projections.past.subscriber_state import (
+    EarlierSession,
+    SubscriberState,
+    SubscriptionChange,
+    UnreadDrops,
+)
 from protocol.mqtt.shared_filters import split_share
 from protocol.mqtt.topics import filters_overlap, matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
     from eventstore.reading.log_source import LogSource
-    from projections.past.event_reader import EventEntry
-    from projections.past.message_story import MessageStory
-    from projections.past.subscriber_state import SubscriberState
 
 _NEAR: Final = 64
 """Maximum records before and after a message that are searched for subscriptions."""

@@ -11,13 +11,13 @@ from eventstore.reading.indexed_reading import asked_of
 from eventstore.reading.log_points import LogPoint
 from projections.past.event_reader import EventFilter, EventReader
 from projections.past.indexed_sessions import IndexedSessions
+from projections.past.message_story import MessageStory
 from projections.past.subscriber_state import ReadMark, ReplayPast
+from projections.state.session import ReplayState, SessionState
 from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from eventstore.reading.log_source import LogSource
-    from projections.past.message_story import MessageStory
-    from projections.state.session import ReplayState, SessionState
 
 
 async def replays_of(source: LogSource, client: str) -> SessionState | None:

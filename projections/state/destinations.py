@@ -1,9 +1,8 @@
 """The fold of the destinations of a log: the cursor of each, and what it did not get."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from eventstore.format.destination_events import (
     DestinationClosed,
@@ -13,12 +12,8 @@ from eventstore.format.destination_events import (
     ForwardRefused,
 )
 from eventstore.format.event_parsing import entries
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from eventstore.format.node_events import OperatorActed
-    from eventstore.format.positions import Position
+from eventstore.format.node_events import OperatorActed
+from eventstore.format.positions import Position
 
 PAUSE: Final = "pause_destination"
 RESUME: Final = "resume_destination"

@@ -1,13 +1,9 @@
 """Converts Python rows to Arrow batches of bounded size."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _MAX_ROWS: Final = 4096
 _MAX_BYTES: Final = 8 * 1024 * 1024

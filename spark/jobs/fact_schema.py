@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 
-from projections.audit.fact_buffer import folded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from projections.audit.fact_buffer import FactChunk, Fold
+from projections.audit.fact_buffer import FactChunk, Fold, folded
 
 SCHEMA: Final = pa.schema(
     [

@@ -9,21 +9,19 @@ time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from spark.jobs.fact_reading import facts_in, plan_facts
+from spark.jobs.fact_reading import FactRange, facts_in, plan_facts
 from spark.runtime.marked_errors import mark_errors, marked_iterator
+from spark.tables.options import SourceOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from spark.jobs.fact_reading import FactRange
-    from spark.tables.options import SourceOptions
 
 FORMAT: Final = "foldmq_facts"
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import StorageLevel
@@ -13,22 +15,15 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from projections.audit.audit_outcome import MAX_VIOLATIONS
 from projections.audit.audit_results import RESULT_COLUMNS
 from projections.audit.chain_check import LogNote
-from projections.audit.fact_buffer import folded
+from projections.audit.fact_buffer import Fold, folded
 from projections.audit.facts import FEW, MANY, NODE, TOTALS, VIOLATION
 from projections.audit.local_facts import reduce_collections
-from projections.audit.log_summary import BEYOND_ALL
+from projections.audit.log_summary import BEYOND_ALL, LogSummary
 from spark.jobs.fact_reading import whole_options
 from spark.jobs.fact_schema import DDL, fact_batch, fold_batches
 from spark.jobs.fact_source import FORMAT, FactsSource
 from spark.runtime.marked_errors import mark_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from contextlib import ExitStack
-
-    from projections.audit.fact_buffer import Fold
-    from projections.audit.log_summary import LogSummary
-    from spark.tables.log import Log
+from spark.tables.log import Log
 
 _FEW_TASKS: Final = 4
 """Maximum tasks of which the driver takes all violations that they keep."""

@@ -6,35 +6,30 @@ in the broker folds them. One state is in memory at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.errors import CorruptLog
-from eventstore.format.event_parsing import UnreadableEvent, parse_event
+from eventstore.format.event_parsing import Event, UnreadableEvent, parse_event
 from eventstore.format.events import SessionExpired
 from eventstore.format.fast_parse import parse_frequent
 from eventstore.format.node_events import RetainedSnapshot, SessionSnapshot
-from eventstore.format.positions import format_position, sequence_of
-from projections.state.session import EVOLVE
+from eventstore.format.positions import Position, format_position, sequence_of
+from projections.state.session import EVOLVE, SessionState
 from projections.state.single_session import SessionFold
 from spark.jobs.arrow_batches import arrow_batches_of, ddl
-from spark.jobs.session_groups import group_by_session, sorted_by_session
+from spark.jobs.session_groups import SessionGroup, group_by_session, sorted_by_session
 from spark.runtime.marked_errors import marked_iterator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
 
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
-    from projections.state.session import SessionState
-    from spark.jobs.session_groups import SessionGroup
     from spark.jobs.state_start import StateStarts
     from spark.tables.log import Log
 

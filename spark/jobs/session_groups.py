@@ -6,17 +6,16 @@ into memory. Here rows are streamed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
 Row: TypeAlias = tuple[Any, ...]
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from eventstore.display import count_of, escaped, name, size
 from eventstore.format.positions import format_position
+from projections.audit.audit_outcome import NodeSummary, Outcome
 from spark.report import findings
 from spark.report.text_table import table_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from projections.audit.audit_outcome import NodeSummary, Outcome
 
 VIOLATIONS: Final = 5
 """Maximum violations shown for each rule."""

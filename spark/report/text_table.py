@@ -1,12 +1,8 @@
 """Tables for a terminal: columns of text on the left, columns of numbers on the right."""
 
-from __future__ import annotations
-
 import unicodedata
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 Cell: TypeAlias = str | int | float | None
 

@@ -1,9 +1,8 @@
 """The traffic of a log as one HTML page with plots: self-contained, without scripts."""
 
-from __future__ import annotations
+from typing import Any, Final
 
-from typing import TYPE_CHECKING, Any, Final
-
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import duration, name, size
@@ -17,11 +16,7 @@ from spark.report.traffic_plots import (
     window_sums,
 )
 from spark.report.traffic_report import TOP, traffic_tables
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from spark.report.traffic_stats import TrafficStats
+from spark.report.traffic_stats import TrafficStats
 
 _MEASURES: Final = ("published", "delivered", "queued", "dropped")
 _NAME: Final = 200

@@ -1,19 +1,13 @@
 """The charts of the traffic: by hour, the busiest groups, and the growth of the log."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from eventstore.display import duration, size
-from spark.report.charts import Line, bar_chart, number_text, time_chart
+from spark.report.charts import Line, Plot, bar_chart, number_text, time_chart
 from spark.report.series import POINTS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from spark.report.charts import Plot
 
 BUSIEST: Final = 12
 """Number of groups in the plot."""

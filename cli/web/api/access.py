@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -10,8 +11,6 @@ from aiohttp import web
 from cli.web.api.problem_types import Forbidden, Unauthorized
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from cli.web.audit_trail import AuditTrail
     from cli.web.tokens import Grant, Tokens
 
