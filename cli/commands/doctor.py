@@ -1,6 +1,5 @@
 """``foldmq doctor``: the current problems, with evidence, cause and the next command."""
 
-import asyncio
 import contextlib
 import shutil
 import sys
@@ -27,7 +26,7 @@ from cli.logs.broker_client import LiveBroker, Refused
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.next_commands import SERVER_LOG, NextCommands
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 from eventstore.errors import NotFound, UsageError
 
 _WIDTH = 100
@@ -39,15 +38,12 @@ _ONE_LOG = ("foldmq top", "foldmq log")
 _NOT_SENT = ("queued", "dropped", "denied", "shared_waits", "offline_qos0")
 
 
-def print_advice(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
+@run_to_end
+async def print_advice(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
     """Print the problems; return whether there are none, apart from warnings.
 
     ``about`` is a client or a topic. Raises NotFound if it is neither.
     """
-    return asyncio.run(_run(flags, about, as_json=as_json))
-
-
-async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
     async with open_brokers(flags) as brokers:
         advice, more = await diagnosis(brokers, flags, about)
     if as_json:

@@ -1,6 +1,5 @@
 """``foldmq status``: a running broker on one screen."""
 
-import asyncio
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from cli.logs.broker_client import LiveBroker
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.next_commands import completed
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 from cluster.status import Role, decode_status
 from eventstore.nats.cluster_messages import ask_nodes
 from eventstore.reasons import dropped_by
@@ -31,15 +30,12 @@ _WIDTH = 80
 """Maximum width of a line that is not of a table, unless it is a single word."""
 
 
-def print_status(flags: SourceFlags, *, as_json: bool) -> bool:
+@run_to_end
+async def print_status(flags: SourceFlags, *, as_json: bool) -> bool:
     """Print the status; return whether the broker is ready.
 
     Raises NoLiveBroker if the broker of one of several logs does not answer.
     """
-    return asyncio.run(_run(flags, as_json=as_json))
-
-
-async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
     async with open_brokers(flags) as brokers:
         found = await ask_statuses(brokers)
     ready = all(one["ready"] for one in found) and not brokers.absent

@@ -14,8 +14,8 @@ class PauseView:
     start_ms: int
     end_ms: int
     cause: str
-    """Why no message came: ``broker_stopped``, ``client_away``, ``client_silent`` (it was connected),
-    ``log_cut``, or ``not_known`` (the log does not say whether the client was connected)."""
+    """Why no message came: ``broker_stopped``, ``client_away``, ``client_silent`` (it was
+    connected), ``log_cut``, or ``not_known`` (the log does not say whether it was connected)."""
     stopped_ms: int = 0
     """How long of it the broker was stopped."""
     away_ms: int = 0
