@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from cli.common import text
 from cli.common.progress_bar import progress
+from cli.logs.broker_client import store_damage
 from cli.logs.logs import Logs, open_logs
 from cli.logs.source_flags import SourceFlags, run_to_end
-from cli.logs.stored_log import store_damage
 from eventstore.display import log_prefix
 from eventstore.format.positions import sequence_of
 from eventstore.reading.log_points import jump_notes

@@ -14,8 +14,7 @@ from cli.logs.index_writer import SEGMENT_RECORDS, IndexBusy, IndexWriter
 from cli.logs.logs import open_logs
 from cli.logs.source import index_path
 from cli.logs.source_flags import SourceFlags
-from cli.settings.broker_child import belong_to_the_broker, watch_stdin
-from cli.settings.child_environment import environment_for
+from cli.settings.broker_child import belong_to_the_broker, environment_for, watch_stdin
 from cli.settings.setting_sources import PREFIX, ConfigError
 from cli.settings.settings import Settings, load_settings
 from eventstore.datadir import DataDir

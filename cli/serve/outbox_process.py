@@ -17,7 +17,7 @@ import structlog
 
 from cli.common.endpoints import Endpoint
 from cli.logs.outbox_subjects import stored_subject
-from cli.settings.child_environment import environment_for
+from cli.settings.broker_child import environment_for
 from cli.settings.connection_settings import local_listener
 from cli.settings.sink_settings import outbox_request
 from eventstore.datadir import DataDir

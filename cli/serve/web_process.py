@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from cli.common.units import Address
-from cli.settings.child_environment import environment_for
+from cli.settings.broker_child import environment_for
 from cli.settings.settings import Settings
 from cli.settings.socket_binding import ListenError, bind, raise_unless_default
 from cli.web.own_token import TOKEN_FILE, TokenError, find_token

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 
 from cli.common import text
 from cli.common.progress_bar import progress
-from cli.logs.broker_client import NoLiveBroker
+from cli.logs.broker_client import NoLiveBroker, require_stored
 from cli.logs.state_client import NoBroker, StateClient
-from cli.logs.stored_log import require_stored
 from cli.spark.log_location import Found
 from eventstore.format.positions import Position, position
 from eventstore.reading.log_source import LogSource

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from eventstore.format.positions import Position
+from projections.audit.acknowledgement_audit import BUCKETS
 from projections.audit.audit_outcome import (
     ALL_CLAIM,
     MAX_VIOLATIONS,
@@ -95,7 +96,6 @@ from projections.audit.replay_fold import (
 )
 from projections.audit.retained_audit import RETAINED_COLUMNS, fold_retained
 from projections.audit.rule_table import RULES, UNEXPECTED, Rule, Violation
-from projections.audit.unfinished_deliveries import BUCKETS
 
 
 def rule_results(

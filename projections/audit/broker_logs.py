@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.partitions import partition_names, split_log_name
 from projections.audit.audit_outcome import MAX_VIOLATIONS
-from projections.audit.home_rule import LogPlace
 from projections.audit.log_summary import BEYOND_ALL, LogSummary
-from projections.audit.rule_table import Violation
+from projections.audit.rule_table import LogPlace, Violation
 
 if TYPE_CHECKING:
     from projections.audit.exchange_audit import FollowedEnd

@@ -67,8 +67,7 @@ from projections.audit.chain_check import (
     STOPPED,
 )
 from projections.audit.destination_check import DestinationNotes
-from projections.audit.event_batches import EventBatches
-from projections.audit.event_codec import pack_events, packed_item
+from projections.audit.event_codec import EventBatches, pack_events, packed_item
 from projections.audit.expected_messages import packed_size
 from projections.audit.fact_buffer import FactBuffer
 from projections.audit.facts import CLEARED, EXPIRED_SO, REPEATED_SO, SET

@@ -25,8 +25,7 @@ from projections.audit.chain_check import (
     RecordLink,
     check_link,
 )
-from projections.audit.event_batches import EventBatches
-from projections.audit.event_codec import packed_item
+from projections.audit.event_codec import EventBatches, packed_item
 from projections.audit.event_facts import FACT_MAKERS, FactMakers
 from projections.audit.fact_buffer import FactBuffer, FactChunk
 from projections.audit.histogram import MIN_MS, RateCounts

@@ -38,18 +38,17 @@ from projections.audit.drop_rules import DropAudit
 from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
 from projections.audit.log_outline import LogOutline
 from projections.audit.ordering_rules import QueueProgress, TopicOrder
-from projections.audit.ownership import OwnershipAudit
+from projections.audit.ownership import OwnershipAudit, SessionEnds
 from projections.audit.replay_audit import OF_REPLAYS, ReplayAudit, ReplayStep
 from projections.audit.rule_coverage import EventCases
 from projections.audit.rule_table import UNEXPECTED, Rule, Violation
-from projections.audit.session_ends import SessionEnds
 from projections.audit.shared_subscription_steps import SHARE, SharedStep, SharedSteps
 from projections.audit.subscription_option_checks import (
     OwnMessages,
+    TurnSubscriptions,
     filters_without_retained,
     is_subscribed,
 )
-from projections.audit.turn_subscriptions import TurnSubscriptions
 from projections.audit.will_rules import WillAudit
 from projections.state.inconsistent_events import INCONSISTENCIES
 from projections.state.retained import repeated_messages
@@ -129,7 +128,7 @@ class SessionAudit:
     whole; without it drops are not compared with limits.
 
     A subscription counts for the whole of each turn in which it existed: see
-    ``projections.audit.turn_subscriptions``.
+    ``projections.audit.subscription_option_checks``.
     """
 
     def __init__(

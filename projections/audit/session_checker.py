@@ -31,10 +31,9 @@ from projections.audit.audit_results import AuditResults
 from projections.audit.event_codec import Packed, unpack_events
 from projections.audit.expected_packs import REQUIRED
 from projections.audit.facts import DUE, EVENTS, OWED
-from projections.audit.home_rule import LogPlace, has_home, wrong_home
 from projections.audit.log_summary import BEYOND_ALL, LogSummary
 from projections.audit.replay_audit import ReplayStep
-from projections.audit.rule_table import Rule, Violation
+from projections.audit.rule_table import LogPlace, Rule, Violation, has_home, wrong_home
 from projections.audit.session_audit import SessionAudit
 from projections.audit.shared_subscription_steps import ASSIGNED, SharedStep
 from projections.state.digests import digest

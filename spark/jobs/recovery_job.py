@@ -28,11 +28,17 @@ from projections.audit.audit_outcome import (
 )
 from projections.audit.rule_table import Rule, Violation
 from projections.log_proof import Doubt, LogProof, proven_spans
-from spark.jobs.arrow_batches import arrow_batches_of, ddl
-from spark.jobs.folding import parse_event_json, report_contradictions, session_events
+from spark.jobs.fact_schema import arrow_batches_of, ddl
+from spark.jobs.folding import (
+    SessionGroup,
+    group_by_session,
+    parse_event_json,
+    report_contradictions,
+    session_events,
+    sorted_by_session,
+)
 from spark.jobs.pipeline import audit
 from spark.jobs.session_check import SessionRecovery
-from spark.jobs.session_groups import SessionGroup, group_by_session, sorted_by_session
 from spark.jobs.state_start import StateStarts, state_starts
 from spark.runtime.marked_errors import BadOption, marked_iterator
 from spark.tables.log import Log, LogBounds

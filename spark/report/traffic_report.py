@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import duration, iso, name, size
 from spark.report.findings import span, utc
-from spark.report.text_table import Cell, table_lines
+from spark.report.text_report import Cell, table_lines
 from spark.report.traffic_stats import TrafficStats
 
 TOP: Final = 20

@@ -24,7 +24,7 @@ from harness import packets as p
 from eventstore.format.records import decode_record
 from projections.audit.exchange_audit import audit_exchange
 from projections.audit.exchange_check import ExchangeCheck
-from projections.audit.home_rule import LogPlace, has_home, wrong_home
+from projections.audit.rule_table import LogPlace, has_home, wrong_home
 from simulation.chaos import delays_of, run_seed
 from simulation.delivery_ledger import Account
 from simulation.devices import Device, DeviceBehaviour, settled
