@@ -1,7 +1,5 @@
 """Reading the log in Spark imports few modules, and believes nothing that clients send."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any
