@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
-
-from pyspark.sql.datasource import InputPartition
+from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent
 from eventstore.format.positions import position
@@ -14,10 +12,10 @@ from eventstore.format.records import Record, decode_record
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from projections.audit.fact_scan import CheckedRecord
 from projections.audit.local_facts import reduce_collections
-from spark.runtime.marked_errors import marked_iterator, name_log_in_errors
+from spark.runtime.marked_errors import name_log_in_errors
 from spark.tables.columns import Columns
 from spark.tables.decoder import Decoder, ParsedRecord, sparse_rows
-from spark.tables.options import DROPMALFORMED, FAILFAST, SourceOptions
+from spark.tables.options import DROPMALFORMED, FAILFAST
 from spark.tables.record_checks import RecordChecker
 from spark.tables.record_frames import frame_of, record_opener
 from spark.tables.row_filter import PushedFilters, RowFilter
@@ -187,29 +185,3 @@ class RangeReader:
 
 def _node(part: RecordRange) -> str:
     return part.stored.stream.removeprefix(LOG_STREAM_PREFIX)
-
-
-class LogPartition(InputPartition):
-    """Ranges of logs read by one task."""
-
-    def __init__(self, parts: Sequence[RecordRange]) -> None:
-        super().__init__(tuple(parts))
-
-    @property
-    def parts(self) -> Sequence[RecordRange]:
-        """The ranges."""
-        return cast("Sequence[RecordRange]", self.value)
-
-
-def read_partition(
-    options: SourceOptions, pushed: PushedFilters, partition: InputPartition
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a partition; none for Spark's empty partition."""
-    # Not imported for planning: the decoder takes a third of a second to import.
-    from spark.tables.range_reader import RangeReader
-
-    if not isinstance(partition, LogPartition):
-        return iter(())
-    lossy = not options.fail_on_data_loss
-    reader = RangeReader(options.columns, pushed, options.mode, lossy)
-    return marked_iterator(batch for part in partition.parts for batch in reader.read(part))

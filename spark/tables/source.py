@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from spark.runtime.marked_errors import BadOption, mark_errors
 from spark.tables.columns import Columns
 from spark.tables.options import SourceOptions
-from spark.tables.range_reader import LogPartition, read_partition
+from spark.tables.partitions import LogPartition, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa

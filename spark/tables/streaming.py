@@ -32,9 +32,9 @@ from spark.tables.discovery import find_in_archive, find_in_nats, join_with_arch
 from spark.tables.nats_access import NatsAccess
 from spark.tables.nats_log import NatsLog
 from spark.tables.options import SourceOptions
+from spark.tables.partitions import LogPartition, read_partition
 from spark.tables.planning import check_named, group_ranges, split_ranges
 from spark.tables.point_options import EARLIEST, LATEST
-from spark.tables.range_reader import LogPartition, read_partition
 from spark.tables.record_frames import frame_of
 from spark.tables.stored_log import RecordRange, StoredLog, open_records
 
