@@ -1,6 +1,5 @@
 """The flags that select a log: some of ``foldmq serve``, and a few more."""
 
-import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -158,6 +157,8 @@ def run_to_end(
 
     @functools.wraps(command)
     def run(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        import asyncio  # not before: a help page needs none
+
         return asyncio.run(command(*args, **kwargs))
 
     return run
