@@ -6,21 +6,17 @@ cluster's key over the nonce and everything before the HMAC. A header is therefo
 connection. The leader replies with one byte (:class:`PeerAnswer`); the client's bytes follow.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import hmac
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
 
+from actors.transports.peer import Peer
 from actors.transports.proxy_protocol import BadHeader, encode_header, read_header, read_values
-
-if TYPE_CHECKING:
-    from actors.transports.peer import Peer
 
 MAGIC: Final = b"foldmq peer 1\n"
 """The leader's greeting; the number changes with the protocol between nodes."""

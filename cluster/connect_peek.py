@@ -1,7 +1,5 @@
 """Finds the client identifier in the first bytes of a connection (section 3.1 of MQTT)."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 _CONNECT = 0x10

@@ -6,6 +6,7 @@ import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, Final, cast
 
+from actors.connection.listener import ListenerOptions
 from actors.transports.handshakes import HandshakeError
 from actors.transports.peer import identity, local_peer
 from actors.transports.websocket import WebSocketStage
@@ -19,7 +20,6 @@ from cluster.client_header import (
 )
 
 if TYPE_CHECKING:
-    from actors.connection.listener import ListenerOptions
     from cluster.edge_listeners import Edges
 
 _CONNACK: Final = 0x20

@@ -5,30 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from actors.connection.listener import ListenerOptions
 from actors.connection.pseudonyms import name_in_log
 from actors.connection.socket_closer import SocketCloser
 from actors.limits.client_limits import ClientLimits
+from actors.limits.limit_options import LimitOptions
 from actors.transports.acceptor import Acceptor, start_acceptors
 from actors.transports.handshakes import HandshakeError
 from actors.transports.stack import build_stack
 from cluster.connect_peek import Peeked, client_id_in
 from cluster.edge_client import MAX_PARKED, ClientStage, EdgeClient, Upstream
-from cluster.leader_link import LeaderLink
+from cluster.leader_link import LeaderLink, LeaderPlace
+from cluster.status import NodeStatus
 from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Any
 
-    from actors.connection.listener import ListenerOptions
-    from actors.limits.limit_options import LimitOptions
-    from cluster.leader_link import LeaderPlace
-    from cluster.status import NodeStatus
 
 _SWEEP: Final = 0.25
 """Seconds between checks for clients that waited too long."""

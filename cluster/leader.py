@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import structlog
 
+from actors.kernel.clock import Clock
+from actors.maintenance.cluster_hooks import ClusterHooks
 from cluster.status import STATUS_EVERY, NodeStatus, Role, decode_status
 from eventstore.errors import EventStoreError
 from eventstore.format.records import FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.kernel.clock import Clock
-    from actors.maintenance.cluster_hooks import ClusterHooks
     from cluster.members import Members
     from eventstore.nats.cluster_messages import NodeMessages
 

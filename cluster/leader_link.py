@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from cluster.client_header import PeerAnswer
-from cluster.edge_client import ClientStage
-from cluster.status import Role
+from cluster.edge_client import ClientStage, EdgeClient, Upstream
+from cluster.status import NodeStatus, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cluster.edge_client import EdgeClient, Upstream
     from cluster.edge_listeners import Edges
-    from cluster.status import NodeStatus
 
 _log = structlog.get_logger("foldmq")
 

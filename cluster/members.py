@@ -4,19 +4,14 @@ Differences that make a takeover visible to clients are logged once each, by nam
 other users or permissions, a clock that is off.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import structlog
 
 from cluster.leader import CERTAIN_FOR
 from cluster.status import NodeStatus, Role
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _log = structlog.get_logger("foldmq")
 

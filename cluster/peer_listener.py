@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
+from actors.connection.admission import Admission
 from actors.connection.connection import Connection
 from actors.connection.listener import Listener, ListenerOptions
 from actors.limits.limit_options import Quota
+from actors.session.node_context import NodeContext
 from actors.transports.acceptor import Acceptor
+from actors.transports.handshakes import Handshakes
 from actors.transports.stack import StackOptions, build_stack
 from actors.transports.stage import Stage
 from cluster.client_header import (
@@ -26,11 +30,7 @@ from cluster.client_header import (
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Sequence
 
-    from actors.connection.admission import Admission
-    from actors.session.node_context import NodeContext
-    from actors.transports.handshakes import Handshakes
 
 _log = structlog.get_logger("foldmq")
 

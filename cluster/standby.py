@@ -5,40 +5,30 @@ frozen sessions are in it by name, as in the index of a broker, and those change
 indexed again some time later, or when the node takes over.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING
 
 import structlog
 
+from actors.kernel.clock import Clock
 from actors.maintenance.state_reader import FollowedState, StateReader
 from actors.routing.router import Router, routed
+from cluster.members import Members
 from cluster.status import FOLLOWER_STATUS_EVERY, NodeStatus, Role, decode_status
 from eventstore.errors import CorruptLog, EventStoreError, LogUnavailable
 from eventstore.format.node_events import BrokerStarted
-from eventstore.format.records import GENESIS, ChainChecker, decode_record, encode_record
-from eventstore.log.jetstream_log import Appended
+from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record, encode_record
+from eventstore.log.jetstream_log import Appended, EventLog
 from eventstore.log.record_reader import LogTail
-from eventstore.nats.cluster_messages import LeaderAnswer
+from eventstore.nats.cluster_messages import LeaderAnswer, NodeMessages
 from eventstore.task_cancellation import end_tasks
 from projections.state.format import BadProjection
+from projections.state.loading import LoadedProjections
 from projections.state.node_state import NodeState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.kernel.clock import Clock
-    from actors.maintenance.state_reader import FollowedState
-    from cluster.members import Members
-    from eventstore.format.records import Record
-    from eventstore.log.jetstream_log import EventLog
-    from eventstore.nats.cluster_messages import NodeMessages
-    from projections.state.loading import LoadedProjections
-    from projections.state.session import SessionState
+from projections.state.session import SessionState
 
 _YIELD_EVERY = 16
 """Records folded between two returns to the event loop."""

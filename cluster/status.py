@@ -1,7 +1,5 @@
 """The status message that each node of a cluster sends to the others several times a second."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any

@@ -22,8 +22,6 @@ All files belong to the user of the broker, and other users have no access
 tools may do so while a broker runs. Any writer takes :meth:`DataDir.lock` first.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import errno
@@ -35,15 +33,13 @@ import secrets
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Self
+from types import TracebackType
+from typing import BinaryIO, Self
 
 from eventstore import file_permissions
 from eventstore.errors import DataDirBusy, DataDirError, DiskFull, EventStoreError
 from eventstore.home_paths import expand_home
 from eventstore.partitions import partition_names
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 STORE_KEY = "$FOLDMQ_STORE_KEY"
 """The variable with the key of an encrypted store, in the environment of its NATS server."""

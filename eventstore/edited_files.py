@@ -3,17 +3,12 @@
 Text is decoded with ``utf-8-sig``; this module is for files that libraries read by their paths.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import ssl
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def skip_mark(data: bytes) -> bytes:

@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Final
 
 _PERSON: Final = b"foldmq-at-rest-1"
 _NONCE_BYTES: Final = 12
-_TAG_BYTES: Final = 16
-SEALED_BYTES: Final = _NONCE_BYTES + _TAG_BYTES
-"""Bytes by which sealed data are longer than the plain ones."""
 
 
 class NotOpened(ValueError):  # noqa: N818 - named for the condition

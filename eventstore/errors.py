@@ -20,16 +20,11 @@ code  meaning
 
 # ruff: noqa: N818 - named for the condition that is found, as a person would say it
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class EventStoreError(FoldmqError):

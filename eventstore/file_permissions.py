@@ -6,18 +6,14 @@ that allow more are changed. Files of another user, and symbolic links in place 
 rejected: foldmq would write, with its own rights, to a location that another user chose.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import stat
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 from eventstore.errors import DataDirError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _ROOT: Final = 0
 _SECRET: Final = (

@@ -8,8 +8,6 @@ It appears in the status of the broker, in the metrics for Prometheus and in the
 No label contains names chosen by clients.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields

@@ -1,7 +1,5 @@
 """The partition of a client: the log, and therefore the broker, that its session belongs to."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from typing import Final

@@ -4,14 +4,10 @@ Commands and the web page show the sentences, and words in the columns of lists;
 output have the codes. Names of settings are in backticks, which the functions remove.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from eventstore.display import escaped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 DROP_REASONS: Final[Mapping[str, str]] = {
     "queue_messages": "the queue had as many messages as `max_queued_messages` allows",

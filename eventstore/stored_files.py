@@ -9,14 +9,10 @@ A look takes a few system calls. Damage that leaves names and sizes of older blo
 not seen.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import NamedTuple
 
 _AT_ONCE = 64
 """Number of older blocks whose sizes are compared in one look."""

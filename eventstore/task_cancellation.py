@@ -4,14 +4,10 @@
 nats-py uses it. The broker uses ``asyncio.timeout``, which does not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 _AGAIN: Final = 5.0
 """Seconds after which a task that continues is cancelled again."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from eventstore.format.positions import to_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from eventstore.format.positions import Position
+from eventstore.format.positions import Position, to_runs
 
 
 @dataclass(frozen=True, slots=True)

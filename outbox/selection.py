@@ -1,16 +1,11 @@
 """Which messages are due to a destination, and which of them it may have."""
 
-from __future__ import annotations
-
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import orjson
 
 from protocol.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _KNOWN_TOPICS = 4096
 

@@ -4,15 +4,11 @@ The runner decides which messages are due, in which order, when they are tried a
 cursor moves. A sink only sends batches and reports their outcome.
 """
 
-from __future__ import annotations
-
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from eventstore.format.positions import Position
+from eventstore.format.positions import Position
 
 
 @dataclass(frozen=True, slots=True)

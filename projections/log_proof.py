@@ -8,14 +8,13 @@ here.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventstore.display import clock, count_of, escaped, iso
 from eventstore.format.node_events import LogEndUnproven, LogSalvaged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from eventstore.format.event_parsing import Event
 
 REACHED: Final = "the log reaches the last record that was noted as acknowledged"

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,6 @@ from hypothesis import HealthCheck, settings
 from protocol.mqtt import decoder
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
     from harness.file_order import LongFirst
     from pyspark.sql import SparkSession
 

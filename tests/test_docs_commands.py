@@ -3,15 +3,14 @@
 So do the commands that the program suggests.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex
 import tomllib
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import typer
@@ -21,9 +20,6 @@ from cli.main import app
 from cli.settings.setting_sources import TABLES
 from cli.settings.settings import load_settings
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

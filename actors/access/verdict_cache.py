@@ -3,15 +3,12 @@
 An entry is kept until its expiry, or until newer entries need its space.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from actors.access.credentials import Verdict
+from actors.access.credentials import Verdict
 
 
 class _Entry(NamedTuple):

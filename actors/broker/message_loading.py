@@ -5,28 +5,20 @@ broker reconnect. Their requests share the reads of records, and a bounded numbe
 at a time, so that neither the connection to NATS nor the event loop is overloaded.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import structlog
 
+from actors.session.node_context import NodeContext
+from actors.session.session import Session
 from actors.session.session_messages import Loaded
 from eventstore.errors import CorruptLog, LogUnavailable
-from eventstore.format.positions import INDEX_BITS
-from eventstore.log.message_store import MessageStore, messages_of
+from eventstore.format.positions import INDEX_BITS, Position
+from eventstore.format.records import Record
+from eventstore.log.message_store import Message, MessageStore, messages_of
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from actors.session.node_context import NodeContext
-    from actors.session.session import Session
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
-    from eventstore.log.message_store import Message
 
 _log = structlog.get_logger("foldmq")
 

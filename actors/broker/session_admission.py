@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from actors.limits.address_networks import network_of
-from actors.session.session_messages import ConnectionAttached
+from actors.session.core import SessionCore
+from actors.session.node_context import NodeContext
+from actors.session.session_messages import ClientConnection, ConnectionAttached, ConnectRequest
 from eventstore.format.events import API_SESSION, LOG_SESSION, NATS_SESSION
 from eventstore.partitions import partition_of
 from protocol.mqtt.message_properties import is_payload_format_broken
-from protocol.mqtt.packets import ConnectCode
+from protocol.mqtt.packets import Connect, ConnectCode
 from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from actors.connection.admission import Admission
-    from actors.session.core import SessionCore
-    from actors.session.node_context import NodeContext
-    from actors.session.session_messages import ClientConnection, ConnectRequest
-    from protocol.mqtt.packets import Connect
 
 
 _log = structlog.get_logger("foldmq")

@@ -4,16 +4,18 @@ A session has an actor while it is connected or has work; otherwise its state is
 an actor that ended are passed to its successor.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from actors.broker.message_loading import MessageLoader
 from actors.broker.supervision import start_successor
+from actors.kernel.actor import LoopActor
 from actors.maintenance.session_expiry import Expiries
 from actors.routing.router import routed
+from actors.session.node_context import NodeContext
+from actors.session.session import Session
 from actors.session.session_messages import (
     ConnectionAttached,
     ConnectRequest,
@@ -24,15 +26,8 @@ from actors.session.session_messages import (
     Remove,
 )
 from actors.sharing.shared_subscriptions import make_session
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from actors.kernel.actor import LoopActor
-    from actors.session.node_context import NodeContext
-    from actors.session.session import Session
-    from eventstore.format.positions import Position
-    from projections.state.session import SessionState
+from eventstore.format.positions import Position
+from projections.state.session import SessionState
 
 SWEEP_INDEX = object()
 """Message to the root actor while ended subscriptions are in the index, or their actors run."""

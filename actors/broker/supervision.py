@@ -9,15 +9,15 @@ The state is rebuilt from the log, then the successor continues: first with the 
 connection, then with the other messages of its predecessor, then with those that arrived meanwhile.
 """
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import structlog
 
 from actors.kernel.references import ActorFailed
 from actors.maintenance.recovery import rebuild_session
+from actors.session.node_context import NodeContext
 from actors.session.session import Session
 from actors.session.session_messages import (
     ConnectionAttached,
@@ -32,13 +32,8 @@ from actors.session.subscription_actor import Subscription
 from actors.sharing.shared_subscriptions import make_session
 from eventstore.errors import LogUnavailable
 from eventstore.format.events import SessionClosed
+from projections.state.session import SessionState
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from actors.session.node_context import NodeContext
-    from projections.state.session import SessionState
 
 _log = structlog.get_logger("foldmq")
 

@@ -8,39 +8,40 @@ decisions are in :mod:`actors.broker.session_admission`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from actors.access.credentials import login_rank
-from actors.access.enhanced import Outcome
-from actors.connection.listener import Listener
+from actors.access.credentials import Authenticator, Credentials, Verdict, login_rank
+from actors.access.enhanced import Exchange, Outcome
+from actors.connection.core import ConnectionCore
+from actors.connection.listener import Listener, ListenerOptions
 from actors.connection.pseudonyms import name_in_log
 from actors.connection.socket_closer import SocketCloser
+from actors.limits.broker_options import BrokerOptions
 from actors.limits.client_limits import ClientLimits
-from actors.session.session_messages import Authenticated, AuthenticationStep, Close
+from actors.limits.limit_options import Quota
+from actors.limits.slow_readers import SlowReader
+from actors.session.core import SessionCore
+from actors.session.node_context import NodeContext
+from actors.session.session_messages import (
+    Authenticated,
+    AuthenticationStep,
+    ClientConnection,
+    Close,
+    LoginInSteps,
+)
 from actors.transports.acceptor import Acceptor, start_acceptors
 from actors.transports.stack import build_stack
 from eventstore.format.events import API_USER, NATS_SESSION
-from protocol.mqtt.packets import ConnectCode
+from protocol.mqtt.packets import Connect, ConnectCode, Packet
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-    from actors.access.credentials import Authenticator, Credentials, Verdict
-    from actors.access.enhanced import Exchange
-    from actors.connection.core import ConnectionCore
-    from actors.connection.listener import ListenerOptions
-    from actors.limits.broker_options import BrokerOptions
-    from actors.limits.limit_options import Quota
-    from actors.limits.slow_readers import SlowReader
-    from actors.session.core import SessionCore
-    from actors.session.node_context import NodeContext
-    from actors.session.session_messages import ClientConnection, LoginInSteps
-    from protocol.mqtt.packets import Connect, Packet
 
 _log = structlog.get_logger("foldmq")
 

@@ -5,24 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from actors.access.backend_selection import LOCKED_OUT
+from actors.access.credentials import Credentials, Verdict
+from actors.access.enhanced import Outcome
+from actors.connection.core import ConnectionCore
 from actors.connection.enhanced_login import EnhancedLogin
+from actors.kernel.clock import Timer
 from actors.node.read_pause import ReadPause
-from actors.session.session_messages import ConnectRequest
+from actors.session.node_context import NodeContext
+from actors.session.session_messages import ClientConnection, ConnectRequest
 from eventstore.display import escaped
-from protocol.mqtt.packets import Auth, Connect, ConnectCode, Disconnect
+from protocol.mqtt.packets import Auth, Connect, ConnectCode, ConnectProperties, Disconnect, Packet
 from protocol.mqtt.reason_codes import ReasonCode
 
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.access.credentials import Credentials, Verdict
-    from actors.access.enhanced import Outcome
     from actors.connection.admission import Admission
-    from actors.connection.core import ConnectionCore
-    from actors.kernel.clock import Timer
-    from actors.session.node_context import NodeContext
-    from actors.session.session_messages import ClientConnection
-    from protocol.mqtt.packets import ConnectProperties, Packet
 
 _SHOWN = 200
 """Maximum characters of a name in a log line."""

@@ -15,14 +15,19 @@ import socket
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
+from actors.access.rules import TopicAcl
+from actors.connection.admission import Admission
 from actors.connection.connect_handshake import ConnectHandshake
 from actors.connection.input_actor import InputActor
 from actors.connection.input_throttle import InputThrottle, count_messages
 from actors.connection.keep_alive import KeepAlive
+from actors.connection.listener import Listener
 from actors.connection.reauthentication import Reauthentication
 from actors.connection.receive_window import ReceiveWindow
 from actors.node.read_pause import ReadPause
 from actors.session.decisions.acknowledgements import PACKET_IDS
+from actors.session.node_context import NodeContext
+from actors.session.session import Session
 from actors.session.session_messages import (
     Authenticated,
     AuthenticationStep,
@@ -35,16 +40,11 @@ from actors.transports.websocket import WebSocketStage
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import PINGRESP, encode_connack
 from protocol.mqtt.packets import Auth, Disconnect, Packet, Pingreq, Publishes
+from protocol.mqtt.protocol_error import ProtocolError
 
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.access.rules import TopicAcl
-    from actors.connection.admission import Admission
-    from actors.connection.listener import Listener
-    from actors.session.node_context import NodeContext
-    from actors.session.session import Session
-    from protocol.mqtt.protocol_error import ProtocolError
 
 _WRITE_HIGH = 1024 * 1024
 """Bytes in the transport's buffer above which nothing new is sent to the client."""

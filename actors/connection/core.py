@@ -9,18 +9,25 @@ from __future__ import annotations
 import math
 import select
 import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from actors.access.credentials import Credentials
-from actors.connection.socket_closer import LINGER
+from actors.access.credentials import Credentials, Verdict
+from actors.connection.socket_closer import LINGER, SocketCloser
 from actors.kernel.actor import LoopActor
+from actors.kernel.clock import Timers
+from actors.limits.publish_rates import RateLimiter
 from actors.node.backpressure import SlowReaderBackpressure
-from actors.session.session_messages import Close, Writable
+from actors.session.node_context import NodeContext
+from actors.session.session import Session
+from actors.session.session_messages import ClientConnection, Close, Writable
 from actors.transports.peer import identity, local_peer
 from actors.transports.stage import Stage
+from eventstore.log.pending_record import GatedOutput
 from protocol.mqtt.encoder import encode_connack
+from protocol.mqtt.packets import ConnectCode, ConnectProperties, Disconnect
 from protocol.mqtt.reason_codes import (
     ENDINGS,
     FOR_CONNECT_CODES,
@@ -36,18 +43,8 @@ from protocol.mqtt.server_packet_encoder_v5 import (
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping, Sequence
 
-    from actors.access.credentials import Verdict
     from actors.connection.listener import Listener
-    from actors.connection.socket_closer import SocketCloser
-    from actors.kernel.clock import Timers
-    from actors.limits.publish_rates import RateLimiter
-    from actors.session.node_context import NodeContext
-    from actors.session.session import Session
-    from actors.session.session_messages import ClientConnection
-    from eventstore.log.pending_record import GatedOutput
-    from protocol.mqtt.packets import ConnectCode, ConnectProperties, Disconnect
 
 _log = structlog.get_logger("foldmq")
 

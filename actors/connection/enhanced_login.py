@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from actors.access.enhanced import Challenge
+from actors.access.enhanced import Challenge, Exchange, Outcome, Step
+from actors.session.node_context import NodeContext
+from actors.session.session_messages import AuthenticationStep
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.server_packet_encoder_v5 import Explanation, encode_server_auth
 
 if TYPE_CHECKING:
     import asyncio
 
-    from actors.access.enhanced import Exchange, Outcome, Step
     from actors.connection.admission import Admission
     from actors.connection.core import ConnectionCore
-    from actors.session.node_context import NodeContext
-    from actors.session.session_messages import AuthenticationStep
 
 _LONGEST = 65_535
 """Maximum bytes of a binary property."""

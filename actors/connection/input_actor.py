@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from actors.connection.connect_handshake import ConnectHandshake
 from actors.connection.core import ConnectionCore
 from actors.connection.input_throttle import (
     CONTINUE,
@@ -21,20 +22,19 @@ from actors.connection.input_throttle import (
     InputThrottle,
     count_messages,
 )
+from actors.connection.keep_alive import KeepAlive
+from actors.connection.socket_closer import SocketCloser
 from actors.kernel.actor import DeferredRead
 from actors.kernel.kernel import LATER_SLICE
+from actors.limits.publish_rates import RateLimiter
 from actors.node.read_pause import ReadPause
+from actors.session.node_context import NodeContext
 from protocol.mqtt.decoder import Decoder
+from protocol.mqtt.packets import Packet
+from protocol.mqtt.protocol_error import ProtocolError
 
 if TYPE_CHECKING:
-    from actors.connection.connect_handshake import ConnectHandshake
-    from actors.connection.keep_alive import KeepAlive
     from actors.connection.listener import Listener
-    from actors.connection.socket_closer import SocketCloser
-    from actors.limits.publish_rates import RateLimiter
-    from actors.session.node_context import NodeContext
-    from protocol.mqtt.packets import Packet
-    from protocol.mqtt.protocol_error import ProtocolError
 
 _SMALL = 4096
 """Bytes of a new client that may wait without a pause in reading."""

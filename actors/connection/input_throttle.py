@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from actors.limits.publish_rates import RateLimiter
 from actors.node.read_pause import ReadPause
 from actors.session.session_messages import Close
-from protocol.mqtt.packets import Publishes, Subscribe, Unsubscribe
+from protocol.mqtt.packets import Packet, Publishes, Subscribe, Unsubscribe
 
 if TYPE_CHECKING:
     from actors.connection.core import ConnectionCore
-    from actors.limits.publish_rates import RateLimiter
-    from protocol.mqtt.packets import Packet
 
 SLICE_BYTES: Final[int] = 32 * 1024
 """Maximum bytes of a slice."""

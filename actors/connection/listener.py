@@ -1,17 +1,13 @@
 """Listeners: endpoint, options of accepted connections, and decoder of their packets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from actors.limits.limit_options import NO_QUOTA, Quota
+from actors.transports.peer import IdentityKind
 from actors.transports.stack import StackOptions
 from protocol.mqtt.decoder_v5 import PacketDecoderV5
-
-if TYPE_CHECKING:
-    from actors.transports.peer import IdentityKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Pseudonyms of client identifiers, which may contain personal data."""
 
-from __future__ import annotations
-
 from hashlib import blake2b
 
 KEY_SIZE = 32

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
-from actors.access.credentials import AuthResult
+from actors.access.credentials import AuthResult, Verdict
+from actors.access.enhanced import Outcome
+from actors.connection.core import ConnectionCore
 from actors.connection.enhanced_login import EnhancedLogin
+from actors.session.node_context import NodeContext
+from actors.session.session_messages import ClientConnection
 from eventstore.display import escaped
+from protocol.mqtt.packets import Auth
 from protocol.mqtt.reason_codes import ReasonCode
 
 if TYPE_CHECKING:
-    from actors.access.credentials import Verdict
-    from actors.access.enhanced import Outcome
     from actors.connection.admission import Admission
-    from actors.connection.core import ConnectionCore
-    from actors.session.node_context import NodeContext
-    from actors.session.session_messages import ClientConnection
-    from protocol.mqtt.packets import Auth
 
 _log = structlog.get_logger("foldmq")
 

@@ -1,18 +1,11 @@
 """The broker's Receive Maximum: limits a client's unacknowledged publications."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from typing import TYPE_CHECKING
-
-from protocol.mqtt.packets import PacketType
+from eventstore.log.journal import Journal
+from eventstore.log.pending_record import GatedOutput
+from protocol.mqtt.packets import PacketType, Publishes
 from protocol.mqtt.reason_codes import FAILURE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from eventstore.log.journal import Journal
-    from eventstore.log.pending_record import GatedOutput
-    from protocol.mqtt.packets import Publishes
 
 _SHORTEST = 8
 """Bytes of the shortest PUBLISH at QoS 1 or 2."""

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from actors.exchange.member_reports import only_subscriber
-from actors.exchange.taken_messages import TakenClearing, TakenMessages, TakenPart
+from actors.exchange.member_reports import SharedParts, only_subscriber
+from actors.exchange.taken_messages import TakenClearing, TakenEffect, TakenMessages, TakenPart
 from actors.session.decisions.acknowledgements import PACKET_IDS
+from actors.session.node_context import NodeContext
+from actors.session.outside_publisher import OutsidePublisher
 from actors.session.session_messages import Batch, Outgoing
+from actors.sharing.shared_subscriptions import SharedSubscriptions
 from eventstore.format.events import LOG_SESSION, SessionOpened
 from eventstore.format.node_events import RetainedCleared
+from eventstore.format.positions import Position
 from eventstore.format.stored_properties import seconds_left
 from protocol.mqtt.message_properties import expiry_of, with_remaining_expiry
 from protocol.mqtt.packets import Publishes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from actors.exchange.exchange import FollowedPositions
-    from actors.exchange.member_reports import SharedParts
-    from actors.exchange.taken_messages import TakenEffect
-    from actors.session.node_context import NodeContext
-    from actors.session.outside_publisher import OutsidePublisher
-    from actors.sharing.shared_subscriptions import SharedSubscriptions
-    from eventstore.format.positions import Position
 
 # The order of retained messages of one topic in different logs.
 #

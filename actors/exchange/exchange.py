@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -13,24 +14,20 @@ from actors.exchange.effect_recorder import EffectRecorder, RetainedVersion, Ret
 from actors.exchange.log_follower import LogFollower, ReadPace
 from actors.exchange.member_reports import MemberReports, SharedParts
 from actors.exchange.qos0_exchange import Qos0Exchange, Qos0Messages
-from actors.exchange.taken_messages import TakenClearing, TakenMessages
+from actors.exchange.taken_messages import Taken, TakenClearing, TakenMessages
 from actors.kernel.actor import LoopActor
+from actors.session.node_context import NodeContext
 from actors.session.outside_publisher import OutsidePublisher
 from actors.session.session_messages import Batch
 from actors.sharing.shared_subscriptions import SharedSubscriptions
 from eventstore.format.events import LOG_SESSION, SessionClosed
 from eventstore.format.node_events import Followed
-from eventstore.format.positions import INDEX_BITS, to_runs
+from eventstore.format.positions import INDEX_BITS, Position, to_runs
+from eventstore.log.message_store import Message
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from actors.exchange.taken_messages import Taken
-    from actors.session.node_context import NodeContext
-    from eventstore.format.positions import Position
     from eventstore.log.jetstream_log import EventLog
-    from eventstore.log.message_store import Message
 
 
 class FollowedPositions:

@@ -4,26 +4,21 @@ Reports are in no log. They are repeated, as some may be lost; a log that report
 to have no connected members.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import orjson
 import structlog
 
 from actors.routing.subscriber import Subscriber
+from actors.session.node_context import NodeContext
+from eventstore.format.positions import Position
 from eventstore.partitions import partition_of
 from protocol.mqtt.shared_filters import split_share
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from actors.session.node_context import NodeContext
-    from eventstore.format.positions import Position
 
 _log = structlog.get_logger("foldmq")
 

@@ -1,28 +1,23 @@
 """QoS 0 messages between the brokers of a node: they are in no log and are sent in batches."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import orjson
 import structlog
 
 from actors.exchange.member_reports import only_subscriber
+from actors.session.node_context import NodeContext
+from actors.session.outside_publisher import OutsidePublisher
 from actors.session.session_messages import Batch, Outgoing
+from actors.sharing.shared_subscriptions import SharedSubscriptions
 from eventstore.format.stored_properties import block_columns
+from eventstore.log.pending_record import GatedOutput
 from protocol.mqtt.packets import Publishes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from actors.session.node_context import NodeContext
-    from actors.session.outside_publisher import OutsidePublisher
-    from actors.sharing.shared_subscriptions import SharedSubscriptions
-    from eventstore.log.pending_record import GatedOutput
 
 _HEAD = struct.Struct(">II")
 """Sizes in bytes of the header and of the rest of a frame."""

@@ -1,9 +1,8 @@
 """The messages and changes that take effect in the records of another log, as columns."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from eventstore.format.event_parsing import entries
 from eventstore.format.events import (
@@ -16,15 +15,10 @@ from eventstore.format.events import (
 )
 from eventstore.format.node_events import Followed, RetainedCleared
 from eventstore.format.positions import Position, from_runs, position
-from eventstore.log.message_store import StoredMessages
+from eventstore.format.records import Record
+from eventstore.log.message_store import Message, StoredMessages
 from eventstore.reading.publications import Publications, Releases, publications_of
 from protocol.mqtt.shared_filters import SHARE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from eventstore.format.records import Record
-    from eventstore.log.message_store import Message
 
 
 @dataclass(slots=True)

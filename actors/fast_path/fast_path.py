@@ -17,47 +17,48 @@ ends one connection or one session.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import structlog
 
+from actors.connection.receive_window import ReceiveWindow
 from actors.fast_path.fast_delivery import (
     DeliveriesLeft,
     FanOut,
     FastDelivery,
     FastDeliveryQos0,
+    TurnDelivery,
     do_deliveries,
     fail_turn,
 )
 from actors.fast_path.read_columns import AckColumns, MessageColumns, distinct
 from actors.node.read_pause import ReadPause
 from actors.routing.option_semantics import is_retain_as_published
+from actors.routing.routes import Route
 from actors.routing.subscriber import is_shared
 from actors.session.decisions.publish_admission import admits
+from actors.session.interfaces import MessageExchange
+from actors.session.node_context import NodeContext
+from actors.session.session import Session
 from actors.session.session_messages import Batch, Publication, Writable
-from eventstore.format.positions import to_runs
+from eventstore.format.positions import Position, to_runs
 from eventstore.format.stored_properties import block_columns, expiries
 from eventstore.format.turn_events import TurnAcked, TurnPublished, TurnReleased
-from eventstore.log.message_store import StoredMessages
+from eventstore.log.message_store import Message, StoredMessages
 from projections.state.waiting_queue import QOS_MASK
 from protocol.mqtt.encoder import PID_BYTES
-from protocol.mqtt.message_properties import expiry_of, known_properties, read_publish_properties
+from protocol.mqtt.message_properties import (
+    ReceivedProperties,
+    expiry_of,
+    known_properties,
+    read_publish_properties,
+)
 from protocol.mqtt.packets import PacketType, Publishes
 from protocol.mqtt.protocol_error import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from actors.connection.connection import Connection
-    from actors.connection.receive_window import ReceiveWindow
-    from actors.fast_path.fast_delivery import TurnDelivery
-    from actors.routing.routes import Route
-    from actors.session.interfaces import MessageExchange
-    from actors.session.node_context import NodeContext
-    from actors.session.session import Session
-    from eventstore.format.positions import Position
-    from eventstore.log.message_store import Message
-    from protocol.mqtt.message_properties import ReceivedProperties
 
 
 _log = structlog.get_logger("foldmq")

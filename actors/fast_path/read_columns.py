@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from actors.routing.routes import Route
+from eventstore.format.positions import Position
 
+if TYPE_CHECKING:
     from actors.connection.connection import Connection
-    from actors.routing.routes import Route
     from actors.session.session import Session
-    from eventstore.format.positions import Position
 
 T = TypeVar("T")
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from actors.connection.admission import Admission
 from actors.inspection.broker_status import own_bytes, status
 from actors.inspection.destination_desk import DestinationDesk
-from actors.inspection.inspector import Inspector
+from actors.inspection.inspector import Handler, Inspector
 from actors.inspection.operations import Operations
 from actors.inspection.queries import BusiestTopics, Queries
 from actors.inspection.status_metrics import LogStorage, StatusSources
+from actors.maintenance.projector import Projector
+from actors.session.node_context import NodeContext
 
 if TYPE_CHECKING:
     from actors.bridge.bridge_supervisor import BridgeSupervisor
-    from actors.connection.admission import Admission
-    from actors.inspection.inspector import Handler
-    from actors.maintenance.projector import Projector
-    from actors.session.node_context import NodeContext
 
 
 class BrokerInspection:

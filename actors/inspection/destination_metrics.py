@@ -1,15 +1,9 @@
 """The metrics of the destinations of the outbox, whose names come from settings."""
 
-from __future__ import annotations
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
-from typing import TYPE_CHECKING, Any, Final
-
-from eventstore.metric_types import Metric
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from eventstore.metric_types import Kind, Numbers
+from eventstore.metric_types import Kind, Metric, Numbers
 
 
 def _metric(

@@ -11,22 +11,18 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import structlog
 
 from actors.kernel.actor import LoopActor
-from projections.state.session_table import OutstandingTotals
+from actors.session.node_context import NodeContext
+from projections.state.session_table import OutstandingTotals, SessionTable
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-
-    from actors.session.node_context import NodeContext
-    from projections.state.session_table import SessionTable
 
 _SHOWN = 120
 _ALIKE: Final = 0.8

@@ -8,25 +8,21 @@ without waiting messages have no problems and are not decoded.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from actors.connection.connection import Connection
-from actors.inspection.inspector import in_steps
+from actors.inspection.inspector import Answer, in_steps
 from actors.routing.subscriber import is_shared
 from actors.session.decisions import delivery_preview
+from actors.session.node_context import NodeContext
 from actors.session.overdue import ANSWER_SECONDS, Overdue, earlier, unfinished
+from actors.session.session import Session
 from eventstore.display import escaped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from actors.inspection.inspector import Answer
-    from actors.session.node_context import NodeContext
-    from actors.session.session import Session
-    from projections.state.client_history import ClientHistory
-    from projections.state.session import ReplayState, SessionState
+from projections.state.client_history import ClientHistory
+from projections.state.session import ReplayState, SessionState
 
 RECENT_MS: Final = 600_000
 """Milliseconds for which drops, denials and takeovers count as current."""

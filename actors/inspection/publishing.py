@@ -10,13 +10,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from actors.inspection.inspector import NotReady, Refused, text
+from actors.access.rules import TopicAcl
+from actors.inspection.inspector import NotReady, Refused, Work, text
 from actors.session.decisions.acknowledgements import PACKET_IDS
 from actors.session.decisions.publish_admission import TOO_LARGE, admit
+from actors.session.node_context import NodeContext
 from actors.session.outside_publisher import OutsidePublisher
 from eventstore.format.events import API_SESSION, API_USER, SessionClosed, SessionOpened
+from eventstore.log.pending_record import GatedOutput
 from protocol.mqtt.message_properties import (
     MessageProperties,
     decode_message_properties,
@@ -25,14 +29,6 @@ from protocol.mqtt.message_properties import (
 from protocol.mqtt.packets import Publishes
 from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.topics import TopicError, validate_topic_name
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
-
-    from actors.access.rules import TopicAcl
-    from actors.inspection.inspector import Work
-    from actors.session.node_context import NodeContext
-    from eventstore.log.pending_record import GatedOutput
 
 MAX_MESSAGES: Final = 1000
 _AT_ONCE: Final = 128

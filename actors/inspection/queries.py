@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import translate
 from itertools import chain
 from operator import itemgetter
 from re import compile as compile_pattern
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from actors.inspection import receiver_preview, views
 from actors.inspection.broker_status import memory_use, status
 from actors.inspection.inspector import (
+    Answer,
+    Handler,
     Listing,
     NameSimilarity,
     NotReady,
     Refused,
+    Work,
     count_outstanding,
     flag,
     in_steps,
@@ -29,22 +33,16 @@ from actors.inspection.inspector import (
     text,
 )
 from actors.inspection.problems import ProblemSearch
-from actors.inspection.status_metrics import log_sessions
+from actors.inspection.status_metrics import StatusSources, log_sessions
+from actors.kernel.actor import LoopActor
+from actors.session.node_context import NodeContext
 from actors.session.session import Session
+from actors.session.session_messages import Publication
 from eventstore.format.events import LOG_SESSION
+from projections.state.session import SessionState
 from projections.state.session_table import OutstandingTotals
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from actors.inspection.inspector import Answer, Handler, Work
-    from actors.inspection.status_metrics import StatusSources
-    from actors.kernel.actor import LoopActor
-    from actors.session.node_context import NodeContext
-    from actors.session.session_messages import Publication
-    from projections.state.session import SessionState
 
 _LEASE = 10.0
 """Seconds without a query after which counting stops."""

@@ -3,23 +3,17 @@
 The default size of its payload is the average of the messages that wait for the client.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from actors.inspection.problems import stalled
 from actors.inspection.views import granted_qos
-from actors.routing.subscriber import is_shared
+from actors.routing.subscriber import Subscriber, is_shared
 from actors.session.decisions import delivery_preview, queueing
+from actors.session.node_context import NodeContext
+from actors.session.session import Session
+from projections.state.session import SessionState
 from protocol.mqtt.topics import filters_overlap
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from actors.routing.subscriber import Subscriber
-    from actors.session.node_context import NodeContext
-    from actors.session.session import Session
-    from projections.state.session import SessionState
 
 _MEMBERS = 256
 """Members of a shared subscription that are examined, at most."""

@@ -9,35 +9,32 @@ A message between two actors of one trace is shown once: where it arrives.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import orjson
 import structlog
 from pykka.messages import _ActorStop
 
+from actors.connection.admission import Admission
 from actors.connection.connection import Connection
 from actors.inspection import trace_lines as tracelines
 from actors.inspection.views import client_of
+from actors.kernel.actor import LoopActor
+from actors.session.node_context import NodeContext
 from actors.session.session import Session
 from actors.session.session_messages import ConnectionAttached, Packets
 from actors.session.subscription_actor import Subscription
+from eventstore.format.event_parsing import Event
 from eventstore.format.node_events import SessionSnapshot
+from eventstore.format.positions import Position
 from eventstore.format.stored_properties import on_clock
+from eventstore.log.pending_record import OutputSink
+from projections.views.session_view import Topics
 from protocol.mqtt.server_packet_decoder import count_server_packets, read_server_packets
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from actors.connection.admission import Admission
-    from actors.kernel.actor import LoopActor
-    from actors.session.node_context import NodeContext
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
-    from eventstore.log.pending_record import OutputSink
-    from projections.views.session_view import Topics
 
 AT_ONCE = 100
 """Maximum number of lines for one observation."""

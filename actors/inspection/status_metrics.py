@@ -8,30 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.bridge.bridge_stats import BridgeStats
 from actors.inspection.destination_metrics import DESTINATION_METRICS
+from actors.maintenance.projector import Projector
 from actors.node.counters import Counters
+from actors.session.node_context import NodeContext
 from actors.transports.handshakes import TlsStats
 from eventstore.errors import EventStoreError
 from eventstore.log.journal_stats import JournalStats
 from eventstore.metric_types import (
+    Kind,
+    Labels,
     Metric,
+    Numbers,
+    Status,
     by_reason,
     metrics_of,
     unchanged,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from actors.bridge.bridge_supervisor import BridgeSupervisor
     from actors.connection.admission import Admission
-    from actors.maintenance.projector import Projector
-    from actors.session.node_context import NodeContext
-    from eventstore.metric_types import Kind, Labels, Numbers, Status
 
 _LIFE = 5.0
 """Maximum age of the values in seconds."""

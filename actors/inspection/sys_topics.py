@@ -6,25 +6,20 @@ not in the log. Without subscribers only the averages (``load``) are updated. Se
 and subscribers served, a few at a time.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from itertools import starmap
 from math import exp
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from actors.access.rules import TopicAcl
 from actors.inspection.inspector import count_outstanding
 from actors.routing.subscriber import Subscriber
+from actors.session.node_context import NodeContext
 from actors.session.session_messages import Batch
 from actors.session.subscription_actor import enqueue
 from projections.state.session_table import OutstandingTotals
 from protocol.mqtt.topic_trie import TopicTrie
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
-
-    from actors.access.rules import TopicAcl
-    from actors.session.node_context import NodeContext
 
 ROOT = "$SYS/broker/"
 _MINUTE = 60.0

@@ -7,14 +7,18 @@ deliveries: events about them are shown.
 The work for one batch is limited, so that a trace does not slow down publishers.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.inspection import trace_lines as tracelines
-from actors.inspection.recorder import AT_ONCE, add_lines
+from actors.inspection.recorder import AT_ONCE, Trace, TraceRecorder, add_lines
+from actors.kernel.actor import LoopActor
+from actors.routing.routes import Route
+from actors.session.node_context import NodeContext
+from actors.session.session_messages import Batch, Publication
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Assigned,
@@ -32,22 +36,11 @@ from eventstore.format.events import (
     Returned,
 )
 from eventstore.format.node_events import RetainedCleared
-from eventstore.format.positions import count_runs, to_runs
+from eventstore.format.positions import Position, count_runs, to_runs
 from projections.views.session_view import Published
 from protocol.mqtt.packets import Publish
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from actors.inspection.recorder import Trace, TraceRecorder
-    from actors.kernel.actor import LoopActor
-    from actors.routing.routes import Route
-    from actors.session.node_context import NodeContext
-    from actors.session.session_messages import Batch, Publication
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
 
 _LOOKED_AT = 4096
 """Maximum number of messages of one batch or event that are checked."""

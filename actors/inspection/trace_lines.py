@@ -4,13 +4,12 @@ The size of a line is limited: names are shortened, lists and payloads show thei
 Passwords, Authentication Data and the payloads of wills are never shown.
 """
 
-from __future__ import annotations
-
 import base64
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from enum import Enum
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pykka.messages import _ActorStop
 
@@ -29,24 +28,18 @@ from actors.session.session_messages import (
     Retry,
 )
 from eventstore.display import payload_text
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import MessagePublished
-from eventstore.format.positions import count_runs, to_runs
+from eventstore.format.positions import Position, Run, count_runs, to_runs
+from eventstore.log.message_store import MessageStore
 from eventstore.reading.position_text import several
 from projections.past import event_text
-from projections.views.session_view import Published
+from projections.state.retained import RetainedMessage
+from projections.views.session_view import Published, Topics
 from protocol.mqtt.message_properties import decode_message_properties
 from protocol.mqtt.packets import Acks, Publishes, Will
 from protocol.mqtt.property_table import AUTHENTICATION_DATA, PROPERTIES
 from protocol.mqtt.server_packet_decoder import Answer, SentMessage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position, Run
-    from eventstore.log.message_store import MessageStore
-    from projections.state.retained import RetainedMessage
-    from projections.views.session_view import Topics
 
 NAME_LIMIT = 256
 """Maximum characters of a name (client identifier, topic, filter, ...)."""

@@ -10,30 +10,26 @@ Without a trace there is no cost: see ``actors.inspection.recorder``.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import structlog
 
-from actors.inspection.inspector import Refused, number, optional, shown, text
+from actors.connection.admission import Admission
+from actors.inspection.inspector import Handler, Refused, number, optional, shown, text
 from actors.inspection.recorder import End, Trace, TraceRecorder
 from actors.inspection.topic_trace import TopicTrace
+from actors.session.node_context import NodeContext
+from actors.session.session_messages import Publication
+from eventstore.format.event_parsing import Event
+from eventstore.format.positions import Position
+from eventstore.log.pending_record import OutputSink
 from protocol.mqtt.topics import (
     MAX_TOPIC_BYTES,
     TopicError,
     is_reserved_filter,
     validate_topic_filter,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from actors.connection.admission import Admission
-    from actors.inspection.inspector import Handler
-    from actors.session.node_context import NodeContext
-    from actors.session.session_messages import Publication
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
-    from eventstore.log.pending_record import OutputSink
 
 _log = structlog.get_logger("foldmq")
 

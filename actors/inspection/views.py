@@ -3,22 +3,25 @@
 A session is shown from its folded state; frozen sessions stay frozen, and nothing is changed.
 """
 
-from __future__ import annotations
-
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actors.connection.connection import Connection
 from actors.inspection.inspector import Inspector, TooLarge
 from actors.inspection.operations import publisher_permitted
+from actors.kernel.actor import LoopActor
 from actors.node.read_pause import ReadPause
 from actors.routing.subscriber import is_shared
+from actors.session.node_context import NodeContext
 from actors.session.session import Session
+from actors.session.session_messages import ClientConnection
 from actors.session.subscription_actor import Subscription
 from eventstore.format.events import LOG_SESSION
-from eventstore.format.positions import sequence_of
+from eventstore.format.positions import Position, sequence_of
+from projections.state.retained import RetainedMessage
+from projections.state.session import SessionState
 from projections.views.session_view import (
     LiveSession,
     MemberView,
@@ -28,16 +31,6 @@ from projections.views.session_view import (
 )
 from projections.views.state_view import retained_view
 from projections.views.vocabulary import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from actors.kernel.actor import LoopActor
-    from actors.session.node_context import NodeContext
-    from actors.session.session_messages import ClientConnection
-    from eventstore.format.positions import Position
-    from projections.state.retained import RetainedMessage
-    from projections.state.session import SessionState
 
 LARGEST_PAYLOAD = 256 * 1024
 """Maximum bytes of a payload in an answer."""

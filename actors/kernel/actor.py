@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pykka
@@ -11,14 +13,11 @@ import structlog
 from mypy_extensions import mypyc_attr
 from pykka.messages import _ActorStop
 
+from actors.kernel.actor_observer import ActorObserver
+from actors.kernel.clock import Timer, Timers
 from actors.kernel.references import STOP, Ask, LoopRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from actors.kernel.actor_observer import ActorObserver
-    from actors.kernel.clock import Timer, Timers
     from actors.kernel.kernel import Kernel
 
 _log = structlog.get_logger("foldmq")

@@ -5,11 +5,10 @@ An actor has an observer while it is traced. While the actor runs, the kernel al
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from actors.kernel.actor import LoopActor
 
 

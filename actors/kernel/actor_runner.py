@@ -10,24 +10,18 @@
 Which actor runs when is up to :class:`~actors.kernel.kernel.Kernel`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, cast
 
 import pykka
 import structlog
 from pykka.messages import _ActorStop
 
 from actors.kernel.actor import RESTART, ActorRestarted, LoopActor, about, log_failure, refuse_asks
+from actors.kernel.actor_observer import ActorObserver
 from actors.kernel.references import ActorFailed, Ask, LoopFuture
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import TracebackType
-
-    from actors.kernel.actor_observer import ActorObserver
-
 
 _log = structlog.get_logger("foldmq")
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 import structlog
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _log = structlog.get_logger("foldmq")
 

@@ -13,8 +13,6 @@ A read with a PUBLISH of QoS 1 or 2 may wait for at most ``delay`` seconds if al
 Times are seconds of any one clock; nothing here reads it.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

@@ -28,24 +28,18 @@ Kernel actors belong to one thread, that of the event loop. pykka's own registry
 proxies are not supported, since nothing may block the loop.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pykka
 
 from actors.kernel.actor import DeferredRead, LoopActor
 from actors.kernel.actor_runner import ActorRunner
 from actors.kernel.gathering import Gathering
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from actors.kernel.references import LoopRef
-
+from actors.kernel.references import LoopRef
 
 A = TypeVar("A", bound=LoopActor)
 

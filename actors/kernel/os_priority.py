@@ -1,7 +1,5 @@
 """Thread priorities when processors are scarce: the event loop first, then worker threads."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

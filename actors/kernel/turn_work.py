@@ -1,14 +1,10 @@
 """Long work of a turn, done in steps between which the turn may be split."""
 
-from __future__ import annotations
-
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from actors.kernel.actor import LoopActor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _STEP = object()
 _AT_ONCE = 64

@@ -1,7 +1,5 @@
 """The unit in which addresses are counted: a host, or a whole IPv6 network."""
 
-from __future__ import annotations
-
 import socket
 from functools import lru_cache
 

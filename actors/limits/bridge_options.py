@@ -1,14 +1,10 @@
 """The validated options of the bridge."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from protocol.nats.mapping import Mapping as SubjectMapping
+from protocol.nats.mapping import Mapping as SubjectMapping
 
 REQUESTS: Final = "$nats/request/"
 """Prefix of requests from NATS; a token, ``/`` and the topic follow."""

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Collection, Hashable, Mapping
+from typing import Generic, TypeVar
 
 import structlog
 
 from actors.limits.address_networks import network_of
 from actors.limits.connection_quota import ConnectionQuotas
+from actors.limits.limit_options import LimitOptions, Quota
 from actors.limits.publish_rates import PublishRates, RateLimiter
 from actors.limits.rejection_log import RejectionLog
 from actors.limits.slow_readers import Reader, SlowReader, SlowReaders
 from actors.limits.token_bucket import Buckets
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping
-
-    from actors.limits.limit_options import LimitOptions, Quota
-
 
 _log = structlog.get_logger("foldmq")
 

@@ -4,17 +4,12 @@ Connections are counted per listener, per address and per user. Refused connecti
 empty address (a Unix socket) and a missing user are not limited.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from actors.limits.address_networks import network_of
 from actors.limits.limit_options import NO_QUOTA, Quota
 from actors.limits.token_bucket import Buckets
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class KeyedQuota:

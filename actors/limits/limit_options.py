@@ -1,7 +1,5 @@
 """The configured limits; 0 means unlimited, unless stated otherwise."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 MIB = 1024 * 1024

@@ -11,16 +11,12 @@ others send.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 from weakref import WeakSet, WeakValueDictionary
 
 from actors.limits.address_networks import network_of
+from actors.limits.limit_options import Quota
 from actors.limits.token_bucket import Bucket, Buckets
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from actors.limits.limit_options import Quota
 
 _SHORTEST = 0.05
 """Minimum seconds of a pause; otherwise each packet would be read separately."""

@@ -5,13 +5,8 @@ when data waits for it, and disconnected when it has read nothing for the config
 much data waits in total, the clients with the most are disconnected.
 """
 
-from __future__ import annotations
-
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from collections.abc import Collection, Hashable
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 _MIN = 500
 """Minimum number of clients checked at a time."""

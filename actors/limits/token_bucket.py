@@ -4,13 +4,8 @@ A bucket may be overdrawn, since input is counted after it was read: then it is 
 how long to pause reading. Times are monotonic seconds, passed by the caller.
 """
 
-from __future__ import annotations
-
 import heapq
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
+from collections.abc import Hashable
 
 _AT_ONCE = 1000
 """Buckets checked at a time."""

@@ -1,11 +1,7 @@
 """Activates the frozen sessions that get a message, some in each turn."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 _AT_ONCE, _FOR = 64, 0.001
 """Maximum number of sessions activated in one turn for one client, and seconds spent on them."""

@@ -1,16 +1,11 @@
 """Backpressure: slows down the publishers of clients that do not keep up."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
+from actors.kernel.clock import LogClock, Timers
 from actors.node.read_pause import ReadPause
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.kernel.clock import LogClock, Timers
 
 _LONGEST = 1.0
 """Maximum seconds for which publishers wait for a slow reader."""

@@ -4,23 +4,18 @@ They are incremented per batch, never per message. The journal counts records an
 in ``eventstore.log.journal_stats``; the kernel counts the work of actors.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import structlog
 
 from eventstore.log.journal_stats import Histogram
 from eventstore.metric_types import by_qos, by_reason, counted
 from protocol.mqtt.packets import Acks, Packet, Publishes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 
 _log = structlog.get_logger("foldmq")
 

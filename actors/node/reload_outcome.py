@@ -1,7 +1,5 @@
 """The outcome of a reload of the settings."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

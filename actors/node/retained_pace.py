@@ -10,17 +10,13 @@ Small messages, those with properties, and those of a broker with several logs, 
 read the log, are all recorded.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
 
-from typing import TYPE_CHECKING, Final, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from actors.kernel.clock import LogClock, Timers
-    from actors.kernel.kernel import Kernel
-    from projections.state.node_state import NodeState
-    from protocol.mqtt.packets import Publishes
+from actors.kernel.clock import LogClock, Timers
+from actors.kernel.kernel import Kernel
+from projections.state.node_state import NodeState
+from protocol.mqtt.packets import Publishes
 
 LARGE: Final = 16 * 1024
 """Payload in bytes from which a message may be left out."""

@@ -9,15 +9,11 @@ The fast path leaves topics with a receiver that has No Local to the publisher. 
 identifiers are a property of SUBSCRIBE, not an option: see ``actors.session``.
 """
 
-from __future__ import annotations
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
+from actors.routing.subscriber import Subscriber
 from protocol.mqtt.shared_filters import SHARE
 from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
-
-if TYPE_CHECKING:
-    from actors.routing.subscriber import Subscriber
 
 ROUTED_OPTIONS: Final = NO_LOCAL | RETAIN_AS_PUBLISHED
 """The options that the receivers of a topic depend on."""

@@ -1,12 +1,8 @@
 """The connected members of a shared subscription in another log, as its home log knows them."""
 
-from __future__ import annotations
-
 from collections import deque
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from eventstore.format.positions import Position
+from eventstore.format.positions import Position
 
 
 class RemoteMembers:

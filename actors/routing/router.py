@@ -7,12 +7,12 @@ session gets one copy at that QoS [MQTT-3.3.5-1]. ``actors.routing.routes`` keep
 removed from the index gradually, and match nothing meanwhile.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from time import perf_counter
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
+from actors.access.rules import TopicAcl
 from actors.limits.bridge_options import REQUESTS
 from actors.routing.option_semantics import ROUTED_OPTIONS, is_no_local
 from actors.routing.routes import NO_RECEIVERS, EnoughMatched, Routes
@@ -20,17 +20,10 @@ from actors.routing.shared_groups import SharedGroups
 from actors.routing.subscriber import SessionEnd, Subscriber, is_shared
 from actors.routing.topic_match import Receivers, TopicMatch
 from eventstore.format.events import LOG_SESSION
-from projections.state.session import SHARED_PART
+from projections.state.session import SHARED_PART, SessionState, SubscriptionState
 from protocol.mqtt.shared_filters import split_share
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import is_bridge_state, is_reserved_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from actors.access.rules import TopicAcl
-    from projections.state.session import SessionState, SubscriptionState
-
 
 _REMOVED_AT_ONCE = 64
 """Number of subscriptions of an ended session that are removed from the index in one step."""

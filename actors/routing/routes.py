@@ -11,16 +11,14 @@ route of that topic is dropped; when one with wildcards changes, all routes are.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from actors.routing.subscriber import is_shared
+from actors.routing.subscriber import Subscriber, is_shared
+from actors.routing.topic_match import Receivers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from actors.routing.router import Router
-    from actors.routing.subscriber import Subscriber
-    from actors.routing.topic_match import Receivers
 
 _CACHED_TOPICS = 65_536
 _CACHED_BYTES = 16 * 1024 * 1024

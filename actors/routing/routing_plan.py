@@ -6,14 +6,11 @@ Pure functions of the routes of the messages.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from actors.routing.routes import NOWHERE, REFUSED, Route
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from actors.routing.subscriber import Subscriber
+from actors.routing.subscriber import Subscriber
 
 SomeMessages: TypeAlias = "tuple[Sequence[Subscriber], Sequence[int] | None]"
 """Subscribers, and indices into a batch of messages; None: all of them."""

@@ -5,19 +5,14 @@ in the subscription index under FILTER; its members are not. It begins with its 
 ends with its last one.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from actors.routing.remote_members import RemoteMembers
 from actors.routing.subscriber import Subscriber
 from eventstore.format.events import LOG_SESSION
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from eventstore.format.positions import Position
+from eventstore.format.positions import Position
 
 _REMOTE_AT_MOST = 1024
 """Maximum number of members of another log that are distinguished."""

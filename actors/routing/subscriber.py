@@ -1,15 +1,9 @@
 """A subscription of a session in the subscription index."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from actors.access.rules import TopicAcl
+from actors.kernel.actor import LoopActor
+from actors.routing.remote_members import RemoteMembers
 from protocol.mqtt.shared_filters import SHARE, split_share
-
-if TYPE_CHECKING:
-    from actors.access.rules import TopicAcl
-    from actors.kernel.actor import LoopActor
-    from actors.routing.remote_members import RemoteMembers
 
 
 def is_shared(topic_filter: str) -> bool:

@@ -1,15 +1,11 @@
 """Finds the receivers of a topic in steps: one turn may not suffice to evaluate all of them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterable
+from typing import TypeAlias
 
 from actors.routing.option_semantics import is_no_local, is_preferred
 from actors.routing.subscriber import Subscriber
 from protocol.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 Receivers: TypeAlias = tuple[
     tuple[Subscriber, ...], tuple[Subscriber, ...], tuple[Subscriber, ...], bool, tuple[str, ...]

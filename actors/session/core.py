@@ -4,22 +4,16 @@
 ``SubscriptionHandler``. These get the core, and know nothing of each other but what they are given.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, cast
 
 from actors.kernel.actor import LoopActor
 from actors.node.read_pause import ReadPause
-from actors.session.session_messages import NEXT_TURN, SAME_TURN
+from actors.session.node_context import NodeContext
+from actors.session.session_messages import NEXT_TURN, SAME_TURN, ClientConnection
+from eventstore.format.event_parsing import Event
+from eventstore.format.positions import Position
 from projections.state.session import SessionState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from actors.session.node_context import NodeContext
-    from actors.session.session_messages import ClientConnection
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
 
 CONTINUE: Final = object()
 """Tells the session to do the next part of longer work."""

@@ -4,35 +4,27 @@ Each session actor has one :class:`Delivery`. While messages are read from the l
 defers everything but deliveries.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, islice, takewhile
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from actors.node.backpressure import BACKLOG, Backlog
 from actors.routing.option_semantics import is_retain_as_published
-from actors.routing.subscriber import is_shared
+from actors.routing.subscriber import Subscriber, is_shared
+from actors.session.core import SessionCore
 from actors.session.decisions import acknowledgements, queueing
+from actors.session.delivery_encoder import DeliveryEncoder
+from actors.session.interfaces import AttachedReplay
+from actors.session.node_context import NodeContext
 from actors.session.redelivery import Redelivery
-from actors.session.session_messages import Batch, ContinueSending, Outgoing
+from actors.session.session_messages import Batch, ClientConnection, ContinueSending, Outgoing
 from actors.session.session_output import MessageBuffer, SessionOutput
 from eventstore.format.event_parsing import entries
 from eventstore.format.events import Delivered, Expired, MessageDropped, Queued
 from eventstore.format.positions import Position, format_position, to_runs
 from eventstore.log.message_store import Message
 from eventstore.log.pending_record import LARGE_PAYLOAD
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from actors.routing.subscriber import Subscriber
-    from actors.session.core import SessionCore
-    from actors.session.delivery_encoder import DeliveryEncoder
-    from actors.session.interfaces import AttachedReplay
-    from actors.session.node_context import NodeContext
-    from actors.session.session_messages import ClientConnection
-    from projections.state.session import SessionState
-
+from projections.state.session import SessionState
 
 _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""

@@ -1,30 +1,29 @@
 """Encodes deliveries to an MQTT 5 client: properties, identifiers, RETAIN, and their limits."""
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from actors.routing.option_semantics import is_no_local, is_retain_as_published
+from actors.routing.subscriber import Subscriber
 from eventstore.format.stored_properties import seconds_left
+from eventstore.log.message_store import Message
+from projections.state.retained import RetainedMessage
+from projections.state.session import SessionState, SubscriptionState
+from protocol.mqtt.encoder import PublishEncoder
 from protocol.mqtt.message_properties import expiry_of, with_remaining_expiry
-from protocol.mqtt.publish_encoder_v5 import PacketVariant, SentAliases, prepare_publishes
+from protocol.mqtt.packets import ConnectProperties
+from protocol.mqtt.publish_encoder_v5 import (
+    AliasNumbers,
+    PacketVariant,
+    PublishEncoderV5,
+    SentAliases,
+    prepare_publishes,
+)
 from protocol.mqtt.shared_filters import SHARE
 from protocol.mqtt.topic_trie import FilterTrie
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from actors.routing.subscriber import Subscriber
-    from eventstore.log.message_store import Message
-    from projections.state.retained import RetainedMessage
-    from projections.state.session import SessionState, SubscriptionState
-    from protocol.mqtt.encoder import PublishEncoder
-    from protocol.mqtt.packets import ConnectProperties
-    from protocol.mqtt.publish_encoder_v5 import AliasNumbers, PublishEncoderV5
-
 
 VARIANTS_V5: Final = tuple(PacketVariant(qos) for qos in range(3))
 """The variants that most MQTT 5 receivers share, by QoS."""

@@ -1,19 +1,23 @@
 """The life cycle of a session: CONNECT, end of its connections, expiry and removal."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
 from actors.routing.subscriber import is_shared
+from actors.session.core import SessionCore
 from actors.session.decisions import queueing, sharing
+from actors.session.delivery import Delivery
 from actors.session.delivery_encoder import DeliveryEncoder
+from actors.session.node_context import NodeContext
 from actors.session.overdue import left_by
+from actors.session.publisher import Publisher
 from actors.session.session_messages import (
     NEXT_TURN,
+    ClientConnection,
     ConnectionAttached,
     ConnectionDetached,
     Expire,
@@ -22,6 +26,7 @@ from actors.session.session_messages import (
     Remove,
     Retry,
 )
+from actors.session.subscription_handler import SubscriptionHandler
 from eventstore.format.events import (
     SessionClosed,
     SessionExpired,
@@ -31,29 +36,16 @@ from eventstore.format.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.format.positions import format_position
+from eventstore.format.positions import Position, format_position
 from eventstore.log.message_store import Message
 from eventstore.reasons import BROKER_ENDS
+from projections.state.session import SessionState
 from projections.state.session_table import is_freezable
 from protocol.mqtt.encoder import encode_connack
-from protocol.mqtt.packets import ConnectCode, Publishes
+from protocol.mqtt.packets import Connect, ConnectCode, ConnectProperties, Publishes, UserProperties
 from protocol.mqtt.reason_codes import ENDINGS, ReasonCode
 from protocol.mqtt.server_packet_encoder_v5 import ConnackProperties, encode_connack_v5
 from protocol.mqtt.sparkplug import is_death, with_timestamp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from actors.session.core import SessionCore
-    from actors.session.delivery import Delivery
-    from actors.session.node_context import NodeContext
-    from actors.session.publisher import Publisher
-    from actors.session.session_messages import ClientConnection
-    from actors.session.subscription_handler import SubscriptionHandler
-    from eventstore.format.positions import Position
-    from projections.state.session import SessionState
-    from protocol.mqtt.packets import Connect, ConnectProperties, UserProperties
-
 
 _log = structlog.get_logger("foldmq")
 

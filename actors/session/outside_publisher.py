@@ -4,26 +4,17 @@ They come from NATS or the logs of other brokers of the node, or are copies of S
 certificates: see ``protocol.mqtt.sparkplug``.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Sequence
 
-from typing import TYPE_CHECKING
-
+from actors.routing.subscriber import Subscriber
+from actors.session.node_context import NodeContext
 from actors.session.publisher import Publisher
 from actors.session.session_messages import NOT_LOGGED, Publication
 from eventstore.format.events import Released
-from eventstore.format.positions import to_runs
+from eventstore.format.positions import Position, to_runs
+from eventstore.log.message_store import StoredMessages
 from protocol.mqtt.packets import Publishes
 from protocol.mqtt.sparkplug import certificate_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from actors.routing.subscriber import Subscriber
-    from actors.session.node_context import NodeContext
-    from actors.session.session_messages import Publication
-    from eventstore.format.positions import Position
-    from eventstore.log.message_store import StoredMessages
-    from protocol.mqtt.packets import Publishes
 
 
 class OutsidePublisher(Publisher):

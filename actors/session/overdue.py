@@ -10,13 +10,13 @@ import math
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from actors.session.session_messages import ClientConnection
 from projections.state.client_history import Unacknowledged
+from projections.state.session import SessionState
 
 if TYPE_CHECKING:
     from actors.session.delivery import Delivery
     from actors.session.node_context import NodeContext
-    from actors.session.session_messages import ClientConnection
-    from projections.state.session import SessionState
 
 ANSWER_SECONDS: Final = 1.0
 """Seconds for the answer to a redelivery."""

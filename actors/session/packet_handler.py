@@ -1,32 +1,32 @@
 """Handles the packets of a session's client: PUBLISH, acknowledgements, SUBSCRIBE, PINGREQ."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, Final
+from collections.abc import Container, Mapping, Sequence
+from typing import Final
 
 import structlog
 
+from actors.session.core import SessionCore
 from actors.session.decisions import acknowledgements
-from actors.session.session_messages import NEXT_TURN, Packets
-from eventstore.format.positions import from_runs
+from actors.session.delivery import Delivery
+from actors.session.publisher import ClientPublisher
+from actors.session.session_messages import NEXT_TURN, ClientConnection, Packets
+from actors.session.subscription_handler import SubscriptionHandler
+from eventstore.format.event_parsing import Event
+from eventstore.format.positions import Position, from_runs
+from projections.state.session import SessionState
 from projections.state.waiting_queue import QOS_MASK
 from protocol.mqtt.encoder import PINGRESP
-from protocol.mqtt.packets import Acks, PacketType, Pingreq, Publishes, Subscribe, Unsubscribe
+from protocol.mqtt.packets import (
+    Acks,
+    Packet,
+    PacketType,
+    Pingreq,
+    Publishes,
+    Subscribe,
+    Unsubscribe,
+)
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
-
-    from actors.session.core import SessionCore
-    from actors.session.delivery import Delivery
-    from actors.session.publisher import ClientPublisher
-    from actors.session.session_messages import ClientConnection
-    from actors.session.subscription_handler import SubscriptionHandler
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
-    from projections.state.session import SessionState
-    from protocol.mqtt.packets import Packet
 
 _log = structlog.get_logger("foldmq")
 

@@ -5,32 +5,26 @@ at a time than it accepts. A client that stays connected with MQTT 3.1.1 gets th
 has not acknowledged for some time.
 """
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice, takewhile
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from actors.session.core import SessionCore
 from actors.session.decisions import acknowledgements, queueing
+from actors.session.node_context import NodeContext
 from actors.session.position_properties import with_position
 from actors.session.session_messages import AckCheck
+from actors.session.session_output import SessionOutput
 from eventstore.format.events import Redelivered
 from eventstore.format.positions import to_runs
+from projections.state.session import InFlight, SessionState, SubscriptionState
 from projections.state.waiting_queue import QOS_MASK, RAP_FLAG, RETAIN_FLAG
 from protocol.mqtt.encoder import encode_acks
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.replay_filters import is_replay_filter
 from protocol.mqtt.shared_filters import SHARE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from actors.session.core import SessionCore
-    from actors.session.node_context import NodeContext
-    from actors.session.session_output import SessionOutput
-    from projections.state.session import InFlight, SessionState, SubscriptionState
-
 
 _AGAIN_AT_ONCE: Final = 256
 """Messages redelivered in one step."""

@@ -12,9 +12,8 @@ Work of unbounded length (many filters, many messages, many receivers) is done i
 separate turn. Until it is done, all other messages to the session wait, except deliveries.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
 
 import structlog
 
@@ -23,6 +22,7 @@ from actors.session.core import CONTINUE, SessionCore
 from actors.session.decisions import queueing
 from actors.session.delivery import Delivery
 from actors.session.lifecycle import SessionLifecycle
+from actors.session.node_context import NodeContext
 from actors.session.packet_handler import PacketHandler
 from actors.session.publisher import ClientPublisher
 from actors.session.session_messages import (
@@ -42,11 +42,6 @@ from actors.session.subscription_handler import SubscriptionHandler
 from eventstore.format.event_parsing import Event
 from eventstore.format.positions import Position, sequence_of
 from projections.state.session import SessionState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.session.node_context import NodeContext
 
 _log = structlog.get_logger("foldmq")
 

@@ -7,36 +7,31 @@ reads.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
+from actors.access.credentials import Verdict
+from actors.access.enhanced import Step
+from actors.access.rules import TopicAcl
+from actors.node.operator_commands import OperatorCommand
+from actors.routing.subscriber import Subscriber
 from actors.session.delivery_encoder import VARIANTS_V5
-from eventstore.log.message_store import StoredMessages
+from eventstore.format.positions import Position
+from eventstore.log.journal import Journal
+from eventstore.log.message_store import Message, StoredMessages
 from eventstore.log.pending_record import OutputSink
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import PublishEncoder
-from protocol.mqtt.packets import cut_payloads
-from protocol.mqtt.publish_encoder_v5 import prepare_publishes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from actors.access.credentials import Verdict
-    from actors.access.enhanced import Step
-    from actors.access.rules import TopicAcl
-    from actors.node.operator_commands import OperatorCommand
-    from actors.routing.subscriber import Subscriber
-    from eventstore.format.positions import Position
-    from eventstore.log.journal import Journal
-    from eventstore.log.message_store import Message
-    from protocol.mqtt.packets import (
-        Connect,
-        ConnectCode,
-        ConnectProperties,
-        Packet,
-        PacketType,
-        Publishes,
-    )
-    from protocol.mqtt.publish_encoder_v5 import PacketVariant, PublishEncoderV5
+from protocol.mqtt.packets import (
+    Connect,
+    ConnectCode,
+    ConnectProperties,
+    Packet,
+    PacketType,
+    Publishes,
+    cut_payloads,
+)
+from protocol.mqtt.publish_encoder_v5 import PacketVariant, PublishEncoderV5, prepare_publishes
 
 NEXT_TURN: Final = object()
 """Yielded by longer work: the next part is a separate turn, and others run in between. If a number

@@ -6,22 +6,20 @@ use it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from actors.node.read_pause import ReadPause
-from eventstore.format.positions import INDEX_BITS
+from actors.session.delivery_encoder import DeliveryEncoder
+from actors.session.session_messages import ClientConnection
+from eventstore.format.positions import INDEX_BITS, Position
+from eventstore.log.message_store import Message, MessageStore
+from projections.state.session import SubscriptionState
 from protocol.mqtt.encoder import PublishEncoder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from actors.session.core import SessionCore
-    from actors.session.delivery_encoder import DeliveryEncoder
     from actors.session.node_context import NodeContext
-    from actors.session.session_messages import ClientConnection
-    from eventstore.format.positions import Position
-    from eventstore.log.message_store import Message, MessageStore
-    from projections.state.session import SubscriptionState
 
 _GATED_FACTOR: Final = 4
 """Bytes at the gate for all clients together, as a multiple of those for one client."""

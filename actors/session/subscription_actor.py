@@ -4,25 +4,20 @@ It keeps the granted options, takes the batches that match, caps their QoS and p
 to its session. The inspector shows it as the subscription.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pykka
 
 from actors.kernel.actor import LoopActor
+from actors.kernel.references import ActorFailed
+from actors.routing.subscriber import Subscriber
+from actors.session.core import SessionCore
+from actors.session.delivery import Delivery
 from actors.session.delivery_encoder import remaining_properties
 from actors.session.session_messages import Batch, ChangeQos, DeniedMessages, Outgoing
 from eventstore.format.stored_properties import expired_until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from actors.kernel.references import ActorFailed
-    from actors.routing.subscriber import Subscriber
-    from actors.session.core import SessionCore
-    from actors.session.delivery import Delivery
-    from projections.state.retained import RetainedMessage
+from projections.state.retained import RetainedMessage
 
 
 class Subscription(LoopActor):

@@ -3,22 +3,18 @@
 A further choice is one more :class:`MemberChoice`, and its name in the setting ``shared_strategy``.
 """
 
-from __future__ import annotations
-
 import zlib
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
+from actors.routing.remote_members import RemoteMembers
+from actors.routing.shared_groups import SharedGroup
 from actors.routing.subscriber import Subscriber
+from actors.session.node_context import NodeContext
 from actors.session.session import Session
-
-if TYPE_CHECKING:
-    from actors.routing.remote_members import RemoteMembers
-    from actors.routing.shared_groups import SharedGroup
-    from actors.session.node_context import NodeContext
 
 _NONE: frozenset[int] = frozenset()
 

@@ -6,42 +6,36 @@ that left. A batch is divided as a whole: it causes one event for each member th
 it.
 """
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Iterable, Sequence
 from itertools import groupby, takewhile
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from actors.node.backpressure import BACKLOG
+from actors.routing.shared_groups import SharedGroup
+from actors.routing.subscriber import Subscriber
 from actors.session.decisions import acknowledgements, queueing, sharing
 from actors.session.delivery import Delivery
 from actors.session.delivery_encoder import remaining_properties
+from actors.session.node_context import NodeContext
 from actors.session.session import Session
 from actors.session.session_messages import Batch, Outgoing
 from actors.session.subscription_actor import Subscription
-from actors.sharing.member_choice import Assignment, Rows, choice_of, first_ones, has_packet_limit
+from actors.sharing.member_choice import (
+    Assignment,
+    Rows,
+    SharedMember,
+    choice_of,
+    first_ones,
+    has_packet_limit,
+)
 from actors.sharing.shared_members import SharedMembers, capped_qos, unreadable_topics
 from eventstore.format.events import LOG_SESSION, Assigned, MessageDropped
-from eventstore.format.positions import format_position, to_runs
-from eventstore.log.message_store import StoredMessages
+from eventstore.format.positions import Position, format_position, to_runs
+from eventstore.log.message_store import Message, StoredMessages
+from projections.state.session import SubscriptionState
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
 from protocol.mqtt.shared_filters import split_share
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from actors.routing.shared_groups import SharedGroup
-    from actors.routing.subscriber import Subscriber
-    from actors.session.node_context import NodeContext
-    from actors.session.session import Session
-    from actors.session.session_messages import Batch
-    from actors.sharing.member_choice import Assignment, SharedMember
-    from actors.sharing.shared_members import SharedMembers
-    from eventstore.format.positions import Position
-    from eventstore.log.message_store import Message
-    from projections.state.session import SubscriptionState
-
 
 _DIVIDED_AT_ONCE = 1024
 """Number of messages taken from the queue and divided in one step."""

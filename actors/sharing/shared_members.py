@@ -1,24 +1,17 @@
 """The members of a shared subscription that may receive messages, and the room that they have."""
 
-from __future__ import annotations
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
-from typing import TYPE_CHECKING
-
+from actors.access.rules import TopicAcl
+from actors.routing.remote_members import RemoteMembers
+from actors.routing.shared_groups import SharedGroup
+from actors.routing.subscriber import Subscriber
 from actors.session.decisions import queueing
-from actors.session.session_messages import Outgoing
+from actors.session.node_context import NodeContext
+from actors.session.session import Session
+from actors.session.session_messages import Batch, ClientConnection, Outgoing
 from actors.sharing.member_choice import SharedMember, choice_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from collections.abc import Set as AbstractSet
-
-    from actors.access.rules import TopicAcl
-    from actors.routing.remote_members import RemoteMembers
-    from actors.routing.shared_groups import SharedGroup
-    from actors.routing.subscriber import Subscriber
-    from actors.session.node_context import NodeContext
-    from actors.session.session import Session
-    from actors.session.session_messages import Batch, ClientConnection
 
 _OFFERED = 4096
 """Maximum room that is reported to the home of a shared subscription, in messages."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 from actors.routing.subscriber import is_shared
 from actors.session.delivery import Delivery
-from actors.session.node_context import NEVER_EXPIRES
+from actors.session.node_context import NEVER_EXPIRES, NodeContext
 from actors.session.session import Session
-from actors.session.session_messages import ContinueSending
+from actors.session.session_messages import ContinueSending, Outgoing
 from actors.sharing.shared_delivery import SharedDelivery
 from eventstore.format.events import (
     LOG_SESSION,
@@ -18,14 +18,8 @@ from eventstore.format.events import (
     Subscribed,
     Unsubscribed,
 )
-from projections.state.session import SHARED_HOME, SHARED_PART
+from projections.state.session import SHARED_HOME, SHARED_PART, SessionState
 from protocol.mqtt.shared_filters import split_share
-
-if TYPE_CHECKING:
-    from actors.session.node_context import NodeContext
-    from actors.session.session_messages import Outgoing
-    from projections.state.session import SessionState
-
 
 _QOS = 2
 """The granted QoS of each member limits it."""

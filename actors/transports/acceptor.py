@@ -7,20 +7,16 @@ delays connected clients; and neither server can be paused. Here connections tha
 yet wait in the operating system, as long as its queue has room.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import structlog
 
 from actors.transports.file_descriptors import EXHAUSTED, Descriptors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 _log = structlog.get_logger("foldmq")
 

@@ -4,8 +4,6 @@ A new descriptor is the smallest free number, so the descriptor of a new connect
 are in use.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 

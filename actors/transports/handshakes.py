@@ -4,23 +4,19 @@ The cryptography of a handshake takes from a tenth of a millisecond to several m
 releases the interpreter's lock meanwhile, so that in threads it does not delay connected clients.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import ssl
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from actors.kernel.os_priority import lower_thread_priority
 from eventstore.metric_types import by_reason, counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _HEADER: Final = 5
 _LONGEST_RECORD: Final = 16 * 1024 + 2048

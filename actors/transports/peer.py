@@ -6,11 +6,11 @@ import ipaddress
 import re
 import socket
 import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Peer = tuple[str, int]

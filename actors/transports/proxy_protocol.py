@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import ipaddress
 import struct
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from actors.transports.peer import is_trusted, plain_address
+from actors.transports.peer import Network, Peer, is_trusted, plain_address
 from actors.transports.stage import Stage
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable, Sequence
 
-    from actors.transports.peer import Network, Peer
 
 _SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 _LINE_START: Final = b"PROXY "

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.transports.peer import is_trusted
+from actors.transports.handshakes import Handshakes
+from actors.transports.peer import Network, is_trusted
 from actors.transports.proxy_protocol import ProxyStage
 from actors.transports.tls import TlsStage
 from actors.transports.websocket import WebSocketOptions, WebSocketStage, WebSocketStats
@@ -13,9 +14,6 @@ from actors.transports.websocket import WebSocketOptions, WebSocketStage, WebSoc
 if TYPE_CHECKING:
     import asyncio
     import ssl
-
-    from actors.transports.handshakes import Handshakes
-    from actors.transports.peer import Network
 
 
 @dataclass(frozen=True, slots=True)

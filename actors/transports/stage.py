@@ -5,13 +5,9 @@ the protocol above it (another stage, or the connection). This class passes ever
 subclasses change that.
 """
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 Sendable = bytes | bytearray | memoryview
 

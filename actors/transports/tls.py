@@ -5,19 +5,15 @@ and all data written in a turn of the event loop is encrypted together, on the e
 costs a few microseconds. OpenSSL works on buffers in memory and never touches the socket.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import enum
 import ssl
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from actors.transports.handshakes import HandshakeError, Handshakes, Step, whole_records
 from actors.transports.stage import Sendable, Stage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _RECORD: Final = 16 * 1024
 """Maximum bytes in one TLS record."""

@@ -1,18 +1,14 @@
 """The TLS context of a listener: certificates, keys, authorities, revocation lists."""
 
-from __future__ import annotations
-
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from pathlib import Path
+from typing import Final, Literal
 
 from cryptography import x509
 
 from eventstore.edited_files import skip_mark, unmarked_copy, unmarked_pair
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ClientCertificates = Literal["off", "optional", "required"]
 Version = Literal["1.2", "1.3"]

@@ -5,11 +5,10 @@ see actors.transports.websocket. Compression is not offered: it costs memory for
 and processor time for every packet, and small frames could expand to large ones.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -19,16 +18,12 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from actors.transports.peer import forwarded_peer, is_trusted
+from actors.transports.peer import Network, Peer, forwarded_peer, is_trusted
 from actors.transports.stage import Sendable, Stage
 from eventstore.display import escaped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from websockets.typing import Origin, Subprotocol
-
-    from actors.transports.peer import Network, Peer
 
 
 SUBPROTOCOLS: Final = cast("tuple[Subprotocol, ...]", ("mqtt", "mqttv3.1"))

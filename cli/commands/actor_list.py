@@ -1,6 +1,5 @@
 """``foldmq actors ls``: the actors of a running broker as a list."""
 
-import asyncio
 import contextlib
 import sys
 import time
@@ -14,7 +13,7 @@ from cli.common.tables import Column, Table, duration_text, idle
 from cli.logs.broker_client import LiveBroker, TooLarge
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 from eventstore.errors import UsageError
 from projections.views.vocabulary import json_object
 
@@ -52,7 +51,8 @@ _MAX_AT_TOP = 500
 """Maximum number of rows that the broker sorts."""
 
 
-def run_actors(
+@run_to_end
+async def run_actors(
     flags: SourceFlags,
     wanted: Mapping[str, str | None],
     sort: str | None,
@@ -65,7 +65,10 @@ def run_actors(
     check_word("type", wanted.get("type"), ACTOR_TYPES)
     check_word("state", wanted.get("state"), STATES)
     given = {key: value for key, value in wanted.items() if value is not None}
-    asyncio.run(_run(flags, given, sort, limit, as_json=as_json))
+    rows, total, brokers = await fetch(flags, "actors", given, sort, _BY_NUMBER, limit)
+    if sort is not None:
+        rows.sort(key=sort_key(sort), reverse=sort in _BY_NUMBER)
+    show(rows[:limit], total, "actor", actor_columns(), brokers, as_json=as_json)
 
 
 def check_word(what: str, given: str | None, known: Sequence[str]) -> None:
@@ -82,20 +85,6 @@ def check_order(sort: str | None, known: Sequence[str]) -> None:
         raise UsageError(
             f'cannot sort by "{text.escaped(sort)}": must be one of {", ".join(known)}'
         )
-
-
-async def _run(
-    flags: SourceFlags,
-    wanted: dict[str, Any],
-    sort: str | None,
-    limit: int | None,
-    *,
-    as_json: bool,
-) -> None:
-    rows, total, brokers = await fetch(flags, "actors", wanted, sort, _BY_NUMBER, limit)
-    if sort is not None:
-        rows.sort(key=sort_key(sort), reverse=sort in _BY_NUMBER)
-    show(rows[:limit], total, "actor", actor_columns(), brokers, as_json=as_json)
 
 
 async def fetch(

@@ -1,18 +1,14 @@
 """Problems of clients in sentences: evidence, likely cause, and the next command."""
 
-from __future__ import annotations
-
 import shlex
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal, NamedTuple
 
 from cli.common import text
 from cli.logs.next_commands import shell_word, show_session
 from eventstore.display import clock
 from eventstore.reasons import close_text, drop_text
 from protocol.mqtt.shared_filters import SHARE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 Severity = Literal["problem", "warning", "notice"]
 """In the order of urgency."""

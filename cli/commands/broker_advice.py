@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from cli.commands.advice import Advice
+from cli.commands.advice import Advice, Severity
 from cli.commands.certificate_advice import advise_on_certificates
 from cli.commands.status import followers, time_off
 from cli.common import text
@@ -16,11 +17,8 @@ from projections.log_proof import REACHED
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from nats.aio.client import Client
 
-    from cli.commands.advice import Severity
 
 _WEEK: Final = 7 * 86_400.0
 _HOUR_MS: Final = 3_600_000

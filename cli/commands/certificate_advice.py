@@ -4,18 +4,12 @@ The rows are those of the field ``certificates`` of the status. ``foldmq doctor`
 the web page, ``config check`` and the broker's log take their words from here.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from cli.commands.advice import Advice
+from cli.commands.advice import Advice, Severity
 from cli.common import text
 from eventstore.display import clock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from cli.commands.advice import Severity
 
 _DAY_MS: Final = 86_400_000
 _SOON_MS: Final = 30 * _DAY_MS

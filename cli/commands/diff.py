@@ -1,6 +1,5 @@
 """``foldmq diff``: the differences between the states at two points in time."""
 
-import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -8,7 +7,7 @@ from cli.common import text
 from cli.common.progress_bar import progress
 from cli.logs.logs import open_logs
 from cli.logs.point_resolution import parse_point, points_at, write_clock_notes
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 from eventstore.errors import NotFound, UsageError
 from eventstore.partitions import short_name
 from projections.past.joined_state import (
@@ -22,16 +21,11 @@ from projections.past.replay import AsOf
 from projections.views.differences import diff_object
 
 
-def run_diff(
+@run_to_end
+async def run_diff(
     flags: SourceFlags, before: str, after: str, session: str | None, *, as_json: bool
 ) -> None:
     """Print the differences between two points in time, the earlier one first."""
-    asyncio.run(_run(flags, before, after, session, as_json=as_json))
-
-
-async def _run(
-    flags: SourceFlags, before: str, after: str, session: str | None, *, as_json: bool
-) -> None:
     first, second = parse_point(before), parse_point(after)
     later = UsageError(f"{before} is later than {after}: give the earlier point first")
     async with open_logs(flags, session) as logs:

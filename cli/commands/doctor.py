@@ -1,16 +1,14 @@
 """``foldmq doctor``: the current problems, with evidence, cause and the next command."""
 
-from __future__ import annotations
-
-import asyncio
 import contextlib
 import shutil
 import sys
 import textwrap
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from cli.commands.advice import Advice, advise, merge_advice, most_urgent_first
+from cli.commands.advice import Advice, Severity, advise, merge_advice, most_urgent_first
 from cli.commands.broker_advice import (
     advise_on_broker,
     advise_on_disk,
@@ -28,13 +26,8 @@ from cli.logs.broker_client import LiveBroker, Refused
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.next_commands import SERVER_LOG, NextCommands
+from cli.logs.source_flags import SourceFlags, run_to_end
 from eventstore.errors import NotFound, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from cli.commands.advice import Severity
-    from cli.logs.source_flags import SourceFlags
 
 _WIDTH = 100
 _LABEL = 10
@@ -45,15 +38,12 @@ _ONE_LOG = ("foldmq top", "foldmq log")
 _NOT_SENT = ("queued", "dropped", "denied", "shared_waits", "offline_qos0")
 
 
-def print_advice(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
+@run_to_end
+async def print_advice(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
     """Print the problems; return whether there are none, apart from warnings.
 
     ``about`` is a client or a topic. Raises NotFound if it is neither.
     """
-    return asyncio.run(_run(flags, about, as_json=as_json))
-
-
-async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
     async with open_brokers(flags) as brokers:
         advice, more = await diagnosis(brokers, flags, about)
     if as_json:

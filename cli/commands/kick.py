@@ -1,6 +1,5 @@
 """``foldmq actors kick``, ``actors restart`` and ``foldmq sessions kick``."""
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,22 +15,53 @@ from cli.commands.bulk_change import (
 from cli.common import text
 from cli.logs.broker_client import LiveBroker, Refused
 from cli.logs.broker_search import open_brokers
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 
 
-def kick(flags: SourceFlags, clients: list[str], manner: ChangeOptions) -> None:
+@run_to_end
+async def kick(flags: SourceFlags, clients: list[str], manner: ChangeOptions) -> None:
     """Close the connections of clients; raises typer.Exit if some were not connected."""
-    asyncio.run(_kick(flags, clients, manner))
+    await _kick(flags, clients, manner)
 
 
-def kick_actor(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
+@run_to_end
+async def kick_actor(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
     """Close the connection with an actor ID, of a session's actor ID, or of a client."""
-    asyncio.run(_kick_actor(flags, which, manner))
+    async with open_brokers(flags) as brokers:
+        broker = broker_of(brokers, which)
+        found = await find_actor(broker, which)
+        if found is None:
+            client = (await ask_session(broker, which, most=0))["session"]
+        else:
+            client = found["actor"]["client"]
+        if found is not None and found["actor"]["type"] == "connection":
+            row = found["actor"]
+            whose = f" of {text.name(client)}" if client is not None else ", not logged in yet"
+            done = ChangeResult()
+            lines = [f"  {row['id']}  from {text.escaped(row['name'])}{whose}"]
+            if await confirmed(lines, "close 1 connection", manner):
+                await _try(broker, done, "kick", actor=row["id"])
+            tell(done, "kicked", "client", manner)
+            return
+        if found is not None and found["actor"]["type"] != "session":
+            raise Refused(f"{which} is neither a session nor a connection")
+    await _kick(flags, [client], manner)
 
 
-def restart(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
+@run_to_end
+async def restart(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
     """Replace an actor, or the session of a client; raises Refused if that is impossible."""
-    asyncio.run(_restart(flags, which, manner))
+    async with open_brokers(flags) as brokers:
+        broker = broker_of(brokers, which)
+        row = await _actor(broker, which)
+        lines = [f"  {text.escaped(row['id'])}  {text.name(row['name'])}, {row['state']}"]
+        what = f"restart {text.escaped(row['id'])}"
+        if row["type"] == "session" and row["state"] == "connected":
+            what += " and disconnect its client"
+        done = ChangeResult()
+        if await confirmed(lines, what, manner):
+            await _try(broker, done, "restart", actor=row["id"])
+        tell(done, "restarted", "actor", manner)
 
 
 async def _kick(flags: SourceFlags, clients: Iterable[str], manner: ChangeOptions) -> None:
@@ -56,42 +86,6 @@ async def _kick(flags: SourceFlags, clients: Iterable[str], manner: ChangeOption
                 with brokers.leaving_out(owners[client]):
                     await _try(owners[client], done, "kick", client=client)
         tell_all(brokers, done, "kicked", "client", manner)
-
-
-async def _kick_actor(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
-    async with open_brokers(flags) as brokers:
-        broker = broker_of(brokers, which)
-        found = await find_actor(broker, which)
-        if found is None:
-            client = (await ask_session(broker, which, most=0))["session"]
-        else:
-            client = found["actor"]["client"]
-        if found is not None and found["actor"]["type"] == "connection":
-            row = found["actor"]
-            whose = f" of {text.name(client)}" if client is not None else ", not logged in yet"
-            done = ChangeResult()
-            lines = [f"  {row['id']}  from {text.escaped(row['name'])}{whose}"]
-            if await confirmed(lines, "close 1 connection", manner):
-                await _try(broker, done, "kick", actor=row["id"])
-            tell(done, "kicked", "client", manner)
-            return
-        if found is not None and found["actor"]["type"] != "session":
-            raise Refused(f"{which} is neither a session nor a connection")
-    await _kick(flags, [client], manner)
-
-
-async def _restart(flags: SourceFlags, which: str, manner: ChangeOptions) -> None:
-    async with open_brokers(flags) as brokers:
-        broker = broker_of(brokers, which)
-        row = await _actor(broker, which)
-        lines = [f"  {text.escaped(row['id'])}  {text.name(row['name'])}, {row['state']}"]
-        what = f"restart {text.escaped(row['id'])}"
-        if row["type"] == "session" and row["state"] == "connected":
-            what += " and disconnect its client"
-        done = ChangeResult()
-        if await confirmed(lines, what, manner):
-            await _try(broker, done, "restart", actor=row["id"])
-        tell(done, "restarted", "actor", manner)
 
 
 async def _actor(broker: LiveBroker, which: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from cli.logs.point_resolution import (
     write_clock_notes,
 )
 from cli.logs.source import write_notice
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_filter
 from eventstore.display import log_prefix
 from eventstore.errors import CutOff, NotFound, UsageError, naming_log
@@ -122,12 +122,9 @@ def _event_type(given: str) -> type:
     return found
 
 
-def run_events(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None:
+@run_to_end
+async def run_events(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None:
     """Print the selected events."""
-    asyncio.run(_run(flags, wanted, look))
-
-
-async def _run(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None:
     indexed = wanted.session is not None or wanted.topic is not None
     async with open_logs(flags, wanted.session, indexed=indexed) as logs:
         for source in logs.values():

@@ -1,12 +1,11 @@
 """``foldmq log usage``: the disk use of the logs, by topic or by client."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from cli.common import text
 from cli.common.progress_bar import progress
@@ -20,17 +19,13 @@ from cli.logs.point_resolution import (
     write_clock_notes,
 )
 from cli.logs.source import write_notice
+from cli.logs.source_flags import SourceFlags
 from eventstore.display import log_prefix
 from eventstore.errors import UsageError
 from projections.past.disk_use import DiskUse, sizes_by_levels
 from projections.past.replay import Replay
 from protocol.mqtt.shared_filters import split_share
 from protocol.mqtt.topic_trie import FilterTrie
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cli.logs.source_flags import SourceFlags
 
 _BY = ("topic", "client")
 _OTHERS = {"topic": "(of no topic)", "client": "(of no client)"}

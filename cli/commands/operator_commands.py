@@ -504,6 +504,6 @@ def _confirm_clock(source: SourceFlags) -> None:
     have expired by the clock. The others keep the time that they had left. Exits with 1 if all
     time counts already.
     """
-    from cli.commands import confirm_clock
+    from cli.commands import reload
 
-    confirm_clock.confirm_clock(source)
+    reload.confirm_clock(source)

@@ -1,11 +1,10 @@
 """``foldmq outbox``: the destinations of a running broker, and what they refused."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -17,15 +16,11 @@ from cli.common.tables import Column, duration_text
 from cli.logs.broker_client import Refused
 from cli.logs.broker_search import open_brokers
 from cli.logs.logs import open_logs
+from cli.logs.source_flags import SourceFlags
 from eventstore.errors import UsageError
 from eventstore.format.destination_events import DestinationOpened, Forwarded, ForwardRefused
 from eventstore.format.positions import format_position, from_runs, parse_position
 from projections.views.replay_view import place_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from cli.logs.source_flags import SourceFlags
 
 _COLUMNS: list[Column[Mapping[str, Any]]] = [
     Column("NAME", lambda row: row["name"], name=True),

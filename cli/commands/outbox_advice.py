@@ -1,17 +1,11 @@
 """Problems of the destinations of the outbox in sentences."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
-from typing import TYPE_CHECKING, Any, Final
-
-from cli.commands.advice import Advice
+from cli.commands.advice import Advice, Severity
 from cli.common import text
 from cli.logs.next_commands import SERVER_LOG, shell_word
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cli.commands.advice import Severity
 
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 _TENTH: Final = 10

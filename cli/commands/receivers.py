@@ -1,6 +1,5 @@
 """``foldmq subscriptions``: the preview of a message on a topic for each subscription."""
 
-import asyncio
 import sys
 from collections import Counter
 from typing import Any
@@ -13,7 +12,7 @@ from cli.common.tables import Column, Table
 from cli.logs.broker_client import LiveBroker
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_topic
 from eventstore.format.positions import format_position
 from projections.views.vocabulary import json_object
@@ -56,17 +55,12 @@ _QUEUES = {
 }
 
 
-def run_receivers(
+@run_to_end
+async def run_receivers(
     flags: SourceFlags, topic: str, qos: int, size: int | None = None, *, as_json: bool
 ) -> None:
     """Print a line for each matching subscription; raises UsageError for an invalid topic."""
     check_topic(topic)
-    asyncio.run(_run(flags, topic, qos, size, as_json=as_json))
-
-
-async def _run(
-    flags: SourceFlags, topic: str, qos: int, size: int | None, *, as_json: bool
-) -> None:
     async with open_brokers(flags) as brokers:
         rows, retained = await preview(brokers, topic, qos, size)
         denied = [] if rows or as_json else await denied_subscriptions(brokers, topic)

@@ -1,16 +1,12 @@
 """Connections and requests that the broker refused or ended, in sentences."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Literal, NamedTuple
 
 from cli.commands.advice import Advice
 from cli.common import text
 from cli.logs.next_commands import SERVER_LOG, shell_word, show_session
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 _Action = Literal["closed", "refused", "unsubscribed", "slowed", "denied"]
 

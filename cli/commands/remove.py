@@ -1,8 +1,6 @@
 """``foldmq sessions rm``, ``sessions purge`` and ``foldmq retained rm``."""
 
-import asyncio
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 from cli.commands import retained
@@ -21,40 +19,14 @@ from cli.common import text
 from cli.logs.broker_client import LiveBroker, Refused
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_filter
 from eventstore.errors import UsageError
 
 
-def remove(flags: SourceFlags, clients: list[str], manner: ChangeOptions) -> None:
+@run_to_end
+async def remove(flags: SourceFlags, clients: list[str], manner: ChangeOptions) -> None:
     """Remove the sessions of clients; raises typer.Exit if some do not exist."""
-    asyncio.run(_remove(flags, clients, manner))
-
-
-def purge(
-    flags: SourceFlags, older_than: str | None, match: str | None, manner: ChangeOptions
-) -> None:
-    """Remove offline sessions; raises UsageError without a selection."""
-    if older_than is None and match is None:
-        raise UsageError("give --older-than or --match to select sessions")
-    asyncio.run(_purge(flags, session_selection(match, False, older_than), manner))
-
-
-def clear(
-    flags: SourceFlags, topic_filter: str | None, manner: ChangeOptions, *, not_permitted: bool
-) -> None:
-    """Remove the matching retained messages, or those of them without permission.
-
-    Raises UsageError for an invalid filter, and without a selection.
-    """
-    if topic_filter is None and not not_permitted:
-        raise UsageError("give FILTER or --not-permitted to select retained messages")
-    topic_filter = "#" if topic_filter is None else topic_filter
-    check_filter(topic_filter)
-    asyncio.run(_clear(flags, topic_filter, manner, not_permitted=not_permitted))
-
-
-async def _remove(flags: SourceFlags, clients: Iterable[str], manner: ChangeOptions) -> None:
     async with open_brokers(flags) as brokers:
         done = ChangeResult()
         owners = {client: brokers.of_session(client) for client in clients}
@@ -80,7 +52,14 @@ async def _remove(flags: SourceFlags, clients: Iterable[str], manner: ChangeOpti
         tell_all(brokers, done, "removed", "session", manner)
 
 
-async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: ChangeOptions) -> None:
+@run_to_end
+async def purge(
+    flags: SourceFlags, older_than: str | None, match: str | None, manner: ChangeOptions
+) -> None:
+    """Remove offline sessions; raises UsageError without a selection."""
+    if older_than is None and match is None:
+        raise UsageError("give --older-than or --match to select sessions")
+    wanted = session_selection(match, False, older_than)
     async with open_brokers(flags) as brokers:
         found, _ = await gather(brokers, "sessions", None, without_logs=True, **wanted)
         rows, shared = clients_of(found)
@@ -103,19 +82,18 @@ async def _purge(flags: SourceFlags, wanted: dict[str, Any], manner: ChangeOptio
         tell_all(brokers, done, "removed", "session", manner)
 
 
-async def remove_offline(
-    broker: LiveBroker, rows: list[dict[str, Any]], done: ChangeResult
+@run_to_end
+async def clear(
+    flags: SourceFlags, topic_filter: str | None, manner: ChangeOptions, *, not_permitted: bool
 ) -> None:
-    """Remove sessions unless their clients have connected since they were listed."""
-    closed = {row["session"]: row["closed_ms"] for row in rows}
-    for portion in portions(closed):
-        before = max(closed[client] for client in portion)
-        await change(broker, "remove_sessions", done, clients=portion, offline_before_ms=before)
+    """Remove the matching retained messages, or those of them without permission.
 
-
-async def _clear(
-    flags: SourceFlags, topic_filter: str, manner: ChangeOptions, *, not_permitted: bool
-) -> None:
+    Raises UsageError for an invalid filter, and without a selection.
+    """
+    if topic_filter is None and not not_permitted:
+        raise UsageError("give FILTER or --not-permitted to select retained messages")
+    topic_filter = "#" if topic_filter is None else topic_filter
+    check_filter(topic_filter)
     async with open_brokers(flags) as brokers:
         # What one log removes, the others take from it.
         found, _ = await retained.retained_rows(brokers, topic_filter, not_permitted=not_permitted)
@@ -142,6 +120,16 @@ async def _clear(
         tell(done, "removed", "retained message", manner)
         if not_permitted:
             brokers.check_complete()
+
+
+async def remove_offline(
+    broker: LiveBroker, rows: list[dict[str, Any]], done: ChangeResult
+) -> None:
+    """Remove sessions unless their clients have connected since they were listed."""
+    closed = {row["session"]: row["closed_ms"] for row in rows}
+    for portion in portions(closed):
+        before = max(closed[client] for client in portion)
+        await change(broker, "remove_sessions", done, clients=portion, offline_before_ms=before)
 
 
 def _without(brokers: LogBrokers) -> str:

@@ -1,6 +1,5 @@
 """``foldmq replay``: the state as of a point in time: totals, one session or retained messages."""
 
-import asyncio
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,7 @@ from cli.common import text
 from cli.common.progress_bar import progress
 from cli.logs.logs import open_logs
 from cli.logs.point_resolution import parse_point, point_at, points_at, write_clock_notes
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_filter
 from eventstore.errors import NotFound, UsageError
 from eventstore.partitions import short_name
@@ -44,7 +43,8 @@ from protocol.mqtt.shared_filters import SHARE
 _LISTED = 20
 
 
-def run_replay(
+@run_to_end
+async def run_replay(
     flags: SourceFlags, at: str | None, session: str | None, topic: str | None, *, as_json: bool
 ) -> None:
     """Print the state as of a point in time; raises NotFound if the session did not exist."""
@@ -53,17 +53,6 @@ def run_replay(
         check_filter(topic)
         if session is not None:
             raise UsageError("--session and --topic cannot be combined")
-    asyncio.run(_run(flags, moment, session, topic, as_json=as_json))
-
-
-async def _run(
-    flags: SourceFlags,
-    moment: PointSpec | None,
-    session: str | None,
-    topic: str | None,
-    *,
-    as_json: bool,
-) -> None:
     async with open_logs(flags, session, indexed=session is not None) as logs:
         await write_clock_notes(logs, moment)
         logs.check_comparable(moment)

@@ -1,6 +1,5 @@
 """``foldmq retained ls`` and ``foldmq retained get``."""
 
-import asyncio
 import base64
 import sys
 import time
@@ -14,7 +13,7 @@ from cli.common.text import printable
 from cli.logs.broker_client import LiveBroker
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_filter, check_topic
 from eventstore.errors import NoLog
 from eventstore.format.positions import Position, format_position, sequence_of
@@ -24,7 +23,8 @@ PERMITTED = {True: "yes", False: "no", None: "unknown"}
 """Whether a publisher may still publish its message, in words."""
 
 
-def run_list(
+@run_to_end
+async def run_list(
     flags: SourceFlags, topic_filter: str, limit: int | None, *, not_permitted: bool, as_json: bool
 ) -> None:
     """Print the matching retained messages, or those without permission.
@@ -32,7 +32,27 @@ def run_list(
     Raises UsageError for an invalid filter.
     """
     check_filter(topic_filter)
-    asyncio.run(_list(flags, topic_filter, limit, not_permitted=not_permitted, as_json=as_json))
+    async with open_brokers(flags) as brokers:
+        found, total = await retained_rows(brokers, topic_filter, not_permitted=not_permitted)
+        for broker in brokers.present:
+            await add_setters(broker, [row for source, row in found[:limit] if source is broker])
+        rows = [brokers.labelled(broker, row) for broker, row in found[:limit]]
+        if not_permitted:
+            brokers.check_complete()
+    now_ms = round(time.time() * 1000)
+    columns: list[Column[Row]] = [
+        *([LOG_COLUMN] if brokers.several else []),
+        Column("POSITION", lambda row: format_position(row["position"]), right=True),
+        Column("QOS", lambda row: row["qos"], right=True),
+        Column("SIZE", lambda row: text.size(row["size"]), right=True),
+        Column("SET", lambda row: _set(row, now_ms), right=True),
+        Column("BY", lambda row: row.get("set_by"), name=True),
+        Column("PERMITTED", lambda row: PERMITTED[row.get("permitted")]),
+        Column("EXPIRES", lambda row: _clock(row["expires_ms"]), wide=True),
+        Column("PROPERTIES", lambda row: ", ".join(row["properties"]) or None, wide=True),
+        Column("TOPIC", lambda row: row["topic"], name=True),
+    ]
+    show(rows, total, "retained message", columns, as_json=as_json)
 
 
 async def retained_rows(
@@ -65,39 +85,24 @@ def _topic(found: tuple[LiveBroker, dict[str, Any]]) -> str:
     return str(found[1]["topic"])
 
 
-def run_get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
+@run_to_end
+async def run_get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
     """Write the payload of a retained message.
 
     Raises Refused if there is none, UsageError for an invalid topic.
     """
     check_topic(topic)
-    asyncio.run(_get(flags, topic, newline=newline, as_json=as_json))
-
-
-async def _list(
-    flags: SourceFlags, topic_filter: str, limit: int | None, *, not_permitted: bool, as_json: bool
-) -> None:
     async with open_brokers(flags) as brokers:
-        found, total = await retained_rows(brokers, topic_filter, not_permitted=not_permitted)
-        for broker in brokers.present:
-            await add_setters(broker, [row for source, row in found[:limit] if source is broker])
-        rows = [brokers.labelled(broker, row) for broker, row in found[:limit]]
-        if not_permitted:
-            brokers.check_complete()
-    now_ms = round(time.time() * 1000)
-    columns: list[Column[Row]] = [
-        *([LOG_COLUMN] if brokers.several else []),
-        Column("POSITION", lambda row: format_position(row["position"]), right=True),
-        Column("QOS", lambda row: row["qos"], right=True),
-        Column("SIZE", lambda row: text.size(row["size"]), right=True),
-        Column("SET", lambda row: _set(row, now_ms), right=True),
-        Column("BY", lambda row: row.get("set_by"), name=True),
-        Column("PERMITTED", lambda row: PERMITTED[row.get("permitted")]),
-        Column("EXPIRES", lambda row: _clock(row["expires_ms"]), wide=True),
-        Column("PROPERTIES", lambda row: ", ".join(row["properties"]) or None, wide=True),
-        Column("TOPIC", lambda row: row["topic"], name=True),
-    ]
-    show(rows, total, "retained message", columns, as_json=as_json)
+        found, payload = await retained_message(brokers, topic)
+    if as_json:
+        sys.stdout.write(text.json_line({**found, **text.payload_field(payload)}) + "\n")
+        return
+    out = sys.stdout.buffer
+    if out.isatty():
+        shown = payload.decode("utf-8", "backslashreplace")
+        payload = "\n".join(map(printable, shown.split("\n"))).encode()
+    out.write(payload + (b"\n" if newline else b""))
+    out.flush()
 
 
 def _set(row: Row, now_ms: int) -> str | None:
@@ -121,20 +126,6 @@ async def retained_message(brokers: LogBrokers, topic: str) -> tuple[dict[str, A
     shown = json_object({key: found[key] for key in found if key != "payload_base64"})
     assert isinstance(shown, dict)  # noqa: S101 - it is of a mapping
     return shown, payload
-
-
-async def _get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
-    async with open_brokers(flags) as brokers:
-        found, payload = await retained_message(brokers, topic)
-    if as_json:
-        sys.stdout.write(text.json_line({**found, **text.payload_field(payload)}) + "\n")
-        return
-    out = sys.stdout.buffer
-    if out.isatty():
-        shown = payload.decode("utf-8", "backslashreplace")
-        payload = "\n".join(map(printable, shown.split("\n"))).encode()
-    out.write(payload + (b"\n" if newline else b""))
-    out.flush()
 
 
 async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:

@@ -1,6 +1,5 @@
 """``foldmq sessions ls``: the sessions of a running broker as a list."""
 
-import asyncio
 import time
 from typing import Any
 
@@ -8,7 +7,7 @@ from cli.commands.actor_list import Row, check_order, fetch, show
 from cli.common import text
 from cli.common.tables import Column, time_ago, whole_span
 from cli.common.units import seconds
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 from eventstore.errors import UsageError
 from eventstore.reasons import close_words
 
@@ -20,7 +19,8 @@ _HERE = ("dropped", "connects", "takeovers", "rate_in", "rate_out")
 _ORDERS = [*_BY_BROKER, "bytes", "inflight", *_HERE, "rate", "offline", "client"]
 
 
-def run_sessions(
+@run_to_end
+async def run_sessions(
     flags: SourceFlags,
     match: str | None,
     connected: bool | None,
@@ -36,7 +36,17 @@ def run_sessions(
     if connected and older_than is not None:
         raise UsageError("--connected and --older-than cannot be combined")
     wanted = session_selection(match, connected, older_than)
-    asyncio.run(_run(flags, wanted, sort, limit, as_json=as_json))
+    rows, total, brokers = await fetch(flags, "sessions", wanted, sort, _BY_BROKER, limit)
+    if sort in (None, "client"):
+        rows.sort(key=lambda row: str(row["session"]))
+    elif sort == "offline":
+        rows.sort(key=lambda row: (row["closed_ms"] is None, row["closed_ms"]))
+    elif sort is not None:
+        keys = _KEYS.get(sort, (sort,))
+        # Sessions that are not connected have no rates.
+        rows.sort(key=lambda row: sum(-1 if row[key] is None else row[key] for key in keys))
+        rows.reverse()
+    show(rows[:limit], total, "session", session_columns(sort or ""), brokers, as_json=as_json)
 
 
 def session_selection(
@@ -62,27 +72,6 @@ def age(given: str) -> float:
     if not isinstance(found, float):
         raise UsageError(f'--older-than "{text.escaped(given)}" must be a positive time')
     return found
-
-
-async def _run(
-    flags: SourceFlags,
-    wanted: dict[str, Any],
-    sort: str | None,
-    limit: int | None,
-    *,
-    as_json: bool,
-) -> None:
-    rows, total, brokers = await fetch(flags, "sessions", wanted, sort, _BY_BROKER, limit)
-    if sort in (None, "client"):
-        rows.sort(key=lambda row: str(row["session"]))
-    elif sort == "offline":
-        rows.sort(key=lambda row: (row["closed_ms"] is None, row["closed_ms"]))
-    elif sort is not None:
-        keys = _KEYS.get(sort, (sort,))
-        # Sessions that are not connected have no rates.
-        rows.sort(key=lambda row: sum(-1 if row[key] is None else row[key] for key in keys))
-        rows.reverse()
-    show(rows[:limit], total, "session", session_columns(sort or ""), brokers, as_json=as_json)
 
 
 def session_columns(sort: str = "") -> list[Column[Row]]:

@@ -1,11 +1,9 @@
 """``foldmq status``: a running broker on one screen."""
 
-from __future__ import annotations
-
-import asyncio
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from cli.commands.certificate_advice import advise_on_certificates, certificate_line
 from cli.commands.outbox_advice import destinations_text
@@ -13,19 +11,15 @@ from cli.commands.status_totals import add_free_space, added_up, memory_parts
 from cli.common import text
 from cli.common.colour import Style, painted
 from cli.common.tables import Column, Table
+from cli.logs.broker_client import LiveBroker
 from cli.logs.broker_search import open_brokers
+from cli.logs.log_brokers import LogBrokers
 from cli.logs.next_commands import completed
+from cli.logs.source_flags import SourceFlags, run_to_end
 from cluster.status import Role, decode_status
 from eventstore.nats.cluster_messages import ask_nodes
 from eventstore.reasons import dropped_by
 from projections.log_proof import REACHED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from cli.logs.broker_client import LiveBroker
-    from cli.logs.log_brokers import LogBrokers
-    from cli.logs.source_flags import SourceFlags
 
 Status = dict[str, Any]
 
@@ -36,15 +30,12 @@ _WIDTH = 80
 """Maximum width of a line that is not of a table, unless it is a single word."""
 
 
-def print_status(flags: SourceFlags, *, as_json: bool) -> bool:
+@run_to_end
+async def print_status(flags: SourceFlags, *, as_json: bool) -> bool:
     """Print the status; return whether the broker is ready.
 
     Raises NoLiveBroker if the broker of one of several logs does not answer.
     """
-    return asyncio.run(_run(flags, as_json=as_json))
-
-
-async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
     async with open_brokers(flags) as brokers:
         found = await ask_statuses(brokers)
     ready = all(one["ready"] for one in found) and not brokers.absent

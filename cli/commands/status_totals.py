@@ -1,16 +1,12 @@
 """The statuses of the brokers of several logs, added up."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from eventstore.datadir import DataDir
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 Status = dict[str, Any]
 

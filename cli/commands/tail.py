@@ -1,6 +1,5 @@
 """``foldmq actors tail``: a live trace of an actor, a client or a topic."""
 
-import asyncio
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +9,7 @@ from cli.common import text
 from cli.logs.broker_client import NoLiveBroker, Refused
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_filter
 from cli.logs.trace_client import LiveTrace, Portion, open_trace, open_traces
 from cli.logs.trace_text import trace_text
@@ -31,7 +30,8 @@ def trace_target(which: str | None, client: str | None, topic: str | None) -> di
     return wanted
 
 
-def run_tail(
+@run_to_end
+async def run_tail(
     flags: SourceFlags,
     wanted: Mapping[str, str],
     rate: int | None,
@@ -43,17 +43,6 @@ def run_tail(
 
     Raises Refused if there can be no such trace, NoLiveBroker if the broker ends.
     """
-    asyncio.run(_run(flags, wanted, rate, count, as_json=as_json))
-
-
-async def _run(
-    flags: SourceFlags,
-    wanted: Mapping[str, str],
-    rate: int | None,
-    count: int | None,
-    *,
-    as_json: bool,
-) -> None:
     async with open_brokers(flags) as brokers:
         asked: dict[str, Any] = {**wanted}
         if rate is not None:

@@ -11,19 +11,14 @@ from cli.common.tables import Column
 from cli.logs.broker_client import LiveBroker
 from cli.logs.broker_search import open_brokers
 from cli.logs.source import write_notice
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 
 
-def run_topics(
+@run_to_end
+async def run_topics(
     flags: SourceFlags, seconds: float, limit: int | None, *, unheard: bool, as_json: bool
 ) -> None:
     """Count messages for some seconds and print their topics, the busiest first."""
-    asyncio.run(_run(flags, seconds, limit, unheard=unheard, as_json=as_json))
-
-
-async def _run(
-    flags: SourceFlags, seconds: float, limit: int | None, *, unheard: bool, as_json: bool
-) -> None:
     complete = True
 
     async def read(broker: LiveBroker) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """``foldmq log verify``: checks that records are complete, in order, intact and readable."""
 
-import asyncio
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,9 +7,9 @@ from typing import NamedTuple
 
 from cli.common import text
 from cli.common.progress_bar import progress
+from cli.logs.broker_client import store_damage
 from cli.logs.logs import Logs, open_logs
-from cli.logs.source_flags import SourceFlags
-from cli.logs.stored_log import store_damage
+from cli.logs.source_flags import SourceFlags, run_to_end
 from eventstore.display import log_prefix
 from eventstore.format.positions import sequence_of
 from eventstore.reading.log_points import jump_notes
@@ -59,16 +58,13 @@ class _Problems:
         return {"problems": self.count, "listed": self.listed}
 
 
-def run_verify_log(flags: SourceFlags, *, as_json: bool = False) -> bool:
+@run_to_end
+async def run_verify_log(flags: SourceFlags, *, as_json: bool = False) -> bool:
     """Check the log, print problems and a summary; return whether it is intact.
 
     Where a node has several logs, and none is named, check all of them, and what each took. A log
     that cannot be read is left out, and IncompleteLogs raised at the end.
     """
-    return asyncio.run(_run(flags, as_json=as_json))
-
-
-async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
     async with open_logs(flags, partly=True) as logs:
         intact = await _verify_all(logs, as_json=as_json)
     logs.check_read()

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from cli.common import text
 from cli.common.progress_bar import progress
+from cli.logs.broker_client import require_stored
 from cli.logs.logs import open_logs
 from cli.logs.source_flags import SourceFlags
 from cli.logs.state_client import NoBroker, StateClient
-from cli.logs.stored_log import require_stored
 from eventstore.display import log_prefix
 from eventstore.errors import CutMeanwhile
 from eventstore.format.positions import Position, format_position

@@ -1,6 +1,5 @@
 """``foldmq why``: prints what happened to a message."""
 
-import asyncio
 import sys
 import time
 from collections.abc import Mapping
@@ -10,14 +9,13 @@ from cli.common.colour import has_colours, painted
 from cli.common.progress_bar import progress
 from cli.logs.logs import flags_of_session, open_logs
 from cli.logs.point_resolution import parse_point, point_at, write_clock_notes
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_filter
 from eventstore.errors import CutOff, NotFound, UsageError, naming_log
 from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import Position, format_position, position, sequence_of
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import Progress
-from projections.past.forwarding import ForwardOutcome, find_forwards
 from projections.past.log_stories import (
     LogStory,
     WantedMessages,
@@ -25,11 +23,13 @@ from projections.past.log_stories import (
     published_anywhere,
 )
 from projections.past.message_search import message_at
+from projections.past.message_story import ForwardOutcome, find_forwards
 from projections.past.missing_message import explain_no_message
 from projections.past.story_text import TextStyle, log_story_lines, story_object
 
 
-def run_why(
+@run_to_end
+async def run_why(
     flags: SourceFlags,
     client: str | None,
     topic: str | None,
@@ -47,19 +47,6 @@ def run_why(
         raise UsageError("give either --topic or --position")
     if when is not None and topic is None:
         raise UsageError("--at needs --topic: --position names one message already")
-    asyncio.run(_run(flags, client, topic, where, last, when, as_json=as_json))
-
-
-async def _run(
-    flags: SourceFlags,
-    client: str | None,
-    topic: str | None,
-    where: str | None,
-    last: int,
-    when: str | None,
-    *,
-    as_json: bool,
-) -> None:
     if topic is not None:
         check_filter(topic)
     moment = parse_point(when) if when is not None else None

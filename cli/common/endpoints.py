@@ -1,7 +1,5 @@
 """Endpoints of listeners as written in settings: a transport and an address."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal, NamedTuple
 

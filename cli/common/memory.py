@@ -8,16 +8,12 @@ many, and a collection takes tens of milliseconds. :class:`GarbageCollector` col
 they are many.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import gc
 import time
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any, Final
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE: Final = 16 * 1024 * 1024

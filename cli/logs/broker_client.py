@@ -13,7 +13,8 @@ import orjson
 from nats.aio.client import Client
 
 from eventstore.display import escaped, name
-from eventstore.errors import UsageError
+from eventstore.errors import StoreGone, UsageError
+from eventstore.reading.log_source import LogSource
 from protocol.errors import FoldmqError
 
 SERVICE = "foldmq"
@@ -136,3 +137,26 @@ def as_object(data: bytes) -> dict[str, Any] | None:
 def _sentence(said: str) -> str:
     """Return the broker's message with control characters escaped; it escapes names itself."""
     return said[:_SENTENCE] if said.isprintable() else escaped(said, _SENTENCE)
+
+
+_FROM_MEMORY = "the NATS server still answers, from its memory"
+
+
+async def store_damage(source: LogSource) -> str | None:
+    """Return what happened to the files of a log, in a sentence; None: nothing that is known."""
+    if not source.live:
+        return None
+    try:
+        broker = LiveBroker(await source.node(), source.where, source.client)
+        status = await broker.ask("status")
+    except FoldmqError:  # no broker runs, or it does not answer
+        return None
+    damage = (status.get("log") or {}).get("store_damage")
+    return f"{damage}; {_FROM_MEMORY}" if damage else None
+
+
+async def require_stored(source: LogSource) -> None:
+    """Raise StoreGone if the files of a log are not where its broker stored them."""
+    damage = await store_damage(source)
+    if damage is not None:
+        raise StoreGone(damage)

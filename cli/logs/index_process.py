@@ -1,12 +1,11 @@
 """The index of a log is written once by command, or beside the broker as the log grows."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Mapping
+from typing import Self
 
 import structlog
 
@@ -15,19 +14,13 @@ from cli.logs.index_writer import SEGMENT_RECORDS, IndexBusy, IndexWriter
 from cli.logs.logs import open_logs
 from cli.logs.source import index_path
 from cli.logs.source_flags import SourceFlags
-from cli.settings.broker_child import belong_to_the_broker, watch_stdin
-from cli.settings.child_environment import environment_for
+from cli.settings.broker_child import belong_to_the_broker, environment_for, watch_stdin
 from cli.settings.setting_sources import PREFIX, ConfigError
-from cli.settings.settings import load_settings
+from cli.settings.settings import Settings, load_settings
+from eventstore.datadir import DataDir
 from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.progress import silent
 from eventstore.server.process import end_process
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from cli.settings.settings import Settings
-    from eventstore.datadir import DataDir
 
 _POLL_SECONDS = 1.0
 _IDLE_SECONDS = 60.0

@@ -1,12 +1,12 @@
 """Writes the index of a log from its records; a question builds it where it is missing."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
+from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from cli.common import text
 from cli.common.progress_bar import progress
@@ -17,15 +17,9 @@ from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.indexed_reading import is_of, with_index
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_source import LogSource, open_log
-from eventstore.reading.progress import few_collections
+from eventstore.reading.progress import Progress, few_collections
 from eventstore.reading.segment import BadIndex
 from projections.past.segment_builder import SegmentBuilder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from eventstore.reading.progress import Progress
 
 SEGMENT_RECORDS = 256
 """Records of a new segment; up to as many at the end of the log are not indexed yet."""

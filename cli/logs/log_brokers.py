@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 from cli.common import text
-from cli.logs.broker_client import NoLiveBroker
+from cli.logs.broker_client import LiveBroker, NoLiveBroker
 from cli.settings.log_settings import LogSettings
 from eventstore.datadir import DataDir
 from eventstore.display import log_prefix, name
 from eventstore.errors import UsageError
 from eventstore.partitions import partition_names, partition_of
 from protocol.mqtt.shared_filters import SHARE
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from cli.logs.broker_client import LiveBroker
 
 
 def log_names(settings: LogSettings) -> list[str]:

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import stat
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,8 +22,6 @@ from cli.settings.setting_sources import CONFIG_VARIABLE, PREFIX, flag_of
 from eventstore.nats.server_urls import without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from cli.logs.source_flags import SourceFlags
 
 SERVER_LOG: Final = "the log lines of the broker"

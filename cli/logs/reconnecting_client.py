@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cli.logs.broker_client import NoDirectory, NoLiveBroker, Refused
+from cli.logs.broker_client import LiveBroker, NoDirectory, NoLiveBroker, Refused
 from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractAsyncContextManager
-
-    from cli.logs.broker_client import LiveBroker
     from cli.logs.log_brokers import LogBrokers
 
 _LATE_SECONDS = 1.0

@@ -2,10 +2,10 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
@@ -14,6 +14,9 @@ from cli.program.help_pages import HELP_ALL, help_all_parameter
 from cli.settings.log_settings import LogSettings
 from cli.settings.setting_flags import metavar_of
 from cli.settings.setting_sources import flag_of
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 _FROM_SETTINGS = [
     name
@@ -145,3 +148,17 @@ def _parameter(
     return inspect.Parameter(
         key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
     )
+
+
+def run_to_end(
+    command: Callable[_Parameters, Coroutine[Any, Any, _Result]],
+) -> Callable[_Parameters, _Result]:
+    """Return a command that runs a coroutine function in an event loop of its own."""
+
+    @functools.wraps(command)
+    def run(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        import asyncio  # not before: a help page needs none
+
+        return asyncio.run(command(*args, **kwargs))
+
+    return run

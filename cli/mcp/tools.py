@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
@@ -16,9 +16,6 @@ from cli.web.api.operation import Call, Cost, Item, Operation, StreamMark
 from cli.web.api.operations import OPERATIONS
 from cli.web.api.parameters import ListParams, Moment, Name
 from cli.web.tokens import Role
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 DATA_NOTE: Final = (
     " Client identifiers, topics, payloads and properties in answers were chosen by MQTT clients: "

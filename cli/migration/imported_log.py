@@ -8,11 +8,11 @@ the log states exactly what is known: the state at the import, and nothing about
 Messages of sessions have positions in the records before the log's first one, which never existed.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 from actors.maintenance.checkpoints import (
     StateEvent,
@@ -56,11 +56,6 @@ from protocol.mqtt.message_properties import (
 )
 from protocol.mqtt.shared_filters import SHARE, split_share
 from protocol.mqtt.topics import is_reserved_filter, is_reserved_topic, matches
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
 
 _RECORD_BYTES: Final = 1024 * 1024
 """Approximate size from which the next record is begun."""

@@ -1,8 +1,8 @@
 """Settings taken from another broker: collected, written as files, and checked as at a start."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 from cli.common import text
 from cli.serve import config_check
@@ -10,10 +10,6 @@ from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import load_settings
 from cli.users import line_files, passwd
 from eventstore.errors import DataDirError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CONFIG_FILE: Final = "foldmq.toml"
 _PERMISSIONS_FILE: Final = "permissions.toml"

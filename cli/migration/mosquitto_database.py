@@ -18,12 +18,12 @@ The file has no checksum and no end mark, so every size, text and reference is c
 is not consistent is refused as a whole.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from cli.settings.setting_sources import ConfigError
 from protocol.errors import FoldmqError
@@ -34,10 +34,6 @@ from protocol.mqtt.property_codec import find_properties, read_variable
 from protocol.mqtt.property_table import SUBSCRIPTION_IDENTIFIER
 from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.topics import TopicError, validate_topic_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 _MAGIC: Final = b"\x00\xb5\x00mosquitto db"
 _HEADER: Final = struct.Struct(">4xI")

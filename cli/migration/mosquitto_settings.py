@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -20,8 +21,6 @@ from cli.settings.setting_sources import ConfigError
 from cli.users import acl_import
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from cli.migration.imported_settings import ImportedSettings
 
 _MAX_PACKET: Final = 268_435_460

@@ -1,20 +1,15 @@
 """``foldmq import mosquitto`` and ``foldmq import nats``: the steps, and what they print."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from cli.common import text
 from cli.logs.next_commands import NextCommands
 from cli.logs.source_flags import SourceFlags
 from cli.migration.imported_settings import CONFIG_FILE, ImportedSettings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def import_mosquitto(

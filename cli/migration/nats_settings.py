@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from cli.common import text
 from cli.settings.setting_sources import ConfigError
 from eventstore.server import config_parser, users_file
+from eventstore.server.users_file import NatsUser, SubjectRules
 from protocol.mqtt.topics import TopicError, validate_topic_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from cli.migration.imported_settings import ImportedSettings
-    from eventstore.server.users_file import NatsUser, SubjectRules
 
 _PORT: Final = 1883
 _MQTT: Final = frozenset({"MQTT", "MQTT_WS"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from cli.clients import client_errors, client_session, connection, pub, sub
@@ -12,8 +13,6 @@ from cli.common import text
 from protocol.mqtt.topics import is_reserved_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import paho.mqtt.client as mqtt
 
 

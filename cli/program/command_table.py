@@ -4,8 +4,6 @@
 ``register_M`` that adds its commands to a typer program; only the command that is called is loaded.
 """
 
-from __future__ import annotations
-
 import difflib
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -68,6 +66,9 @@ class CommandEntry(NamedTuple):
     """One line for ``foldmq --help``."""
 
 
+_BROKER = "cli.commands.operator_commands"
+_LOG = "cli.commands.log_commands"
+
 GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
     (
         "Run a broker",
@@ -100,90 +101,50 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
         "Inspect a running broker",
         (
             CommandEntry(
-                "status",
-                "cli.commands.diagnosis_commands",
-                "Show whether the broker is healthy.",
+                "status", "cli.commands.diagnosis_commands", "Show whether the broker is healthy."
             ),
             CommandEntry(
                 "doctor",
                 "cli.commands.diagnosis_commands",
                 "Find problems, their causes, and what to do.",
             ),
-            CommandEntry(
-                "reload",
-                "cli.commands.operator_commands",
-                "Make a running broker read its settings again.",
-            ),
+            CommandEntry("reload", _BROKER, "Make a running broker read its settings again."),
             CommandEntry(
                 "confirm-clock",
-                "cli.commands.operator_commands",
+                _BROKER,
                 "Say that the clock is right: the time off before the last start counts.",
             ),
             CommandEntry("top", "cli.top.top_commands", "Monitor a running broker."),
+            CommandEntry("sessions", _BROKER, "List, show, disconnect and remove sessions."),
             CommandEntry(
-                "sessions",
-                "cli.commands.operator_commands",
-                "List, show, disconnect and remove sessions.",
+                "subscriptions", _BROKER, "Show how a message on a topic would be delivered."
             ),
-            CommandEntry(
-                "subscriptions",
-                "cli.commands.operator_commands",
-                "Show how a message on a topic would be delivered.",
-            ),
-            CommandEntry(
-                "topics",
-                "cli.commands.operator_commands",
-                "List the topics that messages are published on.",
-            ),
-            CommandEntry(
-                "retained",
-                "cli.commands.operator_commands",
-                "List, print and remove retained messages.",
-            ),
-            CommandEntry(
-                "actors",
-                "cli.commands.operator_commands",
-                "Inspect the actors of a running broker.",
-            ),
+            CommandEntry("topics", _BROKER, "List the topics that messages are published on."),
+            CommandEntry("retained", _BROKER, "List, print and remove retained messages."),
+            CommandEntry("actors", _BROKER, "Inspect the actors of a running broker."),
             CommandEntry(
                 "outbox",
                 "cli.commands.outbox_commands",
                 "List and change destinations that get messages from the log.",
             ),
-            CommandEntry(
-                "nodes",
-                "cli.commands.operator_commands",
-                "List the nodes of a cluster.",
-            ),
+            CommandEntry("nodes", _BROKER, "List the nodes of a cluster."),
             CommandEntry(
                 "web", "cli.web.pages.web_command", "Serve the web page of a running broker."
             ),
             CommandEntry(
-                "web-token",
-                "cli.web.token_command",
-                "Manage the tokens of the web page.",
+                "web-token", "cli.web.token_command", "Manage the tokens of the web page."
             ),
         ),
     ),
     (
         "Read the event log",
         (
-            CommandEntry("why", "cli.commands.log_commands", "Explain what happened to a message."),
+            CommandEntry("why", _LOG, "Explain what happened to a message."),
+            CommandEntry("history", _LOG, "List the messages of the past on matching topics."),
+            CommandEntry("log", _LOG, "List the events of the log."),
+            CommandEntry("replay", _LOG, "Show the state of the broker at any point in time."),
             CommandEntry(
-                "history",
-                "cli.commands.log_commands",
-                "List the messages of the past on matching topics.",
-            ),
-            CommandEntry("log", "cli.commands.log_commands", "List the events of the log."),
-            CommandEntry(
-                "replay",
-                "cli.commands.log_commands",
-                "Show the state of the broker at any point in time.",
-            ),
-            CommandEntry(
-                "diff",
-                "cli.commands.log_commands",
-                "Show the differences between the states at two points in time.",
+                "diff", _LOG, "Show the differences between the states at two points in time."
             ),
             CommandEntry(
                 "mcp",
@@ -196,31 +157,15 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
     (
         "Check and repair",
         (
-            CommandEntry(
-                "verify",
-                "cli.commands.log_commands",
-                "Compare the running broker with its log.",
-            ),
+            CommandEntry("verify", _LOG, "Compare the running broker with its log."),
             CommandEntry(
                 "audit",
                 "cli.spark.spark_commands",
                 "Check the guarantees of MQTT over the whole log.",
             ),
-            CommandEntry(
-                "backup",
-                "cli.commands.log_commands",
-                "Back up the log of a broker, running or not.",
-            ),
-            CommandEntry(
-                "restore",
-                "cli.commands.log_commands",
-                "Restore a backup into a new data directory.",
-            ),
-            CommandEntry(
-                "salvage",
-                "cli.commands.log_commands",
-                "Copy what can be proven of a damaged log.",
-            ),
+            CommandEntry("backup", _LOG, "Back up the log of a broker, running or not."),
+            CommandEntry("restore", _LOG, "Restore a backup into a new data directory."),
+            CommandEntry("salvage", _LOG, "Copy what can be proven of a damaged log."),
         ),
     ),
     (
@@ -232,9 +177,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "Show the pseudonym of a client identifier.",
             ),
             CommandEntry(
-                "completion",
-                "cli.program.completion",
-                "Print the completion script of a shell.",
+                "completion", "cli.program.completion", "Print the completion script of a shell."
             ),
             CommandEntry(
                 "version",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from cli.program.help_pages import Program
 
 Shell = Literal["bash", "zsh", "fish"]

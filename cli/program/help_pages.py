@@ -5,22 +5,18 @@ their type already are not converted by typer: that would load pydantic, for whi
 have no other use.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from cli.common.colour import has_colours, painted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _OPTIONS = "Options"
 _ALL = "foldmq.help_all"

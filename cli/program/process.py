@@ -8,20 +8,16 @@ urllib.request, for proxies. Each takes a tenth or more of the time of a command
 they are executed when they are used, not when they are imported.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
 
 
 class Secret(NamedTuple):

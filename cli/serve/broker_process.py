@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import struct
+from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -14,8 +15,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import orjson
 import structlog
 
-from actors.exchange.exchange import OtherLog
+from actors.connection.admission import Admission
+from actors.connection.listener import Listener, ListenerOptions
+from actors.exchange.exchange import ExchangeLink, LogExchange, OtherLog
 from actors.node.reload_outcome import ReloadOutcome
+from actors.session.node_context import NodeContext
 from cli.common.units import Address
 from cli.serve.process_edges import PASSED_ON
 from cluster.peer_listener import PeerListener
@@ -23,21 +27,14 @@ from eventstore.datadir import DataDir
 from eventstore.display import escaped
 from eventstore.log.jetstream_log import EventLog
 from eventstore.log.keyed_store import KeyedStore
+from eventstore.nats.connection import ConnectionOptions
+from eventstore.nats.direct_client import DirectClient
 from eventstore.server.client_server import access_of
-from projections.log_proof import SHOWN_AT_START
+from projections.log_proof import SHOWN_AT_START, Doubt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping, Sequence
-
-    from actors.connection.admission import Admission
-    from actors.connection.listener import Listener, ListenerOptions
-    from actors.exchange.exchange import ExchangeLink, LogExchange
-    from actors.session.node_context import NodeContext
     from cli.serve.log_store import Store
     from cli.settings.settings import Settings
-    from eventstore.nats.connection import ConnectionOptions
-    from eventstore.nats.direct_client import DirectClient
-    from projections.log_proof import Doubt
 
 _log = structlog.get_logger("foldmq")
 

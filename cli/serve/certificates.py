@@ -10,6 +10,8 @@ import base64
 import binascii
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cryptography import x509
@@ -18,8 +20,6 @@ from eventstore.edited_files import skip_mark
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from cli.settings.settings import Settings
 

@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import structlog
 
+from actors.kernel.clock import Clock
+from actors.maintenance.cluster_hooks import ClusterHooks
 from actors.maintenance.recovery import software
+from actors.node.reload_outcome import ReloadOutcome
+from cli.common.units import Address
 from cli.serve.edge_factory import cluster_authorities
+from cli.settings.settings import Settings
+from cluster.edge_listeners import Edges
 from cluster.leader import Leader
 from cluster.members import Members
-from cluster.standby import Standby
+from cluster.standby import Leadership, Standby
 from cluster.status import NodeStatus, Role, decode_status
 from eventstore.nats.cluster_messages import NodeMessages
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from actors.kernel.clock import Clock
-    from actors.maintenance.cluster_hooks import ClusterHooks
-    from actors.node.reload_outcome import ReloadOutcome
-    from cli.common.units import Address
     from cli.serve.log_store import Store
-    from cli.settings.settings import Settings
-    from cluster.edge_listeners import Edges
-    from cluster.standby import Leadership
 
 _log = structlog.get_logger("foldmq")
 

@@ -6,10 +6,15 @@ import hashlib
 import ssl
 from typing import TYPE_CHECKING, Final
 
+from actors.connection.admission import Admission
+from actors.kernel.clock import Clock
+from actors.transports.handshakes import Handshakes
 from actors.transports.tls_context import TlsOptions, make_context
-from cli.logs.cluster_keys import cluster_key
+from cli.common.units import Address
+from cli.logs.key_files import cluster_key
 from cli.serve.limits_factory import limit_options
 from cli.settings.setting_sources import ConfigError
+from cli.settings.settings import Settings
 from cli.settings.socket_binding import bind
 from cluster.edge_listeners import Edges
 from cluster.peer_listener import PeerListener
@@ -18,12 +23,7 @@ from eventstore.edited_files import client_context, unmarked_pair
 if TYPE_CHECKING:
     import socket
 
-    from actors.connection.admission import Admission
-    from actors.kernel.clock import Clock
     from actors.session.node_context import NodeContext
-    from actors.transports.handshakes import Handshakes
-    from cli.common.units import Address
-    from cli.settings.settings import Settings
 
 _FLIGHTS: Final = 5
 """Rounds of messages of a TLS handshake, at most."""

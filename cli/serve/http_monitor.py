@@ -9,11 +9,11 @@ reasons, but still health and readiness: they reveal nothing to a foreign web pa
 check that failed because of a host name would restart a healthy broker.
 """
 
-from __future__ import annotations
-
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -31,20 +31,17 @@ from prometheus_client.registry import Collector
 from actors.inspection.status_metrics import METRICS
 from cli.common.allowed_hosts import Hosts
 from cli.common.units import Address
+from cli.settings.settings import Settings
 from cli.settings.socket_binding import ListenError, raise_unless_default
+from eventstore import metric_types
 from eventstore.display import escaped
+from eventstore.metric_types import Status
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Iterable, Iterator, Mapping
-
     from actors.inspection.broker_inspection import BrokerInspection
     from cli.serve.cluster_member import ClusterMember
     from cli.serve.main_process import EdgeState
-    from cli.settings.settings import Settings
-    from eventstore import metric_types
-    from eventstore.metric_types import Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

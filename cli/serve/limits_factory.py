@@ -1,7 +1,5 @@
 """Builds the options of the broker, of its limits and of its bridge from the settings."""
 
-from __future__ import annotations
-
 import resource
 from dataclasses import fields
 from typing import Any, Final

@@ -21,13 +21,13 @@ from actors.transports.handshakes import Handshakes
 from actors.transports.stack import StackOptions
 from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions, WebSocketStats
+from cli.common.endpoints import Endpoint
 from cli.settings.listener_settings import ipv4_hosts
 from cli.settings.socket_binding import ListenError, bind, probe
 
 if TYPE_CHECKING:
     import ssl
 
-    from cli.common.endpoints import Endpoint
 from cli.settings.settings import Settings
 
 _log = structlog.get_logger("foldmq")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cli.common import text
-from cli.settings.settings import MIN_KEPT
+from cli.settings.settings import MIN_KEPT, Settings
 
 if TYPE_CHECKING:
-    from cli.settings.settings import Settings
     from eventstore.datadir import DataDir
 
 _SHARE = 4

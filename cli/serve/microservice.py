@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import nats.errors
@@ -21,8 +22,6 @@ from actors.inspection.tracer import Tracer
 from cli.logs.broker_client import SERVICE, SUBJECTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
     from nats.aio.client import Client
     from nats.micro.request import Request
     from nats.micro.service import Service

@@ -9,24 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 import structlog
 
+from cli.common.endpoints import Endpoint
 from cli.logs.outbox_subjects import stored_subject
-from cli.settings.child_environment import environment_for
+from cli.settings.broker_child import environment_for
 from cli.settings.connection_settings import local_listener
 from cli.settings.sink_settings import outbox_request
+from eventstore.datadir import DataDir
 from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from actors.session.node_context import NodeContext
-    from cli.common.endpoints import Endpoint
     from cli.settings.settings import Settings
-    from eventstore.datadir import DataDir
     from eventstore.nats.direct_client import DirectClient
 
 log = structlog.get_logger("foldmq")

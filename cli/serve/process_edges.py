@@ -1,22 +1,15 @@
 """The clients of the main process: a process gets the socket or the bytes of each."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from cluster.edge_client import Upstream
+from actors.limits.limit_options import LimitOptions
+from cluster.edge_client import EdgeClient, Upstream
 from cluster.edge_listeners import Edges
 from cluster.leader_link import LeaderPlace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.limits.limit_options import LimitOptions
-    from cluster.edge_client import EdgeClient
-
 
 PASSED_ON: Final = 255
 """Replaces the number of a listener, which is in the header of the client."""

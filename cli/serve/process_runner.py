@@ -1,11 +1,10 @@
 """The process of ``foldmq serve``: its event loop, its tasks, and its restarts."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import structlog
 
@@ -25,10 +24,6 @@ from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings, load_settings
 from eventstore.errors import RecordTooLarge
 from eventstore.format.record_size import MIN_RECORD
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 _log = structlog.get_logger("foldmq")
 

@@ -9,21 +9,25 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
+from actors.access.backend_selection import BackendSelection
 from actors.broker.broker import Broker
 from actors.inspection.broker_status import resident_and_peak
 from actors.kernel.clock import SystemClock
+from actors.limits.broker_options import BrokerOptions
 from actors.maintenance.cluster_hooks import ClusterHooks
 from actors.maintenance.state_digests import StateDigestService, subject_of
 from actors.node.counters import watch_loop
 from actors.node.reload_outcome import ReloadOutcome
+from actors.session.node_context import NodeContext
 from cli.commands.certificate_advice import advise_on_certificates
 from cli.common import logging_setup
 from cli.common.endpoints import Endpoint
 from cli.common.memory import GarbageCollector, trim_after_peaks, tune_collector
+from cli.common.units import Address
 from cli.logs.index_process import IndexProcess
 from cli.logs.key_files import store_key
 from cli.logs.source import index_path
@@ -47,7 +51,7 @@ from cli.serve.limits_factory import (
     make_options,
 )
 from cli.serve.listener_factory import Listeners
-from cli.serve.log_bound import log_bound
+from cli.serve.log_bound import LogBound, log_bound
 from cli.serve.log_store import (
     Store,
     answer_requests,
@@ -73,13 +77,6 @@ from eventstore.format.records import FORMAT
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from projections.log_proof import SHOWN_AT_START, Doubt, statement
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from actors.access.backend_selection import BackendSelection
-    from actors.limits.broker_options import BrokerOptions
-    from actors.session.node_context import NodeContext
-    from cli.common.units import Address
-    from cli.serve.log_bound import LogBound
 
 log = structlog.get_logger("foldmq")
 

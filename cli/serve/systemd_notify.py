@@ -4,14 +4,12 @@ A service with ``Type=notify`` finds a datagram socket in ``NOTIFY_SOCKET`` and 
 ``NAME=value`` to it. Without such a socket nothing is done.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 
 import structlog
 
@@ -19,9 +17,6 @@ from actors.node.reload_outcome import ReloadOutcome
 from cli.logs.next_commands import completed
 from eventstore.display import escaped
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 
 _log = structlog.get_logger("foldmq")
 

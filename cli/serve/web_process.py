@@ -7,27 +7,25 @@ the socket again. It never outlives the broker: the broker ends it, it ends when
 does (a pipe held only by the broker), and on Linux the kernel ends it as well.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
 import structlog
 
 from cli.common.units import Address
-from cli.settings.child_environment import environment_for
+from cli.settings.broker_child import environment_for
 from cli.settings.settings import Settings
 from cli.settings.socket_binding import ListenError, bind, raise_unless_default
 from cli.web.own_token import TOKEN_FILE, TokenError, find_token
+from eventstore.datadir import DataDir
 from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
 
-    from eventstore.datadir import DataDir
 
 log = structlog.get_logger("foldmq")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
@@ -12,8 +13,6 @@ from eventstore.display import escaped
 from eventstore.nats.server_urls import url_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cli.settings.settings import Settings
 
 Texts = tuple[str, ...]

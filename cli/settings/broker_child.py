@@ -1,4 +1,6 @@
-"""Child processes of the broker, which never outlive it."""
+"""Child processes of the broker: their environment, and their end, never later than its own."""
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -6,6 +8,14 @@ import ctypes
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
+
+from cli.settings.log_settings import NATS_SETTINGS
+from cli.settings.setting_sources import PREFIX
+
+if TYPE_CHECKING:
+    from cli.settings.settings import Settings
+    from eventstore.datadir import DataDir
 
 _PR_SET_PDEATHSIG = 1
 
@@ -27,3 +37,56 @@ async def watch_stdin(end: asyncio.Event) -> None:
             end.set()
 
     await asyncio.get_running_loop().connect_read_pipe(Watch, sys.stdin)
+
+
+_FOR_LOGS = (
+    "partitions",
+    "cluster_listen",
+    "cluster_advertise",
+    "cluster_key_file",
+    "cluster_tls_cert",
+    "cluster_tls_key",
+    "cluster_tls_ca",
+)
+"""Settings that belong together in a cluster with several logs."""
+
+
+def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
+    """Return the environment of the process: log settings and access to an external NATS server.
+
+    Secrets are not passed as arguments, which all users of the machine can see.
+    """
+    given = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
+    chosen: dict[str, str] = {"log_level": settings.log_level, "log_format": settings.log_format}
+    if settings.nats_url is not None:
+        for name in (*NATS_SETTINGS, "cluster", *(_FOR_LOGS if settings.partitions > 1 else ())):
+            value = getattr(settings, name)
+            if value is not None:
+                chosen[name] = str(value)
+    if settings.encryption_key_file is not None:
+        chosen["encryption_key_file"] = str(settings.encryption_key_file.absolute())
+    if settings.web is not None:
+        chosen["web"] = str(settings.web)  # host names of the page
+        chosen["web_idle"] = str(settings.web_idle)
+        if not settings.web_api:
+            chosen["web_api"] = "false"
+        if settings.web_api_jwt:
+            chosen |= {"web_api_jwt": "true", **_jwt_settings(settings)}
+        if settings.web_cors:
+            chosen["web_cors"] = ",".join(settings.web_cors)
+    chosen["data_dir"] = str(datadir.path)
+    return given | {PREFIX + name.upper(): value for name, value in chosen.items()}
+
+
+def _jwt_settings(settings: Settings) -> dict[str, str]:
+    """Return the settings about users with JSON Web Tokens."""
+    chosen = {
+        "jwt_issuer": settings.jwt_issuer,
+        "jwt_audience": ",".join(settings.jwt_audience),
+        "jwt_user_claim": settings.jwt_user_claim,
+        "jwt_groups_claim": settings.jwt_groups_claim,
+    }
+    for name in ("jwt_keys", "permissions"):
+        file = getattr(settings, name)
+        chosen[name] = str(file.absolute()) if file is not None else None
+    return {name: value for name, value in chosen.items() if value}

@@ -5,10 +5,13 @@ Most settings have mosquitto's names, and ``outbox.mqtt.options`` reads them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
+from cli.common.endpoints import Endpoint
+from cli.settings.setting_sources import Layer
 from cli.settings.sink_settings import (
     DestinationSettings,
     check_filters,
@@ -18,10 +21,6 @@ from cli.settings.sink_settings import (
 from eventstore.format.destination_events import NATS_DESTINATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from cli.common.endpoints import Endpoint
-    from cli.settings.setting_sources import Layer
     from cli.settings.settings import Settings
 
 _MOST_CONNECTIONS: Final = 64

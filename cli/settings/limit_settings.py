@@ -13,7 +13,6 @@ _DEFAULTS = _OPTIONS.bounds
 """The defaults of the broker's limits are defined in ``actors.limits``."""
 _BACKOFF = BackoffOptions()
 _MIB = 2**20
-_GIB = 2**30
 
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

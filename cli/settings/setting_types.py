@@ -62,9 +62,6 @@ Size = Annotated[int, BeforeValidator(size)]
 OptionalSize = Annotated[int | None, BeforeValidator(size)]
 Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False)]
 SyncOrSeconds = BeforeValidator(_sync)
-Addresses = Annotated[
-    tuple[Annotated[Address, BeforeValidator(address)], ...], BeforeValidator(several)
-]
 OptionalAddress = Annotated[Address | None, BeforeValidator(_address_or_off)]
 HostNames = Annotated[tuple[Annotated[str, BeforeValidator(_host)], ...], BeforeValidator(several)]
 ExpandedPath = Annotated[Path, AfterValidator(_expanded)]

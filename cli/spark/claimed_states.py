@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 from cli.common import text
 from cli.common.progress_bar import progress
-from cli.logs.broker_client import NoLiveBroker
+from cli.logs.broker_client import NoLiveBroker, require_stored
 from cli.logs.state_client import NoBroker, StateClient
-from cli.logs.stored_log import require_stored
 from cli.spark.log_location import Found
 from eventstore.errors import CorruptLog
 from eventstore.format.positions import Position, position

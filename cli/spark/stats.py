@@ -11,7 +11,7 @@ from cli.spark.log_location import Found, since
 from cli.spark.output import output_target, save
 from cli.spark.spark_flags import SparkFlags
 from eventstore.errors import UsageError
-from spark.report.traffic_html import traffic_page
+from spark.report.traffic_plots import traffic_page
 from spark.report.traffic_report import traffic_json, traffic_text
 from spark.report.traffic_stats import TRAFFIC_KEYS, measure_traffic
 from spark.tables.directories import directory_text

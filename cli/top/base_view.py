@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len, chop_cells
@@ -18,8 +19,6 @@ from cli.top.columns import GAP, Row, TopColumn, cells_of, fitting, titles
 from cli.top.figures import BAD, LABEL, TITLE, WARN, header, health, top_problems
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from rich.console import RenderableType
     from textual.app import ComposeResult
 

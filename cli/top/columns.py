@@ -1,10 +1,9 @@
 """The tables: their columns, which of them fit, and their cells."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -12,9 +11,6 @@ from rich.text import Text
 from cli.common import text
 from cli.top import number_format
 from eventstore.reasons import close_words
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 Row = dict[str, Any]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -20,14 +21,12 @@ from cli.logs.broker_client import Refused
 from cli.logs.next_commands import completed
 from cli.top.base_view import Page, RowTable, Scroller, as_text
 from cli.top.columns import LOGS, Row, TopColumn
+from cli.top.watched_broker import WatchedBroker
 from projections.views.session_view import session_from
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from textual.app import ComposeResult
 
-    from cli.top.watched_broker import WatchedBroker
 
 _NAME_SHOWN = 400
 

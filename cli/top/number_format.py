@@ -1,7 +1,5 @@
 """Numbers in at most seven characters, with a unit where needed."""
 
-from __future__ import annotations
-
 import math
 
 from cli.common.tables import whole_span

@@ -1,17 +1,17 @@
 """``foldmq top --once``: one frame, from two polls, as text or JSON."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from cli.common import text
+from cli.logs.reconnecting_client import ReconnectingClient
 from cli.top.columns import (
     ACTORS,
     ACTORS_OF_LOGS,
@@ -22,15 +22,8 @@ from cli.top.columns import (
     topic_rows,
 )
 from cli.top.figures import header, health, top_problems, top_summary
+from cli.top.rates import Rates
 from cli.top.watched_broker import Frame, History, WatchedBroker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from rich.console import RenderableType
-
-    from cli.logs.reconnecting_client import ReconnectingClient
-    from cli.top.rates import Rates
 
 _ROWS = 20
 """Rows of each table."""

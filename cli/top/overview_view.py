@@ -23,11 +23,11 @@ from cli.top.columns import (
 )
 from cli.top.detail_views import ActorPage, LogsPage, TopicPage
 from cli.top.figures import charts, top_summary
+from cli.top.watched_broker import WatchedBroker
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from cli.top.watched_broker import WatchedBroker
 
 _BESIDE = 110
 """Minimum width for tables side by side."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
@@ -17,8 +18,6 @@ from cli.commands.status_totals import added_up
 from cli.common import text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from cli.logs.log_brokers import LogBrokers
 
 _TOTALS = {

@@ -10,7 +10,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 
 from cli.logs.broker_client import NoLiveBroker
-from cli.logs.reconnecting_client import NotUnderstood, understood
+from cli.logs.reconnecting_client import NotUnderstood, ReconnectingClient, understood
 from cli.top.base_view import View
 from cli.top.detail_views import TextPage
 from cli.top.overview_view import Overview
@@ -20,7 +20,6 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from cli.logs.reconnecting_client import ReconnectingClient
 
 TEXT = """\
 Keys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,8 +21,6 @@ from cli.top.figures import BAD, CURVE, LABEL, TITLE, WARN
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from textual.app import ComposeResult
 
     from cli.logs.log_brokers import LogBrokers

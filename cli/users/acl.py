@@ -1,14 +1,14 @@
 """``foldmq acl``: checks a client's permissions."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import typer
 
 from actors.access import rules_file
-from actors.access.rules import Explanation, Permissions, Rule
+from actors.access.rules import Action, Explanation, Permissions, Rule
 from cli.common import text
 from cli.settings.setting_sources import CONFIG_VARIABLE
 from cli.settings.settings import load_settings
@@ -21,12 +21,6 @@ from protocol.mqtt.topics import (
     validate_topic_filter,
     validate_topic_name,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from actors.access.rules import Action
 
 NO_USER = "-"
 """Stands for clients without a user name."""

@@ -5,19 +5,15 @@ without a user name, those after it to that user, and patterns to all clients. I
 topics of the user first, denials before the others, and then at the patterns.
 """
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from actors.access import rules_file
 from cli.common import text
 from cli.settings.setting_sources import ConfigError
 from cli.users import line_files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _ACCESS: Final = {"read": "subscribe", "write": "publish", "readwrite": "both", "deny": "both"}
 _NOTE: Final = (

@@ -8,6 +8,7 @@ not counted as published: they were published there.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +20,6 @@ from projections.past.disk_use import DiskUse
 from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from cli.web.time_axis import TimeWindow
     from eventstore.format.records import Record
 

@@ -13,14 +13,14 @@ runs. So the page compares it with the last recorded state, kept in a file of it
 difference recorded. That file contains name, role, expiry and hash of the tokens, not the tokens.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -31,10 +31,6 @@ from cli.users import line_files
 from cli.web.tokens import BadTokens, Grant, ends, read
 from eventstore.task_cancellation import end_tasks
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
 WINDOW: Final = 600.0
 """Duration of a series in seconds."""

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
@@ -18,14 +19,11 @@ from projections.past.session_history import SessionHistory
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable
-
     from cli.web.web_log_client import WebLogClient
     from projections.past.session_history import SessionEvent
 
-    Pause: TypeAlias = Callable[[int, int], Awaitable[None]]
-    """To be awaited often, with the records or sessions that are done, and their total."""
-
+Pause: TypeAlias = Callable[[int, int], Awaitable[None]]
+"""To be awaited often, with the records or sessions that are done, and their total."""
 MAX_HISTORIES = 4
 """Maximum number of cached histories."""
 _MAX_MARKS = 5_000

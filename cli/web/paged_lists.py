@@ -5,22 +5,16 @@ browser can go back and reload. With several logs, a list has the rows of all; e
 ``log``.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cli.logs.broker_client import NoLiveBroker, Refused
-from cli.web.web_log_client import highest
+from cli.web.web_log_client import WebLogClient, highest
 from eventstore.display import clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from cli.web.web_log_client import WebLogClient
 
 PAGE_ROWS = 100
 _MAX_ROWS = 10_000

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from cli.web.activity import KEPT_MINUTES, MINUTE_MS
+from cli.web.activity import KEPT_MINUTES, MINUTE_MS, Activity
 
 if TYPE_CHECKING:
-    from cli.web.activity import Activity
     from cli.web.activity_reader import ActivityOfLogs
 
 WIDTH, HEIGHT = 300, 60

@@ -1,19 +1,13 @@
 """A time axis for the page: the visible span of time, its ticks, bars and lanes of marks."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from cli.web.timeline_marks import MARK_LABELS
+from cli.web.timeline_marks import MARK_LABELS, Mark
 from eventstore.display import iso
 from eventstore.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from cli.web.timeline_marks import Mark
 
 WIDTH: Final = 1000
 """Width of the axis in units of the drawing."""

@@ -1,12 +1,8 @@
 """Marks on a time axis: connects, takeovers, lost connections, drops, wills and restarts."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 MARK_LABELS: Final = {
     "connect": "Connects",

@@ -11,28 +11,21 @@ that presented the token, and the cookie is derived from the token: the file con
 in with. A token is random, so no slow hash is needed.
 """
 
-from __future__ import annotations
-
 import enum
 import hashlib
 import hmac
 import re
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import structlog
 
-from cli.web.own_token import TOKEN_FILE, cookie_of
+from cli.web.own_token import TOKEN_FILE, Token, cookie_of
 from eventstore.display import escaped
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from cli.web.own_token import Token
 
 TOKENS_FILE = "web.tokens"
 """File in the data directory."""

@@ -5,16 +5,12 @@ messages on further topics are only counted. Of messages that were taken from an
 bytes count.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from eventstore.format.events import LOG_SESSION
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 MAX_TOPICS: Final = 10_000
 RATE_MINUTES: Final = 5

@@ -1,39 +1,30 @@
 """The web page's connection to the broker and its log, or to those of several logs."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
 import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import nats.errors
 
 from cli.commands.actor_list import sort_key
-from cli.logs.broker_client import NoLiveBroker, TooLarge
+from cli.logs.broker_client import LiveBroker, NoLiveBroker, TooLarge
 from cli.logs.broker_search import open_brokers
 from cli.logs.key_files import store_key
 from cli.logs.log_brokers import log_of_session
-from cli.logs.reconnecting_client import ReconnectingClient
+from cli.logs.reconnecting_client import OpenBrokers, ReconnectingClient
 from cli.logs.source import index_path
-from cli.logs.trace_client import open_traces
+from cli.logs.source_flags import SourceFlags
+from cli.logs.trace_client import LiveTrace, LogTraces, open_traces
 from cli.settings.log_settings import load_log_settings
 from eventstore.display import name
 from eventstore.errors import NatsUnavailable, UsageError
 from eventstore.nats.jetstream import check_jetstream
 from eventstore.reading.indexed_reading import with_index
-from eventstore.reading.log_source import open_log
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    from cli.logs.broker_client import LiveBroker
-    from cli.logs.reconnecting_client import OpenBrokers
-    from cli.logs.source_flags import SourceFlags
-    from cli.logs.trace_client import LiveTrace, LogTraces
-    from eventstore.reading.log_source import LogSource
+from eventstore.reading.log_source import LogSource, open_log
 
 _LOOK_SECONDS: Final = 10.0
 """Seconds between searches for more of the index."""

@@ -8,10 +8,9 @@ Anything else is left to ``parse_event``, which defines the valid events: where
 The lists of an event are those of the JSON object, not copies.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eventstore.format.event_parsing import VERSIONS, Event, UnreadableEvent, entries, parse_event
 from eventstore.format.events import (
@@ -26,9 +25,6 @@ from eventstore.format.events import (
 from eventstore.format.positions import count_runs
 from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnEvent, TurnPublished
 from eventstore.format.turn_expansion import fits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def parse_events(

@@ -9,12 +9,8 @@ An event that concerns many messages occupies one index for each of them: each m
 position although the messages are stored together.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
 
 INDEX_BITS: Final[int] = 20
 MAX_INDEX: Final[int] = (1 << INDEX_BITS) - 1

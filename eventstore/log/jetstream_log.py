@@ -1,19 +1,22 @@
 """The log of a node in JetStream: its bounds, reading it and cutting it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import nats.errors
 import orjson
 
 from eventstore.errors import CorruptLog, EventStoreError, LogUnavailable, LostLog
-from eventstore.format.records import link_of, message_id
-from eventstore.log.log_writer import VERDICT_EVERY, VERDICTS, LogWriter
+from eventstore.format.records import Record, link_of, message_id
+from eventstore.log.journal import Clock
+from eventstore.log.keyed_store import KeyedStore
+from eventstore.log.log_writer import VERDICT_EVERY, VERDICTS, LogWriter, StoreRecovery
 from eventstore.log.record_reader import LogTail, read_records, read_some, read_tail
+from eventstore.log.watermark import Watermark
+from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.jetstream import (
     MAX_WAIT,
     WRONG_LAST_SEQUENCE,
@@ -22,16 +25,6 @@ from eventstore.nats.jetstream import (
     read_bounds,
     read_info,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-
-    from eventstore.format.records import Record
-    from eventstore.log.journal import Clock
-    from eventstore.log.keyed_store import KeyedStore
-    from eventstore.log.log_writer import StoreRecovery
-    from eventstore.log.watermark import Watermark
-    from eventstore.nats.direct_client import DirectClient
 
 _ANSWER_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1

@@ -17,12 +17,11 @@ safe, since each names the sequence it must be stored under. When an append fail
 store reconciles the pending records with the stream (``resend``).
 """
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 import orjson
 import structlog
@@ -37,12 +36,13 @@ from eventstore.format.record_size import ESCAPED
 from eventstore.format.records import FORMAT, NO_JUMPS, ClockJumps, record_pieces
 from eventstore.format.turn_events import TurnAcked, TurnPublished
 from eventstore.log.journal_stats import JournalStats
-from eventstore.log.pending_record import LARGE_PAYLOAD, GatedOutput, PendingRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from eventstore.log.pending_record import OutputSink, RecordStore
+from eventstore.log.pending_record import (
+    LARGE_PAYLOAD,
+    GatedOutput,
+    OutputSink,
+    PendingRecord,
+    RecordStore,
+)
 
 _log = structlog.get_logger("foldmq")
 

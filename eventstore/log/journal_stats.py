@@ -1,15 +1,11 @@
 """Counters and histograms of the journal."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eventstore.metric_types import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _COMMIT_SECONDS = (
     0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.006, 0.008, 0.012, 0.016,

@@ -4,16 +4,16 @@ It can be rebuilt from the log at any time. So writes do not wait for the disk, 
 check that the stream is complete.
 """
 
-from __future__ import annotations
-
 import contextlib
 import secrets
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import nats.errors
 import orjson
 
 from eventstore.errors import EventStoreError, LogUnavailable, LostLog
+from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.jetstream import (
     Arrivals,
     api_prefix,
@@ -24,11 +24,6 @@ from eventstore.nats.jetstream import (
     request_stream,
     sending,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from eventstore.nats.direct_client import DirectClient
 
 _BATCH = 1000
 _BATCH_BYTES = 8 * 1024 * 1024

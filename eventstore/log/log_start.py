@@ -4,18 +4,14 @@ The newest LogCut is always in the log, since a log is cut far before the positi
 log that begins after its newest LogCut has lost records that the broker did not remove.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
 from eventstore.format.event_parsing import UnreadableEvent
 from eventstore.format.node_events import LogCut
 from eventstore.format.positions import Position, position
 from eventstore.format.records import Record, decode_record, mentions
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
 
 _WORD = b'"LogCut"'
 _LOOK_BACK = 64

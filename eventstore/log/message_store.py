@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.format.events import MessagePublished, WillArmed
@@ -17,9 +18,6 @@ from eventstore.format.positions import INDEX_BITS, Position, from_runs, positio
 from eventstore.format.stored_properties import expiries, expiries_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from collections.abc import Set as AbstractSet
-
     from eventstore.format.records import Record
 
 

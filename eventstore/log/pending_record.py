@@ -5,12 +5,10 @@ The output of a turn, its *effects*, belongs to the last record of that turn.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from eventstore.format.records import link_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LARGE_PAYLOAD: Final[int] = 16 * 1024
 """Mean payload size in bytes from which output and records are not joined into one piece: copying

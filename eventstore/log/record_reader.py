@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,8 +32,6 @@ from eventstore.nats.jetstream import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
     from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription

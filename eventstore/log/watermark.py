@@ -11,20 +11,16 @@ inode and the generation of that, which a copy does not have. So a directory tha
 a file system is no copy; a snapshot of blocks is not recognised as one.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import orjson
 
 from eventstore.errors import BadNatsOptions, CorruptLog
 from eventstore.format.node_events import LogEndUnproven
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _ROOM: Final = 256
 """Size of the file in bytes: less than a sector, so that a power failure cannot leave it half

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from nats.aio.transport import Transport
@@ -21,7 +22,6 @@ from eventstore.errors import EventStoreError
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
     from urllib.parse import ParseResult
 
     from eventstore.nats.batch_client import BatchClient

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import nats.errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 

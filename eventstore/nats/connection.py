@@ -9,6 +9,7 @@ import re
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -24,8 +25,6 @@ from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.server_urls import ServerChoice, without_secrets
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nats.aio.client import Client
 
 MINIMUM_VERSION: Final = (2, 10, 23)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from nats.aio.client import Client
@@ -28,8 +29,6 @@ from nats.protocol.parser import AWAITING_CONTROL_LINE
 from eventstore.task_cancellation import keeping_cancellation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 

@@ -12,6 +12,7 @@ import base64
 import contextlib
 import random
 import time
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import nats.errors
@@ -29,8 +30,6 @@ from eventstore.nats.connection import describe_error
 from eventstore.nats.direct_client import API, DirectClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 

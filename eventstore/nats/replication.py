@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -18,8 +19,6 @@ from eventstore.errors import NatsTooOld, TooManyReplicas
 from eventstore.nats.jetstream import NO_CLUSTER, NO_PEERS, read_info, require
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nats.aio.client import Client
 
 REPLICATED_VERSION: Final = (2, 15, 0)

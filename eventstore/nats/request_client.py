@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import nats.errors
 import structlog
 
 from eventstore.errors import EventStoreError
-from eventstore.nats.connection import connect, disconnect
+from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nats.aio.client import Client
 
-    from eventstore.nats.connection import ConnectionOptions
 
 _ATTEMPT_SECONDS = 5.0
 _PAUSE_SECONDS = 1.0

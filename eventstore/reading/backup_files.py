@@ -14,14 +14,15 @@ import io
 import os
 import struct
 import tarfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, Any, Final, Protocol
 
 import orjson
 
 from eventstore.datadir import DataDir
-from eventstore.encryption import NotOpened
+from eventstore.encryption import NotOpened, StoreKey
 from eventstore.errors import (
     CorruptLog,
     DataDirError,
@@ -30,11 +31,6 @@ from eventstore.errors import (
     NoLog,
     StoreKeyError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from eventstore.encryption import StoreKey
 
 MANIFEST: Final = "backup.json"
 _FORMAT: Final = 1

@@ -9,20 +9,21 @@ of both runs. At the end of the log, messages that sessions need and that are lo
 an event, and a log whose LogCut was given up gets another one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import getpass
 import os
 import shutil
 import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
 
 from eventstore.datadir import DataDir, take_lock
+from eventstore.encryption import StoreKey
 from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, NoLog, UnknownLogFormat
-from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent, entries
+from eventstore.format.event_parsing import Event, UnknownEvent, UnreadableEvent, entries
 from eventstore.format.events import MessageDropped, MessagePublished
 from eventstore.format.node_events import (
     CheckpointBegun,
@@ -53,6 +54,7 @@ from eventstore.log.watermark import Watermark
 from eventstore.nats.jetstream import read_bounds
 from eventstore.nats.log_stream import ensure_stream
 from eventstore.reading.fresh_log import (
+    FreshLog,
     begin_log,
     finish_directory,
     fresh_store,
@@ -63,14 +65,6 @@ from eventstore.reading.fresh_log import (
     work_directory,
 )
 from eventstore.server.store_encryption import read_block, usable_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from eventstore.encryption import StoreKey
-    from eventstore.format.event_parsing import Event
-    from eventstore.reading.fresh_log import FreshLog
 
 # A server that finds damage may cut off the rest of a file, or refuse it. Each message is stored
 # as, with integers little-endian: length of the whole (4 bytes, the highest bit set if there are

@@ -11,27 +11,25 @@ import asyncio
 import os
 import re
 import shutil
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import nats.errors
 
 from eventstore.datadir import DataDir
+from eventstore.encryption import StoreKey
 from eventstore.errors import DataDirError, DiskFull, NatsUnavailable
 from eventstore.log.record_reader import read_tail
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.jetstream import publish_expecting, purge
 from eventstore.nats.log_stream import ensure_stream
-from eventstore.server.process import EmbeddedServer, take_store
+from eventstore.server.process import EmbeddedServer, Sync, take_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     from nats.aio.client import Client
 
-    from eventstore.encryption import StoreKey
-    from eventstore.server.process import Sync
 
 _SYNC_SECONDS: Final = 30.0
 """Sync interval of the server that writes. It need not sync each record: all files are synced at

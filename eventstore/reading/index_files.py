@@ -6,17 +6,18 @@ cut, the oldest segments are removed; the part that is still needed, the last st
 moves to the next segment.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
+from eventstore.encryption import StoreKey
 from eventstore.reading.keys import (
     ALWAYS,
     RARE,
@@ -26,12 +27,6 @@ from eventstore.reading.keys import (
     unpack_sequences,
 )
 from eventstore.reading.segment import Segment, SegmentHead, write_segment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from eventstore.encryption import StoreKey
 
 _MERGED_AT_ONCE: Final = 8
 _SMALLEST: Final = 64 * 1024

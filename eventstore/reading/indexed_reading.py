@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from eventstore.errors import CorruptLog
 from eventstore.format.event_parsing import are_current
+from eventstore.format.records import Record
 from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.segment import BadIndex
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from eventstore.format.records import Record
     from eventstore.reading.log_source import LogSource
 
 _AT_ONCE = 64

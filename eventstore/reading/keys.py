@@ -25,13 +25,9 @@ Records are stream sequences: the first one, then differences. A group is 64 con
 one part of a turn that is split over several records is listed, all parts are.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Any, Final
 
 SESSION: Final = "S"
 LIFECYCLE: Final = "L"

@@ -4,16 +4,16 @@ A backup of a node with several logs is consistent: no log has taken messages of
 the backup does not have.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 
 import orjson
 
 from eventstore.datadir import DataDir, new_node_id
+from eventstore.encryption import StoreKey
 from eventstore.errors import CorruptLog, EventStoreError, UsageError
 from eventstore.format.node_events import Followed
 from eventstore.format.positions import sequence_of
@@ -32,16 +32,15 @@ from eventstore.reading.backup_files import (
     framed_record,
     segment_name,
 )
-from eventstore.reading.fresh_log import begin_log, finish_directory, fresh_store, new_directory
-from eventstore.reading.progress import few_collections
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from eventstore.encryption import StoreKey
-    from eventstore.reading.fresh_log import FreshLog
-    from eventstore.reading.log_source import LogSource
-    from eventstore.reading.progress import Progress
+from eventstore.reading.fresh_log import (
+    FreshLog,
+    begin_log,
+    finish_directory,
+    fresh_store,
+    new_directory,
+)
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.progress import Progress, few_collections
 
 RESTORED: Final = "restored"
 """A file beside the watermark: the last record of a log that was restored and not continued yet."""

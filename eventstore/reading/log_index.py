@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from eventstore.format.positions import Position, from_runs, position
+from eventstore.format.positions import Position, Run, from_runs, position
 from eventstore.reading.keys import (
     CHECK_LENGTH,
     CHECKS,
@@ -17,23 +27,10 @@ from eventstore.reading.keys import (
     group_key,
     unpack_sequences,
 )
-from eventstore.reading.segment import BadIndex
+from eventstore.reading.segment import BadIndex, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Callable,
-        Collection,
-        Generator,
-        Iterable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
-    from pathlib import Path
-
-    from eventstore.format.positions import Run
     from eventstore.format.records import Record
-    from eventstore.reading.segment import Segment
 
 
 class SavedState(NamedTuple):

@@ -6,12 +6,16 @@ runs for that time. Nothing is ever written to a log.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eventstore.datadir import DataDir
 from eventstore.display import name
+from eventstore.encryption import StoreKey
 from eventstore.errors import DataDirBusy, NatsUnavailable, NoLog, StoreGone
 from eventstore.log.watermark import Watermark
 from eventstore.nats.connection import ConnectionOptions, check_server, connect, disconnect
@@ -21,13 +25,7 @@ from eventstore.reading.log_source import LogSource, open_log
 from eventstore.server.store_encryption import usable_key
 
 if TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
     from nats.aio.client import Client
-
-    from eventstore.encryption import StoreKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Within a log the times of records run backwards only where the clock jumped back
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -13,8 +14,6 @@ from eventstore.display import duration
 from eventstore.format.positions import MAX_INDEX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from eventstore.reading.log_source import LogSource
 
 _LISTED: Final = 3

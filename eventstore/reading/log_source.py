@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from eventstore.display import clock, name
+from eventstore.encryption import StoreKey
 from eventstore.errors import CorruptLog, CutMeanwhile, LostLog, NoLog, UnknownLogFormat
+from eventstore.format.node_events import LogEndUnproven
 from eventstore.format.positions import sequence_of
 from eventstore.format.records import ChainChecker, Record, decode_record, mentions
 from eventstore.log.log_start import RecordedCut, check_beginning, check_first, find_cut
 from eventstore.log.record_reader import read_records, read_some, read_stored
+from eventstore.log.watermark import Watermark
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.nats.jetstream import read_bounds
 from eventstore.reading.log_index import LogIndex
 from eventstore.reasons import cut_text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-
     from nats.aio.client import Client
-
-    from eventstore.encryption import StoreKey
-    from eventstore.format.node_events import LogEndUnproven
-    from eventstore.log.watermark import Watermark
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,20 +10,14 @@
 ====================================  =========================================================
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
-from datetime import UTC
-from typing import TYPE_CHECKING, Final
+from datetime import UTC, tzinfo
+from typing import Final
 
+from eventstore.format.positions import Position
 from eventstore.reading.position_text import parse_point
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from datetime import tzinfo
-
-    from eventstore.format.positions import Position
 
 ALL, NEW, LAST = "all", "new", "last"
 _WORDS: Final = frozenset({ALL, NEW, LAST})

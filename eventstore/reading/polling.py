@@ -1,7 +1,5 @@
 """Polling of a condition."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

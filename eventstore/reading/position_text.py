@@ -1,11 +1,10 @@
 """Positions as text: parsing (``12``, ``12.3`` or an ISO time) and display."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
 
 from eventstore.display import clock
 from eventstore.format.positions import (
@@ -16,10 +15,6 @@ from eventstore.format.positions import (
     parse_position,
     position,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import tzinfo
 
 _POSITION: Final = re.compile(r"[0-9]{1,13}(\.[0-9]{1,7})?")
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)

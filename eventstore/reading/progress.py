@@ -1,15 +1,10 @@
 """The interface for progress reports of long work."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 
 class Progress(Protocol):

@@ -11,20 +11,18 @@ published.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from eventstore.format.events import LOG_SESSION, MessagePublished, Released
 from eventstore.format.positions import Position, from_runs, position
 from eventstore.format.stored_properties import expiries
-from eventstore.log.message_store import StoredMessages
+from eventstore.log.message_store import Message, StoredMessages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from eventstore.format.event_parsing import Event
     from eventstore.format.records import Record
-    from eventstore.log.message_store import Message
 
 _RELEVANT = frozenset({"MessagePublished", "Released"})
 

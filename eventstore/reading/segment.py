@@ -7,8 +7,6 @@ anywhere is an error, so a key that is not found is certainly missing. In the in
 log, blocks and directory are sealed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import struct
@@ -16,19 +14,16 @@ import weakref
 import zlib
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import orjson
 
+from eventstore.encryption import Sealer
 from eventstore.errors import EventStoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from eventstore.encryption import Sealer
 
 _MAGIC: Final = b"FMQINDX4"
 _MAGIC_SEALED: Final = b"FMQINDS4"

@@ -10,15 +10,14 @@ also does. Where they must present a certificate, it presents its own: that is g
 start, and the server trusts it beside the authorities of the clients' certificates.
 """
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 import secrets
 import ssl
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -27,16 +26,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from eventstore.datadir import DataDir
 from eventstore.edited_files import has_mark
+from eventstore.encryption import StoreKey
 from eventstore.errors import BadNatsOptions, NatsUnavailable
 from eventstore.nats.connection import PRIVATE_PREFIX, ConnectionOptions
 from eventstore.server.process import NatsProcess, PortTaken, Sync
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from eventstore.encryption import StoreKey
-    from eventstore.server.users_file import NatsUser
+from eventstore.server.users_file import NatsUser
 
 TRUSTED: Final = "trusted.pem"
 """Authorities of the clients' certificates, and the bridge's certificate."""

@@ -7,12 +7,10 @@ of text in parentheses are rejected: the file itself must contain all users.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeAlias
 
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _DEEPEST: Final = 20
 _SPACE = re.compile(r"(?:\s|#[^\n]*+|//[^\n]*+)*+")

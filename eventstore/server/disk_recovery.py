@@ -9,21 +9,15 @@ nothing is appended: the broker keeps its state in memory, and goes on if the fi
 does not end, because a service manager might start it again on an empty directory.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from eventstore.datadir import DataDir
 from eventstore.errors import DiskFailed, DiskFull, NatsUnavailable
+from eventstore.server.process import EmbeddedServer
 from eventstore.stored_files import GONE, StoredFiles
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from eventstore.datadir import DataDir
-    from eventstore.server.process import EmbeddedServer
 
 RESERVE = 8 * 1024 * 1024
 """Bytes of the disk that stay free: more than the records that can be in flight."""

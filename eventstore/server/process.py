@@ -9,8 +9,6 @@ server from outliving its broker unnoticed:
    visible or not (another container on the same volume), the lock cannot be taken.
 """
 
-from __future__ import annotations
-
 import abc
 import asyncio
 import contextlib
@@ -27,10 +25,12 @@ import signal
 import socket
 import sys
 import sysconfig
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 from eventstore.datadir import STORE_KEY, DataDir, take_lock
+from eventstore.encryption import StoreKey
 from eventstore.errors import (
     DataDirBusy,
     DataDirError,
@@ -40,11 +40,6 @@ from eventstore.errors import (
     NatsUnavailable,
 )
 from eventstore.server.store_encryption import CIPHER, check_blocks, usable_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from eventstore.encryption import StoreKey
 
 MINIMUM_VERSION: Final = (2, 15, 0)
 BINARY_VARIABLE: Final = "FOLDMQ_NATS_SERVER"

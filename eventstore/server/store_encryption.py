@@ -10,21 +10,16 @@ told to encrypt: it would rewrite the block in place, which a crash interrupts, 
 for messages and cut the block off. So the key files are checked before it starts.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import shutil
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
 
+from eventstore.datadir import DataDir
+from eventstore.encryption import StoreKey
 from eventstore.errors import SALVAGE, CorruptStore, StoreKeyError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from eventstore.datadir import DataDir
-    from eventstore.encryption import StoreKey
 
 CIPHER: Final = "aes"
 _NONCE_BYTES: Final = 16

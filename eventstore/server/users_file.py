@@ -25,24 +25,19 @@ The same may be in ``authorization { ... }``. All names that nats-server has for
 here; any other is rejected, since ignoring it could grant a user more than intended.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re
 import stat
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NoReturn
+from pathlib import Path
+from typing import Final, NoReturn
 
 from eventstore.display import escaped
 from eventstore.errors import EventStoreError
 from eventstore.server import config_parser
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from eventstore.server.config_parser import Value
+from eventstore.server.config_parser import Value
 
 OWN_USER: Final = "foldmq"
 """The name of foldmq's own user, which no other user can have."""

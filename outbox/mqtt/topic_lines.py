@@ -5,9 +5,8 @@ LOCAL-PREFIX and what matches PATTERN; at the other broker REMOTE-PREFIX replace
 both, ``""`` is an empty text. The first line that matches a topic decides.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from protocol.errors import FoldmqError
 from protocol.mqtt.shared_filters import SHARE
@@ -18,9 +17,6 @@ from protocol.mqtt.topics import (
     validate_topic_filter,
     validate_topic_name,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 T = TypeVar("T")
 Direction: TypeAlias = Literal["out", "in", "both"]

@@ -1,7 +1,5 @@
 """Signatures of requests by Standard Webhooks (https://www.standardwebhooks.com)."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

@@ -7,11 +7,14 @@ the same.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 
+from eventstore.format.positions import Position
+from projections.audit.acknowledgement_audit import BUCKETS
 from projections.audit.audit_outcome import (
     ALL_CLAIM,
     MAX_VIOLATIONS,
@@ -20,19 +23,22 @@ from projections.audit.audit_outcome import (
     ClaimsCompared,
     DropCount,
     LatencyHistogram,
+    NodeSummary,
     Outcome,
     RuleResult,
     SlowSession,
+    StateClaim,
 )
 from projections.audit.audit_results import (
     RESULT_COLUMNS,
     AuditPlan,
     AuditTotals,
+    Row,
     bounded,
     quantile,
 )
-from projections.audit.broker_logs import find_brokers
-from projections.audit.chain_check import COUNTS, DROPS, RATES, REPLAYS_THERE, SHARED_THERE
+from projections.audit.broker_logs import BrokerLogs, ComparedLog, find_brokers
+from projections.audit.chain_check import COUNTS, DROPS, RATES, REPLAYS_THERE, SHARED_THERE, LogNote
 from projections.audit.drop_rules import UNKNOWN_LIMITS
 from projections.audit.expected_packs import EFFECT_COLUMNS
 from projections.audit.facts import (
@@ -80,7 +86,7 @@ from projections.audit.log_folds import (
     fold_shares,
     spans_of,
 )
-from projections.audit.log_summary import LogSummaries, summarize_logs
+from projections.audit.log_summary import LogSummaries, LogSummary, summarize_logs
 from projections.audit.replay_fold import (
     FILTER_COLUMNS,
     READ_COLUMNS,
@@ -90,17 +96,6 @@ from projections.audit.replay_fold import (
 )
 from projections.audit.retained_audit import RETAINED_COLUMNS, fold_retained
 from projections.audit.rule_table import RULES, UNEXPECTED, Rule, Violation
-from projections.audit.unfinished_deliveries import BUCKETS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from eventstore.format.positions import Position
-    from projections.audit.audit_outcome import NodeSummary, StateClaim
-    from projections.audit.audit_results import Row
-    from projections.audit.broker_logs import BrokerLogs, ComparedLog
-    from projections.audit.chain_check import LogNote
-    from projections.audit.log_summary import LogSummary
 
 
 def rule_results(

@@ -5,17 +5,11 @@ Times are Unix times in milliseconds unless a name says otherwise; positions are
 (``eventstore.format.positions``).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from projections.log_proof import proven_spans
-
-if TYPE_CHECKING:
-    from eventstore.format.positions import Position
-    from projections.audit.rule_table import Rule, Violation
-    from projections.log_proof import Doubt
+from eventstore.format.positions import Position
+from projections.audit.rule_table import Rule, Violation
+from projections.log_proof import Doubt, proven_spans
 
 MAX_VIOLATIONS = 1000
 """Maximum violations of a rule that are kept; more are counted."""

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from eventstore.format.positions import Position
+from projections.audit.acknowledgement_audit import BUCKETS
 from projections.audit.audit_outcome import MAX_VIOLATIONS
 from projections.audit.facts import CONNECTED, NEEDED, OWED, READ, SHARED, TOTALS, VIOLATION
-from projections.audit.unfinished_deliveries import BUCKETS
+from projections.audit.rule_table import Violation
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterator, Mapping, Sequence
 
-    from eventstore.format.positions import Position
-    from projections.audit.home_rule import LogPlace
     from projections.audit.log_summary import LogSummary
-    from projections.audit.rule_table import Violation
+    from projections.audit.rule_table import LogPlace
 
 RESULT_COLUMNS: Final = (
     "kind", "node", "session", "at", "topic", "ref", "digest", "time_ms", "expires", "data",
@@ -56,7 +56,7 @@ class AuditTotals:
         self.counts: Counter[str] = Counter()
         """Number of checked items by kind, and of violations (``wrong RULE``)."""
         self.latencies: dict[int, list[int]] = {}
-        """Counts by QoS and bucket, see ``projections.audit.unfinished_deliveries.BUCKETS``."""
+        """Counts by QoS and bucket, see ``projections.audit.acknowledgement_audit.BUCKETS``."""
         self.longest_ms: dict[int, int] = {}
         self.slowest: list[tuple[int, int, int, int, str, str]] = []
         """A heap: p99, maximum, median (milliseconds), number of deliveries, node, session."""

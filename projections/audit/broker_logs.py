@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.partitions import partition_names, split_log_name
 from projections.audit.audit_outcome import MAX_VIOLATIONS
-from projections.audit.home_rule import LogPlace
-from projections.audit.log_summary import BEYOND_ALL
+from projections.audit.log_summary import BEYOND_ALL, LogSummary
+from projections.audit.rule_table import LogPlace, Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from projections.audit.exchange_audit import FollowedEnd
-    from projections.audit.log_summary import LogSummary
-    from projections.audit.rule_table import Violation
 
 
 class BrokerLogs(NamedTuple):

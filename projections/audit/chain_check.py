@@ -6,17 +6,15 @@ breaks inside it; the driver joins the pieces with the same comparison.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
 from eventstore.format.positions import Position, position
 from eventstore.format.records import GENESIS
 from projections.audit.rule_table import Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 PIECE, PROBLEM, OPEN, BEGUN, COMPLETED, CUT, REPEATED, RATES, DROPS, COUNTS = (
     "piece", "problem", "open", "begun", "completed", "cut", "repeated", "rates", "drops",

@@ -6,7 +6,8 @@ cut must leave a complete log.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeAlias
 
 from eventstore import display
 from eventstore.format.event_parsing import Event
@@ -20,10 +21,12 @@ from eventstore.format.node_events import (
     SessionSnapshot,
 )
 from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
+from eventstore.format.records import Record
 from eventstore.reading import position_text
 from projections.state.inconsistent_events import INCONSISTENCIES
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage, repeated_messages
+from projections.state.session import SessionState
 from projections.state.snapshot import (
     Part,
     decode_session,
@@ -32,12 +35,6 @@ from projections.state.snapshot import (
     reference_runs,
 )
 from projections.views.session_fields import FIELDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from eventstore.format.records import Record
-    from projections.state.session import SessionState
 
 _NAMED = 3
 

@@ -4,36 +4,31 @@ A drop caused by a limit is compared with the limit that applied, as the log rec
 do not record limits: there they are not checked. A reason is checked against what the log records.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from eventstore.display import escaped
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     LONGEST_DROPPED_TOPIC,
     Expired,
+    MessageDropped,
     MessagePublished,
     Queued,
     SessionClosed,
+    SubscriptionDenied,
+    Unsubscribed,
     WillFired,
 )
 from eventstore.format.node_events import OperatorActed
-from eventstore.format.positions import count_runs, format_position, from_runs
+from eventstore.format.positions import Position, count_runs, format_position, from_runs
 from eventstore.reasons import DROP_REASONS
+from projections.audit.log_outline import Limits, LogOutline
 from projections.audit.rule_table import Rule, Violation
-from projections.state.session import LOST
+from projections.state.session import LOST, SessionState
 from protocol.mqtt.reason_codes import FAILURE
 from protocol.mqtt.shared_filters import SHARE
 from protocol.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.events import MessageDropped, SubscriptionDenied, Unsubscribed
-    from eventstore.format.positions import Position
-    from projections.audit.log_outline import Limits, LogOutline
-    from projections.state.session import SessionState
 
 _SHOWN: Final = 60
 _NOT_AUTHORIZED: Final = 0x87

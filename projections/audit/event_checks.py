@@ -1,8 +1,7 @@
 """Checks that the parts of one event are consistent: its columns, topics and payloads."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -22,12 +21,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
 from eventstore.format.positions import count_runs
-from eventstore.format.stored_properties import block_bounds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from eventstore.format.stored_properties import WithBlocks
+from eventstore.format.stored_properties import WithBlocks, block_bounds
 
 
 def event_problem(event: Event, area: int) -> str | None:

@@ -1,9 +1,9 @@
 """The facts made from each type of event, besides the packed events for the audit."""
 
-from __future__ import annotations
-
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from zlib import crc32
 
 from eventstore.format.destination_events import (
@@ -44,8 +44,8 @@ from eventstore.format.node_events import (
     RetainedSnapshot,
     SessionSnapshot,
 )
-from eventstore.format.positions import MAX_INDEX, from_runs, position
-from eventstore.format.records import payload_bounds
+from eventstore.format.positions import MAX_INDEX, Position, Run, from_runs, position
+from eventstore.format.records import Record, payload_bounds
 from eventstore.log.message_store import properties_of
 from projections.audit.chain_check import (
     ACTED,
@@ -67,8 +67,9 @@ from projections.audit.chain_check import (
     STOPPED,
 )
 from projections.audit.destination_check import DestinationNotes
-from projections.audit.event_codec import pack_events, packed_item
+from projections.audit.event_codec import EventBatches, pack_events, packed_item
 from projections.audit.expected_messages import packed_size
+from projections.audit.fact_buffer import FactBuffer
 from projections.audit.facts import CLEARED, EXPIRED_SO, REPEATED_SO, SET
 from projections.audit.shared_subscription_steps import SHARE
 from projections.audit.subscription_spans import SUBSCRIPTION_EVENTS as OF_SPANS
@@ -77,15 +78,6 @@ from projections.log_proof import LogProof
 from projections.state.digests import retained_digest
 from projections.state.retained import RetainedMessage
 from protocol.mqtt.subscription_options import NO_LOCAL
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Iterable, Sequence
-
-    from eventstore.format.positions import Position, Run
-    from eventstore.format.records import Record
-    from projections.audit.event_batches import EventBatches
-    from projections.audit.fact_buffer import FactBuffer
 
 _SENT: Final = 65_536
 """Maximum QoS 2 messages held until their release; others are joined by a fold."""

@@ -9,14 +9,17 @@ in one pass and with bounded memory.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
 
 from eventstore.display import name as shown
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import LOG_SESSION, MessagePublished
 from eventstore.format.node_events import CheckpointCompleted, Followed
-from eventstore.format.positions import INDEX_BITS, format_position, from_runs, position
+from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
+from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
-from eventstore.log.message_store import MessageStore
+from eventstore.log.message_store import Message, MessageStore
 from eventstore.partitions import partition_of
 from eventstore.reading.progress import Progress, silent
 from projections.audit.exchange_check import ExchangeCheck
@@ -29,22 +32,12 @@ from projections.audit.owed_messages import (
 )
 from projections.audit.rule_table import Rule, Violation
 from projections.audit.subscription_spans import SUBSCRIPTION_EVENTS
-from projections.state.session import SHARED_PART
+from projections.state.session import SHARED_PART, SessionState, SubscriptionState
 from projections.state.single_session import SessionFold
 from protocol.mqtt.message_properties import expiry_of
 from protocol.mqtt.shared_filters import SHARE
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import is_bridge_state, is_reserved_topic
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
-    from eventstore.log.message_store import Message
-    from projections.state.session import SessionState, SubscriptionState
-
 
 _NEVER = 1 << 62
 _KNOWN_TOPICS = 100_000

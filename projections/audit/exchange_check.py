@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from eventstore.display import name as shown
@@ -14,14 +15,11 @@ from eventstore.format.events import (
     Queued,
 )
 from eventstore.format.node_events import Followed
-from eventstore.format.positions import format_position, from_runs, position
+from eventstore.format.positions import Position, format_position, from_runs, position
 from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
     from eventstore.format.records import Record
 
 

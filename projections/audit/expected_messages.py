@@ -1,18 +1,12 @@
 """The messages that a session must or may get, until its events record their outcome."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Hashable, Mapping
+from typing import Final
 
 from eventstore.format.events import NATS_SESSION
-from eventstore.format.positions import format_position
+from eventstore.format.positions import Position, format_position
 from projections.audit.rule_table import Rule, Violation
 from protocol.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
-
-    from eventstore.format.positions import Position
 
 _MATCHES_KEPT: Final = 4096
 _SIZE: Final = 0xFFFF_FFFF

@@ -1,16 +1,12 @@
 """The messages that sessions must or may get, joined one by one and packed by session."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
 
 import orjson
 
 from eventstore.format.positions import INDEX_BITS
 from projections.audit.subscription_spans import HeldSubscription, SubscribedSessions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 REQUIRED: Final = 16
 """Flag in the number of an expectation; the lower bits are the QoS of the message, and that of the

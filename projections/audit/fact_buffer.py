@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress, islice, repeat
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from projections.audit.audit_results import MANY_ROWS
 from projections.audit.facts import (
@@ -20,9 +21,6 @@ from projections.audit.facts import (
     SPANS,
     WILL,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 Fold: TypeAlias = "Callable[[Iterable[tuple[Any, ...]]], Iterable[tuple[Any, ...]]]"
 """See ``projections.audit.log_folds``."""

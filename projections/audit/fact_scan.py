@@ -1,17 +1,16 @@
 """Makes facts from the records of logs, in one pass."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent, entries, parse_event
 from eventstore.format.events import MessageDropped
 from eventstore.format.fast_parse import parse_frequent
 from eventstore.format.node_events import RetainedSnapshot
-from eventstore.format.positions import MAX_INDEX, position
-from eventstore.format.records import HEAD_SIZE, link_of
+from eventstore.format.positions import MAX_INDEX, Position, position
+from eventstore.format.records import HEAD_SIZE, Record, link_of
 from projections.audit.chain_check import (
     CLOCK,
     COUNTS,
@@ -26,20 +25,12 @@ from projections.audit.chain_check import (
     RecordLink,
     check_link,
 )
-from projections.audit.event_batches import EventBatches
-from projections.audit.event_codec import packed_item
+from projections.audit.event_codec import EventBatches, packed_item
 from projections.audit.event_facts import FACT_MAKERS, FactMakers
-from projections.audit.fact_buffer import FactBuffer
+from projections.audit.fact_buffer import FactBuffer, FactChunk
 from projections.audit.histogram import MIN_MS, RateCounts
 from projections.audit.log_summary import BEYOND_ALL
 from projections.audit.rule_table import Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
-    from projections.audit.fact_buffer import FactChunk
 
 _PIECES: Final = 1000
 """Maximum separate pieces of a log; beyond it, pieces are merged."""

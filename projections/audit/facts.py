@@ -8,8 +8,6 @@ All kinds of facts share the columns; each uses some of them. Positions are pack
 times in milliseconds.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 NODE: Final = 0

@@ -1,15 +1,11 @@
 """Counts over time, in intervals that grow with the time covered."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 from eventstore.format.events import Acked, Completed, Delivered, MessageDropped, MessagePublished
 from projections.audit.audit_outcome import RatePoint
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _COUNTED = {
     MessagePublished: "published",

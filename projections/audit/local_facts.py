@@ -7,22 +7,17 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from projections.audit.audit_results import RESULT_COLUMNS
 from projections.audit.chain_check import LogNote
-from projections.audit.fact_buffer import FactChunk, folded
+from projections.audit.fact_buffer import FactChunk, Fold, folded
 from projections.audit.facts import DUE, EFFECT, NODE
-from projections.audit.log_summary import BEYOND_ALL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from projections.audit.fact_buffer import Fold
-    from projections.audit.log_summary import LogSummary
+from projections.audit.log_summary import BEYOND_ALL, LogSummary
 
 _FACT_BYTES: Final = 1024
 """Bytes of memory that an audit takes for a fact, besides its packed events."""

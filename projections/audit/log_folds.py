@@ -4,20 +4,20 @@ A fold gets rows with some columns of facts, sorted by its key and then in the o
 yields rows of ``RESULT_COLUMNS`` or other columns that it names.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
 from eventstore.display import name as shown
 from eventstore.format.events import NATS_SESSION, Assigned, Delivered, Queued
-from eventstore.format.positions import INDEX_BITS, format_position, from_runs
-from projections.audit.audit_results import AuditResults
+from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs
+from projections.audit.audit_results import AuditPlan, AuditResults, Row
 from projections.audit.event_codec import unpack_events
-from projections.audit.expected_packs import ExpectedPacks
+from projections.audit.expected_packs import ExpectedPacks, SpanRow
 from projections.audit.facts import (
     CARRIED,
     DUE,
@@ -34,14 +34,6 @@ from projections.audit.session_checker import SessionChecker, SessionMark, sessi
 from projections.audit.shared_subscription_audit import SharedAudit
 from projections.audit.shared_subscription_steps import SharedStep
 from projections.audit.subscription_spans import SubscriptionSpans
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from collections.abc import Set as AbstractSet
-
-    from eventstore.format.positions import Position
-    from projections.audit.audit_results import AuditPlan, Row
-    from projections.audit.expected_packs import SpanRow
 
 SKEW_MS: Final = 1000
 """Maximum difference between the clocks of two nodes in milliseconds."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventstore.format.node_events import BrokerStarted, BrokerStopped, LimitsApplied
+from eventstore.format.positions import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
 
 NEVER: Final = 0xFFFF_FFFF
 """A session expiry that means: as long as the broker permits (MQTT 5, section 3.1.2.11.2)."""

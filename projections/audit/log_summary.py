@@ -1,12 +1,11 @@
 """Summary of each log as a whole, built from the notes of the scan and sent to all executors."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from eventstore.format.positions import INDEX_BITS, Position, format_position, position, sequence_of
 from eventstore.reading.log_points import jump_notes
@@ -41,12 +40,7 @@ from projections.audit.chain_check import (
 from projections.audit.destination_check import destination_breaks
 from projections.audit.log_outline import Limits, LogOutline, OutlineBuilder
 from projections.audit.rule_table import Rule
-from projections.log_proof import LogProof, doubts_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from projections.log_proof import Doubt
+from projections.log_proof import Doubt, LogProof, doubts_of
 
 BEYOND_ALL = 1 << 62
 """A position after the end of every log."""

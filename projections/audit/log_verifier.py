@@ -1,13 +1,17 @@
 """Checks that every record of a log is there, in order, intact and readable; epochs of leaders."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from eventstore.display import name
 from eventstore.errors import CorruptLog, UnknownLogFormat
 from eventstore.format.event_parsing import Event, UnknownEvent, UnreadableEvent, entries
-from eventstore.format.node_events import BrokerStarted, CheckpointBegun, LeaderProved, LogSalvaged
+from eventstore.format.node_events import (
+    BrokerStarted,
+    CheckpointBegun,
+    LeaderProved,
+    LogEndUnproven,
+    LogSalvaged,
+)
 from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
 from eventstore.log.log_start import (
     LostBeginning,
@@ -16,18 +20,12 @@ from eventstore.log.log_start import (
     check_first,
     find_cut,
 )
-from eventstore.reading.log_source import check_noted
+from eventstore.reading.log_source import LogSource, check_noted
 from eventstore.reading.progress import Progress, few_collections, silent
 from projections.audit.checkpoint_check import CheckpointCheck
 from projections.audit.event_checks import event_problem
 from projections.audit.exchange_check import ExchangeCheck
 from projections.log_proof import LogProof, unproven_end
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from eventstore.format.node_events import LogEndUnproven
-    from eventstore.reading.log_source import LogSource
 
 
 class EpochCheck:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final
 
-from eventstore.format.events import Assigned, Delivered, Expired, MessageDropped, SessionOpened
-from eventstore.format.positions import INDEX_BITS, from_runs
+from eventstore.format.events import (
+    Acked,
+    Assigned,
+    Completed,
+    Delivered,
+    Expired,
+    MessageDropped,
+    Received,
+    Redelivered,
+    Refused,
+    Returned,
+    SessionOpened,
+)
+from eventstore.format.positions import INDEX_BITS, Position, from_runs
+from projections.audit.log_outline import LogOutline
 from projections.audit.rule_table import Rule, Violation
 from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
     from eventstore.format.event_parsing import Event
-    from eventstore.format.events import Acked, Completed, Received, Redelivered, Refused, Returned
-    from eventstore.format.positions import Position
-    from projections.audit.log_outline import LogOutline
     from projections.state.session import SessionState, SubscriptionState
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.format.events import LOG_SESSION, Assigned, MessagePublished, Released
 from eventstore.format.node_events import MessagesCarried, RetainedCleared
-from eventstore.format.positions import from_runs, position
+from eventstore.format.positions import Position, from_runs, position
 from eventstore.format.stored_properties import expiries_of
-from eventstore.log.message_store import StoredMessages, messages_of, properties_of
+from eventstore.log.message_store import Message, StoredMessages, messages_of, properties_of
 from projections.past.message_story import topic_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from eventstore.format.positions import Position
     from eventstore.format.records import Record
-    from eventstore.log.message_store import Message
 
 UNKNOWN = 1
 """Expiry of a message that was published before the log begins."""

@@ -5,20 +5,23 @@ A replay's steps are compared with the messages of the log by ``replay_fold``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from eventstore.format.events import ReplayOpened, ReplayReached, SessionClosed, Unsubscribed
-from eventstore.format.positions import format_position
+from eventstore.format.events import (
+    Delivered,
+    ReplayOpened,
+    ReplayReached,
+    SessionClosed,
+    Unsubscribed,
+)
+from eventstore.format.positions import Position, Run, format_position
+from projections.audit.log_outline import LogOutline
 from projections.audit.rule_table import Rule, Violation
 from protocol.mqtt.subscription_options import NO_LOCAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from eventstore.format.event_parsing import Event
-    from eventstore.format.events import Delivered
-    from eventstore.format.positions import Position, Run
-    from projections.audit.log_outline import LogOutline
     from projections.state.session import SessionState, SubscriptionState
 
 _FINAL: Final = frozenset({"ended", "damaged", "too_many_topics"})

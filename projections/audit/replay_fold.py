@@ -8,6 +8,7 @@ one too many, without the permissions of the client. At QoS 1 and 2 the log also
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -16,8 +17,14 @@ import orjson
 
 from eventstore.display import name as shown
 from eventstore.format.events import LOG_SESSION
-from eventstore.format.positions import count_runs, format_position, from_runs, sequence_of
-from projections.audit.audit_results import AuditResults
+from eventstore.format.positions import (
+    Position,
+    count_runs,
+    format_position,
+    from_runs,
+    sequence_of,
+)
+from projections.audit.audit_results import AuditPlan, AuditResults, Row
 from projections.audit.facts import READ
 from projections.audit.replay_audit import ReplayStep
 from projections.audit.rule_table import Rule
@@ -25,10 +32,6 @@ from projections.views.replay_view import place_text
 from protocol.mqtt.topic_trie import FilterTrie
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from eventstore.format.positions import Position
-    from projections.audit.audit_results import AuditPlan, Row
     from projections.audit.log_summary import LogSummary
 
 READ_COLUMNS: Final = (

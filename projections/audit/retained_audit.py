@@ -4,17 +4,16 @@ It holds the messages that are retained at one moment, like a broker; what has h
 forgotten.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, takewhile
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from eventstore.display import name as shown
-from eventstore.format.positions import format_position
+from eventstore.format.positions import Position, format_position
 from projections.audit.audit_outcome import BROKER, PROJECTIONS
-from projections.audit.audit_results import AuditResults
+from projections.audit.audit_results import AuditPlan, AuditResults, Row
 from projections.audit.facts import (
     CLAIMED_TOPIC,
     CLEARED,
@@ -23,18 +22,11 @@ from projections.audit.facts import (
     REPEATED_SO,
     RETAINED,
 )
-from projections.audit.log_summary import BEYOND_ALL
+from projections.audit.log_summary import BEYOND_ALL, LogSummary
 from projections.audit.rule_table import Rule
 from protocol.mqtt.subscription_options import NO_LOCAL
 from protocol.mqtt.topic_trie import TopicTrie
 from protocol.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from eventstore.format.positions import Position
-    from projections.audit.audit_results import AuditPlan, Row
-    from projections.audit.log_summary import LogSummary
 
 RETAINED_COLUMNS: Final = (
     "node", "kind", "at", "session", "ref", "time_ms", "number", "check", "topic", "digest",

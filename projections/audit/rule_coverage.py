@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format.events import (
@@ -30,8 +31,6 @@ from projections.audit.rule_table import Rule
 from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_HANDLING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from eventstore.format.event_parsing import Event
     from projections.state.session import SessionState
 

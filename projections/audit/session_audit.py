@@ -7,10 +7,9 @@ is the fold, which defines the meaning of the events: an auditor need not trust 
 ``projections.audit`` contains the rules.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Final
 
 import orjson
 
@@ -39,33 +38,25 @@ from projections.audit.drop_rules import DropAudit
 from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
 from projections.audit.log_outline import LogOutline
 from projections.audit.ordering_rules import QueueProgress, TopicOrder
-from projections.audit.ownership import OwnershipAudit
+from projections.audit.ownership import OwnershipAudit, SessionEnds
 from projections.audit.replay_audit import OF_REPLAYS, ReplayAudit, ReplayStep
 from projections.audit.rule_coverage import EventCases
 from projections.audit.rule_table import UNEXPECTED, Rule, Violation
-from projections.audit.session_ends import SessionEnds
-from projections.audit.shared_subscription_steps import SHARE, SharedSteps
+from projections.audit.shared_subscription_steps import SHARE, SharedStep, SharedSteps
 from projections.audit.subscription_option_checks import (
     OwnMessages,
+    TurnSubscriptions,
     filters_without_retained,
     is_subscribed,
 )
-from projections.audit.turn_subscriptions import TurnSubscriptions
 from projections.audit.will_rules import WillAudit
 from projections.state.inconsistent_events import INCONSISTENCIES
 from projections.state.retained import repeated_messages
-from projections.state.session import SHARED_HOME, SHARED_PART
+from projections.state.session import SHARED_HOME, SHARED_PART, SessionState
 from projections.state.single_session import SessionFold, split_area
-from projections.state.snapshot import encode_session
+from projections.state.snapshot import Part, encode_session
 from projections.state.waiting_queue import QOS_MASK
 from protocol.mqtt.replay_filters import is_replay_filter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
-
-    from projections.audit.shared_subscription_steps import SharedStep
-    from projections.state.session import SessionState
-    from projections.state.snapshot import Part
 
 
 class CheckpointSnapshotAudit:
@@ -137,7 +128,7 @@ class SessionAudit:
     whole; without it drops are not compared with limits.
 
     A subscription counts for the whole of each turn in which it existed: see
-    ``projections.audit.turn_subscriptions``.
+    ``projections.audit.subscription_option_checks``.
     """
 
     def __init__(

@@ -4,11 +4,10 @@ For each session the facts contain, in order, its packed events, its expected me
 claims about it. Only one session and its state are in memory at a time.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -29,27 +28,17 @@ from eventstore.format.node_events import SessionSnapshot
 from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs
 from projections.audit.audit_outcome import BROKER, PROJECTIONS
 from projections.audit.audit_results import AuditResults
-from projections.audit.event_codec import unpack_events
+from projections.audit.event_codec import Packed, unpack_events
 from projections.audit.expected_packs import REQUIRED
 from projections.audit.facts import DUE, EVENTS, OWED
-from projections.audit.home_rule import has_home, wrong_home
-from projections.audit.log_summary import BEYOND_ALL
-from projections.audit.rule_table import Rule
+from projections.audit.log_summary import BEYOND_ALL, LogSummary
+from projections.audit.replay_audit import ReplayStep
+from projections.audit.rule_table import LogPlace, Rule, Violation, has_home, wrong_home
 from projections.audit.session_audit import SessionAudit
-from projections.audit.shared_subscription_steps import ASSIGNED
+from projections.audit.shared_subscription_steps import ASSIGNED, SharedStep
 from projections.state.digests import digest
+from projections.state.session import SessionState
 from projections.state.snapshot import encode_session, expand_runs, reference_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from projections.audit.event_codec import Packed
-    from projections.audit.home_rule import LogPlace
-    from projections.audit.log_summary import LogSummary
-    from projections.audit.replay_audit import ReplayStep
-    from projections.audit.rule_table import Violation
-    from projections.audit.shared_subscription_steps import SharedStep
-    from projections.state.session import SessionState
 
 BEGUN, COMPLETED, CUT, ALL = "begun", "completed", "cut", "all"
 """Kinds of marks: a checkpoint begins or is complete, the log is cut, claims are complete."""

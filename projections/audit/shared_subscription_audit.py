@@ -9,19 +9,15 @@ are in the logs of the shared subscription and of all its members, see
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from collections.abc import Callable, Hashable
+from typing import ClassVar, Final, NamedTuple
 
 from eventstore.display import name as shown
 from eventstore.format.events import LOG_SESSION
-from eventstore.format.positions import format_position
+from eventstore.format.positions import Position, format_position
 from projections.audit import shared_subscription_steps as step_kinds
 from projections.audit.rule_table import Rule, Violation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
-    from eventstore.format.positions import Position
-    from projections.audit.shared_subscription_steps import SharedStep
+from projections.audit.shared_subscription_steps import SharedStep
 
 _BEYOND: Final = 1 << 62
 _STREAMS: Final = 65_536

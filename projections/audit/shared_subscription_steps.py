@@ -4,12 +4,11 @@ A shared subscription is a session, and so is each of its members. The history o
 distributed over the events of all of them: this module extracts the steps of each session.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Assigned,
@@ -25,15 +24,9 @@ from eventstore.format.events import (
     Unsubscribed,
 )
 from eventstore.format.positions import Position, from_runs
-from projections.state.session import SHARED_HOME
+from projections.audit.expected_messages import ExpectedMessage
+from projections.state.session import SHARED_HOME, SessionState
 from projections.state.waiting_queue import QOS_MASK
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from eventstore.format.event_parsing import Event
-    from projections.audit.expected_messages import ExpectedMessage
-    from projections.state.session import SessionState
 
 SHARE: Final = "$share/"
 """Prefix of the identifier of a shared subscription, and of the filter of its members."""

@@ -3,42 +3,34 @@
 All checks are pure functions that return violations.
 """
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from eventstore.format.events import (
+    Acked,
     Expired,
     InboundReplaced,
+    MessageDropped,
     MessagePublished,
+    Queued,
     Received,
     Redelivered,
     Refused,
     Released,
     Returned,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
 )
-from eventstore.format.positions import format_position, from_runs
+from eventstore.format.positions import Position, format_position, from_runs
+from projections.audit.expected_messages import ExpectedMessage
 from projections.audit.rule_table import Rule, Violation
 from projections.audit.shared_subscription_steps import SHARE
+from projections.state.session import SessionState, SubscriptionState
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
 from protocol.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from eventstore.format.events import (
-        Acked,
-        MessageDropped,
-        Queued,
-        SessionClosed,
-        SessionExpired,
-        SessionOpened,
-    )
-    from eventstore.format.positions import Position
-    from projections.audit.expected_messages import ExpectedMessage
-    from projections.state.session import SessionState, SubscriptionState
 
 _MAX_PID: Final = 65_535
 TOO_LARGE_CODE: Final = 0x95

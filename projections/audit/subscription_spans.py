@@ -1,9 +1,8 @@
 """The spans of subscriptions: they determine the messages that a session had to get."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -20,15 +19,10 @@ from eventstore.format.events import (
 from eventstore.format.node_events import SessionSnapshot
 from eventstore.format.positions import INDEX_BITS, Position
 from projections.audit.shared_subscription_steps import SHARE
-from projections.state.session import SHARED_PART
+from projections.state.session import SHARED_PART, SubscriptionState
 from projections.state.single_session import SessionFold
 from protocol.mqtt.subscription_options import NO_LOCAL
 from protocol.mqtt.topic_trie import FilterTrie
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from projections.state.session import SubscriptionState
 
 SUBSCRIPTION_EVENTS: Final[
     tuple[

@@ -8,6 +8,7 @@ time [MQTT-3.1.3-9], and published when the delay has passed or the session ends
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from zlib import crc32
@@ -24,14 +25,12 @@ from eventstore.format.events import (
     WillFired,
 )
 from eventstore.format.positions import Position
+from projections.audit.log_outline import LogOutline
 from projections.audit.rule_table import Rule, Violation
 from protocol.mqtt.sparkplug import is_death, with_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from eventstore.format.event_parsing import Event
-    from projections.audit.log_outline import LogOutline
     from projections.state.session import SessionState
 
 _LEVEL_5: Final = 5

@@ -7,10 +7,11 @@ two are read, which show what was set and removed, but not the messages before t
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from eventstore.format.event_parsing import parse_event
+from eventstore.format.event_parsing import Event, parse_event
 from eventstore.format.events import (
     MessagePublished,
     Released,
@@ -19,7 +20,8 @@ from eventstore.format.events import (
     SessionOpened,
 )
 from eventstore.format.node_events import RetainedCleared, RetainedSnapshot
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX, from_runs, position
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position, from_runs, position
+from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.message_store import retained_when_released
 from eventstore.reading.indexed_reading import read_listed
@@ -31,11 +33,6 @@ from projections.past.replay import Replay
 from projections.views.differences import ChangedSession, session_facts
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
     from eventstore.reading.log_source import LogSource
 
 _SESSIONS_AT_ONCE: Final = 10_000

@@ -1,30 +1,25 @@
 """A fold of the log, compared at several positions with the broker's state and its projections."""
 
-from __future__ import annotations
-
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from eventstore.errors import CutOff
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import RetainedSnapshot
 from eventstore.format.positions import Position, format_position, position
+from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import Progress, few_collections, silent
 from projections.past.live_state import LivePage, LiveState, digest_number
 from projections.past.replay import fold
+from projections.past.stored_projections import StoredProjections
 from projections.state.digests import retained_digest, session_digest
+from projections.state.format import ProjectionMark
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 from projections.state.node_state import NodeState
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-
-    from eventstore.format.records import Record
-    from projections.past.stored_projections import StoredProjections
-    from projections.state.format import ProjectionMark
 
 BROKER, PROJECTIONS = "broker", "projections"
 SESSION, RETAINED, MARK = "session", "retained", "mark"

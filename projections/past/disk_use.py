@@ -8,17 +8,13 @@ topic of the message, and for the client of its event. So the parts add up to th
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
-from eventstore.format.positions import INDEX_BITS, count_runs, from_runs
+from eventstore.format.positions import INDEX_BITS, Position, count_runs, from_runs
+from eventstore.format.records import Record
 from eventstore.reading.indexed_reading import check_known
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
 
 MAX_NAMES: Final = 10_000
 """Maximum number of topics, and of clients; bytes of others count for ``None``."""

@@ -1,9 +1,8 @@
 """The points at which a differing state diverges from the log: by field, and by event."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eventstore import display
 from eventstore.format.positions import Position, format_position, position
@@ -20,12 +19,8 @@ from projections.past.comparison import (
 from projections.past.live_state import digest_number
 from projections.state.digests import pending_of, retained_digest, session_digest
 from projections.state.node_state import NodeState
+from projections.state.session import SessionState
 from projections.views.session_fields import FIELDS, SessionField
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from projections.state.session import SessionState
 
 _FREEZE_ABOVE = 50_000
 

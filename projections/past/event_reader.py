@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
 from eventstore.format.event_parsing import Event, entries
@@ -29,9 +30,11 @@ from eventstore.format.events import (
 )
 from eventstore.format.node_events import MessagesCarried, RetainedCleared, RetainedSnapshot
 from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
+from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.indexed_reading import read_listed
 from eventstore.reading.keys import LIFECYCLE, SESSION
+from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.progress import Progress, silent
 from eventstore.reading.segment import BadIndex
@@ -40,10 +43,6 @@ from projections.past.topic_lookup import MessageTopics, topic_matcher
 from projections.past.topic_records import TopicRecords
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-
-    from eventstore.format.records import Record
-    from eventstore.reading.log_index import LogIndex
     from eventstore.reading.log_source import LogSource
 
 EVENT_TYPES: Final[dict[str, type]] = {kind.__name__.casefold(): kind for kind in get_args(Event)}

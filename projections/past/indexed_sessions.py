@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from eventstore.format.event_parsing import parse_event
+from eventstore.format.event_parsing import Event, parse_event
 from eventstore.format.events import SessionClosed, SessionExpired, SessionOpened
 from eventstore.format.node_events import CheckpointCompleted, MessagesCarried, SessionSnapshot
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX, count_runs, from_runs, position
+from eventstore.format.positions import (
+    INDEX_BITS,
+    MAX_INDEX,
+    Position,
+    count_runs,
+    from_runs,
+    position,
+)
+from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.indexed_reading import fetch_listed, read_listed
 from eventstore.reading.keys import LIFECYCLE, SESSION
+from eventstore.reading.log_index import SavedState
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.segment import BadIndex
 from projections.past.state_cache import DeniedFilters
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
+from projections.state.session import SessionState
 from projections.state.single_session import SessionFold
 from projections.state.snapshot import decode_session
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
-    from eventstore.reading.log_index import SavedState
     from eventstore.reading.log_source import LogSource
-    from projections.state.session import SessionState
 
 _NEVER = 1 << 62
 """A position after every event."""

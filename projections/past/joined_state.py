@@ -7,15 +7,23 @@ messages: one that has not been taken by all logs at the moment is shown with th
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.errors import naming_log
 from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import MAX_INDEX
+from eventstore.reading.log_points import LogPoint
+from eventstore.reading.progress import Progress
 from projections.past.replay import AsOf, Replay
+from projections.state.node_state import NodeState
+from projections.state.retained import RetainedMessage
+from projections.state.session import SessionState
 from projections.views.differences import (
     ChangedRetained,
+    ChangedSession,
+    StateFacts,
     retained_changes,
     sessions_changed,
     state_facts,
@@ -23,15 +31,7 @@ from projections.views.differences import (
 from protocol.mqtt.message_properties import expiry_of, with_remaining_expiry
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-
-    from eventstore.reading.log_points import LogPoint
     from eventstore.reading.log_source import LogSource
-    from eventstore.reading.progress import Progress
-    from projections.state.node_state import NodeState
-    from projections.state.retained import RetainedMessage
-    from projections.state.session import SessionState
-    from projections.views.differences import ChangedSession, StateFacts
 
 
 @dataclass(frozen=True, slots=True)

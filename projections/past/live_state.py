@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from eventstore.format.positions import Position
+
 if TYPE_CHECKING:
-    from eventstore.format.positions import Position
     from projections.state.session import SessionState
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from eventstore import display
@@ -11,18 +12,16 @@ from eventstore.format.node_events import Followed
 from eventstore.format.positions import Position, position
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_points import LogPoint, last_until
+from eventstore.reading.position_text import PointSpec
+from eventstore.reading.progress import Progress
 from projections.past.event_reader import EventFilter, EventReader
 from projections.past.message_search import find_stories
+from projections.past.message_story import MessageStory
 from projections.past.origin_search import OriginPlace, origin_of, published_here, taken_from
 from projections.past.topic_lookup import topic_matcher
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from eventstore.reading.log_source import LogSource
-    from eventstore.reading.position_text import PointSpec
-    from eventstore.reading.progress import Progress
-    from projections.past.message_story import MessageStory
 
 
 _LOOK_BACK: Final = 64

@@ -7,21 +7,18 @@ says; events of the same millisecond are in the order of the logs.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from eventstore.errors import CutMeanwhile, naming_log
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_points import LogPoint, last_between, time_of
-from eventstore.reading.progress import silent
-from projections.past.event_reader import EventEntry, EventReader
+from eventstore.reading.progress import Progress, silent
+from projections.past.event_reader import EventEntry, EventFilter, EventReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-
     from eventstore.reading.log_source import LogSource
-    from eventstore.reading.progress import Progress
-    from projections.past.event_reader import EventFilter
 
 _Item = TypeVar("_Item")
 

@@ -7,11 +7,13 @@ only the records that concern the filter are read.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import log_prefix
 from eventstore.errors import CutOff, UsageError, naming_log
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import LOG_SESSION, MessagePublished, Released
 from eventstore.format.positions import (
     INDEX_BITS,
@@ -22,10 +24,10 @@ from eventstore.format.positions import (
     position,
     sequence_of,
 )
-from eventstore.log.message_store import MessageStore
+from eventstore.log.message_store import Message, MessageStore
 from eventstore.partitions import short_name
 from eventstore.reading.log_points import LogPoint, all_until, last_until, time_of
-from eventstore.reading.moments import ALL, LAST, NEW
+from eventstore.reading.moments import ALL, LAST, NEW, Moment
 from eventstore.reading.progress import Progress, silent
 from eventstore.reading.publications import (
     Publications,
@@ -35,19 +37,12 @@ from eventstore.reading.publications import (
     with_content,
 )
 from projections.past.event_reader import EventFilter
-from projections.past.merged_events import MergedReader
-from projections.past.topic_lookup import carriers_in, topic_matcher
+from projections.past.merged_events import LogEntry, MergedReader
+from projections.past.topic_lookup import MessageTopics, carriers_in, topic_matcher
 from projections.views.publication_view import PublicationView
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.log.message_store import Message
     from eventstore.reading.log_source import LogSource
-    from eventstore.reading.moments import Moment
-    from projections.past.merged_events import LogEntry
-    from projections.past.topic_lookup import MessageTopics
 
 MAX_TOPICS: Final = 10_000
 """Maximum number of topics of :func:`last_messages`."""

@@ -12,6 +12,7 @@ record that concerns the messages that it follows:
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, nsmallest
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from eventstore.format.positions import (
     position,
     sequence_of,
 )
+from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.indexed_reading import asked_of, fetch_listed
 from eventstore.reading.keys import LIFECYCLE, RETAINED_EXPIRED, SESSION
@@ -35,6 +37,7 @@ from eventstore.reading.progress import Progress, silent
 from eventstore.reading.segment import BadIndex
 from projections.past.event_reader import refs_of
 from projections.past.indexed_sessions import IndexedSessions
+from projections.past.message_story import MessageStory
 from projections.past.receiver_past import add_receiver_past
 from projections.past.story_builder import StoryBuilder
 from projections.past.subscriber_state import DeniedFilter, describe_subscriber
@@ -43,11 +46,7 @@ from projections.past.topic_records import TopicRecords
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-
-    from eventstore.format.records import Record
     from eventstore.reading.log_source import LogSource
-    from projections.past.message_story import MessageStory
 
 _UPDATE_EVERY = 16
 _REPEATING = (b'"MessagesCarried"', b'"will":[')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
@@ -16,29 +17,24 @@ from eventstore.format.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.format.positions import MAX_INDEX, format_position, position, sequence_of
+from eventstore.format.positions import MAX_INDEX, Position, format_position, position, sequence_of
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading import position_text
 from eventstore.reading.indexed_reading import asked_of
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.segment import BadIndex
 from eventstore.reasons import drop_text
-from projections.past.event_reader import EventFilter, EventReader
+from projections.past.event_reader import EventEntry, EventFilter, EventReader
 from projections.past.event_text import denial_text
 from projections.past.indexed_sessions import IndexedSessions
-from projections.past.receiver_past import client_past, may_concern
+from projections.past.receiver_past import ClientPast, client_past, may_concern
 from projections.past.receiver_reason import ended_session_text
 from projections.past.subscriber_state import DeniedFilter, filters_alike
 from protocol.mqtt.shared_filters import SHARE, split_share
 from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from eventstore.format.positions import Position
     from eventstore.reading.log_source import LogSource
-    from projections.past.event_reader import EventEntry
-    from projections.past.receiver_past import ClientPast
 
 _MAX_TOPICS: Final = 20_000
 """Maximum number of topics that are compared with the requested one."""

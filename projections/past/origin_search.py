@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.format.events import LOG_SESSION, MessagePublished
@@ -12,9 +14,6 @@ from projections.past.event_reader import EventFilter, EventReader
 from projections.past.message_story import topic_of
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable, Collection, Iterable
-
     from eventstore.reading.log_source import LogSource
 
 

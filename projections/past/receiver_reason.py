@@ -1,25 +1,19 @@
 """The reason why the log records no delivery of a message to a client."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from eventstore import display
 from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import format_position
 from eventstore.reasons import close_text, drop_text_with_limit, expiry_text
 from projections.past.event_text import denial_text
+from projections.past.message_story import MessageStory
+from projections.past.subscriber_state import (
+    EarlierSession,
+    ReplayPast,
+    SubscriberState,
+    SubscriptionChange,
+    UnreadDrops,
+)
 from projections.views.replay_view import left_out_text, place_text, state_text
-
-if TYPE_CHECKING:
-    from projections.past.message_story import MessageStory
-    from projections.past.subscriber_state import (
-        EarlierSession,
-        ReplayPast,
-        SubscriberState,
-        SubscriptionChange,
-        UnreadDrops,
-    )
 
 
 def receiver_reason(story: MessageStory) -> str:

@@ -10,13 +10,13 @@ from eventstore.errors import CorruptLog, CutOff
 from eventstore.format.event_parsing import Event
 from eventstore.format.node_events import CheckpointBegun, RetainedSnapshot
 from eventstore.format.positions import MAX_INDEX, Position, format_position, from_runs, position
+from eventstore.format.records import Record
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.progress import Progress, few_collections, silent
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 from projections.state.node_state import NodeState
 
 if TYPE_CHECKING:
-    from eventstore.format.records import Record
     from eventstore.reading.log_source import LogSource
 
 _UPDATE_EVERY = 16

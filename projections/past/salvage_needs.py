@@ -1,22 +1,14 @@
 """Finds what the sessions of a damaged log have lost, for ``eventstore.reading.damaged_log``."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import MessageDropped, WillCancelled
-from eventstore.format.positions import to_runs
+from eventstore.format.positions import Position, to_runs
+from eventstore.format.records import Record
 from projections.past.replay import fold
 from projections.state.node_state import NodeState
-from projections.state.session import LOST
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
-    from projections.state.session import SessionState
+from projections.state.session import LOST, SessionState
 
 
 class SalvageNeeds:

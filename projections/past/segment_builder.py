@@ -1,13 +1,20 @@
 """Builds segments of an index from the records of a log, and the states that they contain."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
-from typing import TYPE_CHECKING, Any, Final
-
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import InboundReplaced, MessagePublished, Released
 from eventstore.format.node_events import CheckpointBegun, CheckpointCompleted
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX, from_runs, position, to_runs
-from eventstore.format.records import ChainChecker
+from eventstore.format.positions import (
+    INDEX_BITS,
+    MAX_INDEX,
+    Position,
+    from_runs,
+    position,
+    to_runs,
+)
+from eventstore.format.records import ChainChecker, Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.keys import (
     CHECKS,
@@ -23,18 +30,11 @@ from eventstore.reading.keys import (
     group_key,
     pack_sequences,
 )
+from eventstore.reading.log_index import LogIndex
 from eventstore.reading.segment import SegmentHead
 from projections.past.message_story import topic_of
 from projections.past.state_cache import StateCache
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
-    from eventstore.reading.log_index import LogIndex
 
 RARE_EVENTS: Final = frozenset(
     {

@@ -12,12 +12,15 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
+from eventstore.format.event_parsing import Event
 from eventstore.format.node_events import (
     CheckpointBegun,
     CheckpointCompleted,
@@ -26,25 +29,21 @@ from eventstore.format.node_events import (
     SessionSnapshot,
 )
 from eventstore.format.positions import INDEX_BITS, Position, position
+from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.indexed_reading import read_listed
 from eventstore.reading.keys import SESSION
+from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_points import time_of
 from eventstore.reading.progress import few_collections
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedIndex
+from projections.state.session import SessionState
 from projections.state.snapshot import Part, decode_session, encode_session
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.records import Record
-    from eventstore.reading.log_index import LogIndex
     from eventstore.reading.log_source import LogSource
-    from projections.state.session import SessionState
 
 MAX_EVENTS = 400_000
 """Number of events of a session that are kept; when there are more, the older half is dropped."""

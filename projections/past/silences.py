@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappush, heappushpop, nlargest
 from statistics import median
@@ -18,22 +19,19 @@ from eventstore.errors import UsageError, naming_log
 from eventstore.format.events import SessionClosed, SessionExpired, SessionOpened
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.positions import Position, position, sequence_of
+from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.indexed_reading import read_listed
 from eventstore.reading.keys import LIFECYCLE
+from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_points import time_of
 from eventstore.reading.progress import Progress, silent
-from projections.past.message_history import MessageHistory
+from projections.past.message_history import HistoryRange, MessageHistory
+from projections.views.publication_view import PublicationView
 from projections.views.silence_view import GapView, PauseView, SilenceView, TopicView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from eventstore.format.records import Record
-    from eventstore.reading.log_index import LogIndex
     from eventstore.reading.log_source import LogSource
-    from projections.past.message_history import HistoryRange
-    from projections.views.publication_view import PublicationView
 
 FACTOR: Final = 3
 """A hole is longer than so many usual intervals."""

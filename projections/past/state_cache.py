@@ -4,25 +4,19 @@ States that have not changed since the last segment are in the index, and are lo
 they change. So memory is needed for the sessions of one segment, not for the whole log.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import orjson
 
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import Subscribed, SubscriptionDenied
-from eventstore.format.positions import from_runs
+from eventstore.format.positions import Position, from_runs
+from eventstore.format.records import Record
 from eventstore.reading.keys import states_due
+from eventstore.reading.log_index import LogIndex, SavedState
 from projections.state.single_session import SessionFold
 from projections.state.snapshot import decode_session, encode_session
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
-    from eventstore.reading.log_index import LogIndex, SavedState
 
 MAX_DENIED: Final = 1000
 """Number of a session's denied filters that are kept with its state, the latest ones."""

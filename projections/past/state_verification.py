@@ -1,14 +1,14 @@
 """Comparison of a broker's state, and of its projections, with its log."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from eventstore.display import name
 from eventstore.errors import NotFound
+from eventstore.format.positions import Position
+from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import Progress, silent
-from projections.log_proof import proven_spans, unproven_end
+from projections.log_proof import Doubt, proven_spans, unproven_end
 from projections.past.comparison import (
     BROKER,
     MARK,
@@ -26,13 +26,6 @@ from projections.past.comparison import (
 from projections.past.divergence import Divergence, describe_message, find_divergences
 from projections.past.live_state import LivePage, LiveState, LiveStateSource
 from projections.past.stored_projections import ProjectionReader, StoredProjections
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from eventstore.format.positions import Position
-    from eventstore.reading.log_source import LogSource
-    from projections.log_proof import Doubt
 
 _LOOKED_AT = 1000
 """Number of differences whose origin is searched for."""

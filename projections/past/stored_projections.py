@@ -1,18 +1,18 @@
 """Reads the stored projections without a broker, while one may be writing them."""
 
-from __future__ import annotations
-
 import base64
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import orjson
 
 from eventstore.errors import LostLog
+from eventstore.format.positions import Position
 from eventstore.format.records import GENESIS
 from eventstore.log.record_reader import read_stored
 from eventstore.nats.jetstream import read_bounds, request_stream
+from eventstore.reading.log_source import LogSource
 from eventstore.reading.polling import Polling
 from eventstore.reading.progress import Progress, silent
 from projections.past.live_state import digest_number
@@ -34,16 +34,10 @@ from projections.state.format import (
     retained_of,
     version_tag,
 )
+from projections.state.retained import RetainedMessage
+from projections.state.session import SessionState
 from projections.state.snapshot import decode_session
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from eventstore.format.positions import Position
-    from eventstore.reading.log_source import LogSource
-    from projections.state.retained import RetainedMessage
-    from projections.state.session import SessionState
 
 _SECONDS = 10.0
 _TIMEOUT = 30.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from eventstore import display
@@ -11,10 +11,18 @@ from eventstore.format.positions import format_position
 from eventstore.format.stored_properties import expiry_ms
 from eventstore.reading.position_text import stamp
 from eventstore.reasons import drop_text_with_limit, expiry_text, resend_text
+from projections.past.message_story import DeliveryCopy, MessageStory, StoryStep
 from projections.past.receiver_reason import (
     is_loss,
     receiver_reason,
     shared_member_text,
+)
+from projections.past.subscriber_state import (
+    DeniedFilter,
+    EarlierSession,
+    ReplayPast,
+    SubscriptionChange,
+    UnreadDrops,
 )
 from projections.views.replay_view import READING
 from protocol.mqtt.reason_codes import ReasonCode
@@ -22,17 +30,7 @@ from protocol.mqtt.replay_filters import is_replay_filter
 from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from projections.past.log_stories import LogStory
-    from projections.past.message_story import DeliveryCopy, MessageStory, StoryStep
-    from projections.past.subscriber_state import (
-        DeniedFilter,
-        EarlierSession,
-        ReplayPast,
-        SubscriptionChange,
-        UnreadDrops,
-    )
 
 TextStyle: TypeAlias = Literal["bold", "dim", "red", "green", "yellow"]
 Paint: TypeAlias = Callable[[str, TextStyle | None], str]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from eventstore.format.positions import Position
 from protocol.mqtt.shared_filters import SHARE, split_share
 from protocol.mqtt.subscription_options import NO_LOCAL
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import matches, split_levels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from eventstore.format.positions import Position
     from projections.state.session import SessionState, SubscriptionState
 
 _ALIKE: Final = 0.8

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
 from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
 from eventstore.reading.indexed_reading import read_listed
+from eventstore.reading.log_index import LogIndex
 from eventstore.reading.progress import Progress, silent
 from projections.past.message_story import topic_of
 from projections.views.session_view import Published
@@ -17,10 +20,6 @@ from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import validate_topic_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from eventstore.format.event_parsing import Event
-    from eventstore.reading.log_index import LogIndex
     from eventstore.reading.log_source import LogSource
 
 _KNOWN_TOPICS = 100_000

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from eventstore.errors import CorruptLog
 from eventstore.format.event_parsing import UnreadableEvent, entries
 from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX, from_runs
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position, from_runs
+from eventstore.format.records import Record
 from eventstore.reading.indexed_reading import fetch_listed
 from eventstore.reading.keys import DROPPED, TOPIC
+from eventstore.reading.log_index import LogIndex
 from eventstore.reading.segment import BadIndex
 from projections.past.message_story import topic_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
-    from eventstore.reading.log_index import LogIndex
     from eventstore.reading.log_source import LogSource
 
 _AT_ONCE = 64

@@ -6,17 +6,13 @@ clients with a session are stored with the projections; a start reads them there
 events of the log. The number of clients is limited to those with the latest changes.
 """
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
+from eventstore.format.positions import Position
 from eventstore.reasons import BROKER_ENDS
-
-if TYPE_CHECKING:
-    from eventstore.format.positions import Position
 
 MAX_CLIENTS: Final[int] = 20_000
 _MAX_CONNECTS = 16

@@ -7,6 +7,7 @@ digits.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,8 +16,6 @@ from projections.state.session_table import text_of
 from projections.state.snapshot import encode_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from projections.state.node_state import NodeState
     from projections.state.retained import RetainedMessage
 

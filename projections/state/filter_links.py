@@ -18,14 +18,13 @@ A shared subscription is linked with no filter: its messages wait in its own ses
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
 from protocol.mqtt.shared_filters import SHARE
 from protocol.mqtt.topics import filters_overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
     from projections.state.session import SessionState
 
 _FEW: Final = 32

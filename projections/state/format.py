@@ -23,24 +23,20 @@ digest of the last message, the reader has all messages, in the right versions. 
 the record up to which all messages together reflect the log.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from base64 import urlsafe_b64encode
 from dataclasses import dataclass, field, fields
 from sys import intern
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
 from eventstore.format.node_events import LogArchived, LogCut
+from eventstore.format.positions import Position
 from projections.log_proof import Doubt, doubts_of
 from projections.state.retained import RetainedMessage
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from eventstore.format.positions import Position
 
 MAGIC = b"FMP\x02"
 """Version 1 had no publishers of retained messages: they are in the log, which is folded."""

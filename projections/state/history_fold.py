@@ -21,12 +21,11 @@ from eventstore.format.events import (
     SessionOpened,
     SubscriptionDenied,
 )
-from eventstore.format.positions import count_runs, from_runs
+from eventstore.format.positions import Position, count_runs, from_runs
 from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
     from eventstore.format.event_parsing import LogEvent
-    from eventstore.format.positions import Position
     from projections.state.client_history import ClientHistories
 
 LONGEST_DENIED: Final[int] = 200

@@ -1,12 +1,11 @@
 """Loads the projections: the state of a node as of their mark, or newer for some messages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import orjson
 
+from eventstore.format.positions import Position
 from projections.state.client_history import decode_history
 from projections.state.format import (
     GONE,
@@ -23,12 +22,9 @@ from projections.state.format import (
     version_tag,
 )
 from projections.state.node_state import NodeState
+from projections.state.session import SessionState
 from projections.state.session_table import frozen_from, is_freezable
 from projections.state.snapshot import decode_session
-
-if TYPE_CHECKING:
-    from eventstore.format.positions import Position
-    from projections.state.session import SessionState
 
 
 @dataclass(slots=True)

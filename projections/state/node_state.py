@@ -4,9 +4,8 @@ A log that was cut begins with a checkpoint, which repeats the whole state. Unti
 is *partial*: a session is known from its snapshot, or from its beginning, on.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from eventstore.format.destination_events import (
     DestinationClosed,
@@ -48,6 +47,7 @@ from eventstore.format.node_events import (
     WebAccessed,
 )
 from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
+from eventstore.format.records import Record
 from eventstore.format.turn_events import (
     TurnAcked,
     TurnDelivered,
@@ -58,18 +58,13 @@ from eventstore.format.turn_events import (
 from eventstore.format.turn_expansion import expanded
 from projections.log_proof import LogProof, doubts_of, is_continued
 from projections.state import turn_fold
+from projections.state.client_history import ClientHistories
 from projections.state.destinations import Destinations
 from projections.state.history_fold import HISTORY_EVENTS, add_to_history
 from projections.state.retained import RetainedIndex
 from projections.state.session import EVOLVE, SessionState, settle
 from projections.state.session_table import SessionTable
 from projections.state.snapshot import Part, decode_session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from eventstore.format.records import Record
-    from projections.state.client_history import ClientHistories
 
 
 class Checkpoint(NamedTuple):

@@ -5,12 +5,11 @@ names it (QoS 2). An empty payload clears the topic [MQTT-3.3.1-10]. A checkpoin
 messages: from then on they are known by the position of the repetition.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice, repeat, starmap
 from sys import intern
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from mypy_extensions import mypyc_attr
 
@@ -28,10 +27,6 @@ from eventstore.format.positions import Position, from_runs
 from eventstore.format.stored_properties import expires_at, expiries_of, split_pieces, spread_blocks
 from projections.state.sharded_dict import ShardedDict
 from protocol.mqtt.topic_trie import TopicTrie
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
 
 _SPARE = 1024
 """Minimum number of outdated times that are tolerated."""

@@ -9,11 +9,10 @@ messages pending transmission (``queue`` of each subscription), and QoS 2 messag
 released (``inbound``); also its will.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -47,10 +46,6 @@ from eventstore.format.positions import Position, count_runs, from_runs
 from projections.state.filter_links import holds_links
 from projections.state.waiting_queue import WaitingQueue
 from protocol.mqtt.replay_filters import replayed_filter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
 
 SHARED_HOME, SHARED_PART = 64, 128
 """Subscription options that clients cannot request, of shared subscriptions with members in several

@@ -7,18 +7,14 @@ thaws it; ``peek`` and iteration leave it frozen.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import orjson
 
+from eventstore.format.positions import Position
+from projections.state.session import SessionState
 from projections.state.sharded_dict import ShardedDict
 from projections.state.snapshot import decode_session, encode_session, oldest_reference
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from eventstore.format.positions import Position
-    from projections.state.session import SessionState
 
 _BOUND = struct.Struct(">Q")
 _LARGEST_FROZEN = 64 * 1024

@@ -5,13 +5,9 @@ iterated over while it changes. Copying a part of this one takes a tenth of a mi
 is the same in every process, so everything derived from it is reproducible.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Iterator
+from typing import Generic, TypeVar
 from zlib import crc32
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 T = TypeVar("T")
 

@@ -5,10 +5,8 @@ rules to a single session: callers that sort the events of a log by session (an 
 the same states.
 """
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -25,9 +23,6 @@ from eventstore.format.stored_properties import block_bounds
 from projections.state.retained import RetainedMessage, messages_of, repeated_messages
 from projections.state.session import EVOLVE, SessionState
 from projections.state.snapshot import Part, decode_session
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class SessionFold:

@@ -8,12 +8,11 @@ is an object with the same fields, and its lists continue those of the part befo
 A field may be added with a default; any other change needs a new version of SessionSnapshot.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from eventstore.format.positions import from_runs, to_runs
+from eventstore.format.positions import Position, Run, from_runs, to_runs
 from projections.state.session import (
     InFlight,
     ReplayState,
@@ -23,11 +22,6 @@ from projections.state.session import (
 )
 from projections.state.waiting_queue import WaitingQueue
 from protocol.mqtt.replay_filters import replayed_filter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from eventstore.format.positions import Position, Run
 
 Part: TypeAlias = dict[str, Any]
 

@@ -6,17 +6,15 @@ In a log that is read back, events of single sessions replace them; both folds y
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from eventstore.format.positions import from_runs
+from eventstore.format.positions import Position, from_runs
+from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished, TurnReleased
 from eventstore.format.turn_expansion import indices
 from projections.state.session import InFlight, SessionState, complete
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from eventstore.format.positions import Position
-    from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished, TurnReleased
     from projections.state.session_table import SessionTable
 
 Touched = dict[str, "Position"]

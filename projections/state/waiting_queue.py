@@ -7,15 +7,11 @@ consists of a few arithmetic progressions, however many messages it has.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from eventstore.format.positions import from_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from eventstore.format.positions import Position, Run
+from eventstore.format.positions import Position, Run, from_runs
 
 QOS_MASK = 0b011
 RETAIN_FLAG = 0b100

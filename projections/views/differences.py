@@ -5,17 +5,16 @@ The facts of a session are smaller than its view, since those of all sessions ar
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore import display
+from eventstore.format.positions import Position
 from projections.views.replay_view import replay_view
 from projections.views.session_text import OF_MEMBERS, expiry_text, options_text, will_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from eventstore.format.positions import Position
     from projections.state.node_state import NodeState
     from projections.state.session import SessionState, Will
 

@@ -1,19 +1,14 @@
 """A message that took effect in a log, as a typed row, as JSON and as text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eventstore import display
-from eventstore.format.positions import format_position
+from eventstore.format.positions import Position, format_position
 from eventstore.format.stored_properties import expiry_ms
 from eventstore.partitions import short_name
 from projections.views.state_view import properties_text
 from protocol.mqtt.message_properties import properties_object
-
-if TYPE_CHECKING:
-    from eventstore.format.positions import Position
 
 
 @dataclass(frozen=True, slots=True)

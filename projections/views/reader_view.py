@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,6 @@ from protocol.mqtt.shared_filters import SHARE, split_share
 from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from projections.state.session import SessionState
 
 

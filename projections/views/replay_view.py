@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from eventstore import display
-from eventstore.format.events import ReplayOpened
-from eventstore.format.positions import MAX_INDEX, format_position, index_of, sequence_of
+from eventstore.format.events import ReplayOpened, ReplayReached
+from eventstore.format.positions import MAX_INDEX, Position, format_position, index_of, sequence_of
 from protocol.mqtt.replay_filters import replayed_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from eventstore.format.events import ReplayReached
-    from eventstore.format.positions import Position
     from projections.state.session import ReplayState
 
 READING: Final = "reading"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,6 @@ from projections.views.replay_view import READING, state_text, vector_text
 from projections.views.session_text import will_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from projections.state.session import InFlight, SessionState
 
 

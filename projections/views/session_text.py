@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore import display
 from eventstore.format.positions import format_position
 from eventstore.reasons import close_text, dropped_by, pause_text
 from projections.views.replay_view import replay_text
+from projections.views.session_view import (
+    DeliveryView,
+    MemberView,
+    MessageView,
+    Part,
+    SessionView,
+    SubscriptionView,
+    WillView,
+)
 from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from projections.state.session import Will
-    from projections.views.session_view import (
-        DeliveryView,
-        MemberView,
-        MessageView,
-        Part,
-        SessionView,
-        SubscriptionView,
-        WillView,
-    )
 
 _HANDLING = {0x10: " retained if new", 0x20: " nothing retained"}
 OF_MEMBERS: Final = "each member with its own QoS"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
+from eventstore.format.positions import Position
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from projections.views.replay_view import ReplayView, replay_view
 from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from eventstore.format.positions import Position
     from projections.state.session import InFlight, SessionState, SubscriptionState
 
 Row = TypeVar("Row")

@@ -1,25 +1,10 @@
-"""Silent clients, holes in the messages of a topic, and topics with counts: as JSON and as text."""
-
-from __future__ import annotations
+"""Silent clients, holes in the messages of a topic, and topics with counts: as rows and as JSON."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 from eventstore import display
-from eventstore.format.positions import format_position
-from eventstore.reasons import close_text
-
-if TYPE_CHECKING:
-    from eventstore.format.positions import Position
-
-CAUSES: Final = {
-    "broker_stopped": "the broker was stopped",
-    "client_away": "the client was away",
-    "client_silent": "the client was connected and silent",
-    "log_cut": "the log was cut: what was there is not known",
-    "not_known": "not known: the log does not say whether the client was connected",
-}
-"""Why no message came, in words."""
+from eventstore.format.positions import Position, format_position
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +14,8 @@ class PauseView:
     start_ms: int
     end_ms: int
     cause: str
-    """A key of ``CAUSES``."""
+    """Why no message came: ``broker_stopped``, ``client_away``, ``client_silent`` (it was
+    connected), ``log_cut``, or ``not_known`` (the log does not say whether it was connected)."""
     stopped_ms: int = 0
     """How long of it the broker was stopped."""
     away_ms: int = 0
@@ -147,41 +133,3 @@ def topic_object(view: TopicView) -> dict[str, Any]:
         "bytes": view.bytes,
         "last_at": display.iso(view.last_ms),
     }
-
-
-def _cause_text(pause: PauseView) -> str:
-    reason = f" ({close_text(pause.close_reason)})" if pause.close_reason else ""
-    return CAUSES[pause.cause] + reason
-
-
-def silence_line(view: SilenceView) -> str:
-    """Return a silent client on a line."""
-    return (
-        f"{display.name(view.client)}: silent for {display.duration(view.pause.length_ms)} since "
-        f"{format_position(view.position)} on {display.name(view.topic)}, usually a message each "
-        f"{display.duration(view.usual_ms)}: {_cause_text(view.pause)}"
-    )
-
-
-def gap_line(view: GapView) -> str:
-    """Return a hole on a line."""
-    pause = view.pause
-    if not view.topic:
-        until = display.clock(pause.end_ms)
-        return f"{display.log_prefix(view.log)}before {until}: {CAUSES[pause.cause]}"
-    after = "now" if view.after is None else format_position(view.after)
-    before = "" if view.before is None else format_position(view.before)
-    return (
-        f"{display.name(view.topic)}: none for {display.duration(pause.length_ms)} from "
-        f"{display.clock(pause.start_ms)} ({before} to {after}), usually each "
-        f"{display.duration(view.usual_ms)}: {_cause_text(pause)}"
-    )
-
-
-def topic_line(view: TopicView) -> str:
-    """Return the messages of a topic on a line."""
-    of = f" on {display.count_of(view.topics, 'topic')}" if view.topics > 1 else ""
-    return (
-        f"{display.name(view.topic)}: {display.count_of(view.messages, 'message')}{of}, "
-        f"{display.size(view.bytes)}, the last at {display.clock(view.last_ms)}"
-    )

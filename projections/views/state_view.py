@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eventstore import display
-from eventstore.format.positions import format_position
+from eventstore.format.positions import Position, format_position
 from eventstore.format.stored_properties import expiry_ms
 from protocol.mqtt.message_properties import properties_object
 from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from eventstore.format.positions import Position
     from projections.state.retained import RetainedMessage
     from projections.state.session import SessionState
 

@@ -3,8 +3,6 @@
 Positions are text, such as ``12.3``; times are named ``..._at`` and given in UTC, in ISO format.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 

@@ -4,21 +4,17 @@ All of them may be sent in shorter forms: without properties, and where the reas
 without that too (sections 3.4.2.1, 3.14.2.1, 3.15.2.1).
 """
 
-from __future__ import annotations
-
 import sys
 from array import array
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from protocol.mqtt import property_table as table
 from protocol.mqtt.field_reader import FieldReader
 from protocol.mqtt.packets import Acks, Auth, Disconnect, PacketType
 from protocol.mqtt.property_codec import malformed, violation
+from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.publish_decoder import count_alike
 from protocol.mqtt.reason_codes import FROM_CLIENTS, STATEMENTS
-
-if TYPE_CHECKING:
-    from protocol.mqtt.protocol_error import ProtocolError
 
 _LONGEST_RUN_SIZE = 6
 """Size of the longest acknowledgement without properties: with a reason code and a 0."""

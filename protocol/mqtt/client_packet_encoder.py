@@ -3,16 +3,12 @@
 Acknowledgements, PINGREQ and DISCONNECT are those of ``protocol.mqtt.encoder``.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1
 from protocol.mqtt.encoder import PID_BYTES
+from protocol.mqtt.packets import Connect, Subscribe, Unsubscribe
 from protocol.mqtt.remaining_length import encode_length
-
-if TYPE_CHECKING:
-    from protocol.mqtt.packets import Connect, Subscribe, Unsubscribe
 
 BRIDGE_BIT: Final = 0x80
 """Bit of the protocol level with which a bridge connects before MQTT 5."""

@@ -1,24 +1,18 @@
 """Encoder of the packets of an MQTT 5 client: of bridges to other brokers, and of tests."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from protocol.mqtt import property_table as table
 from protocol.mqtt.client_packet_encoder import field_bytes, packet_bytes
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import PID_BYTES
+from protocol.mqtt.packets import (
+    Auth,
+    Connect,
+    ConnectProperties,
+    Disconnect,
+    Subscribe,
+    Unsubscribe,
+)
 from protocol.mqtt.property_codec import Value, encode_properties, with_length
-
-if TYPE_CHECKING:
-    from protocol.mqtt.packets import (
-        Auth,
-        Connect,
-        ConnectProperties,
-        Disconnect,
-        Subscribe,
-        Unsubscribe,
-    )
 
 
 def encode_connect_v5(connect: Connect) -> bytes:

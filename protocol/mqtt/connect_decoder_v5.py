@@ -1,21 +1,14 @@
 """The decoder of CONNECT in MQTT 5 (section 3.1)."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Mapping
+from typing import Final, cast
 
 from protocol.mqtt import property_table as table
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.field_reader import FieldReader, check_topic_name
 from protocol.mqtt.message_properties import split_properties
-from protocol.mqtt.packets import Connect, ConnectProperties, PacketType, Will
-from protocol.mqtt.property_codec import malformed, violation
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from protocol.mqtt.packets import UserProperties
-    from protocol.mqtt.property_codec import Value
+from protocol.mqtt.packets import Connect, ConnectProperties, PacketType, UserProperties, Will
+from protocol.mqtt.property_codec import Value, malformed, violation
 
 _ABSENT: Final = ConnectProperties()
 """Shared by all clients that send none: a connection costs less memory."""

@@ -1,20 +1,14 @@
 """The reader of an MQTT 5 client's packets, used by a ``Decoder``."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from protocol.mqtt.ack_decoder_v5 import parse_auth, parse_disconnect, read_acks_v5
 from protocol.mqtt.connect_decoder_v5 import parse_connect_v5
 from protocol.mqtt.field_reader import read_frame
 from protocol.mqtt.packets import BATCH_MIN, Acks, Connect, Packet, PacketType, Pingreq, Publishes
 from protocol.mqtt.property_codec import malformed, properties_cost, violation
+from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.publish_decoder_v5 import TopicAliases, read_publishes_v5
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.subscribe_decoder_v5 import SubscriptionReader
-
-if TYPE_CHECKING:
-    from protocol.mqtt.protocol_error import ProtocolError
 
 _PUBLISH = frozenset({0x30, 0x31, *range(0x32, 0x36), *range(0x3A, 0x3E)})
 _ACKS = {

@@ -1,9 +1,8 @@
 """A reader of MQTT 5 packets, field by field."""
 
-from __future__ import annotations
+from collections.abc import Mapping
 
-from typing import TYPE_CHECKING
-
+from protocol.mqtt.packets import PacketType, UserProperties
 from protocol.mqtt.property_codec import (
     Value,
     decode_properties,
@@ -17,11 +16,6 @@ from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.remaining_length import read_length
 from protocol.mqtt.shared_filters import SHARE, split_share
 from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from protocol.mqtt.packets import PacketType, UserProperties
 
 _STATEMENTS = {
     "MQTT-1.5.3-1": "MQTT-1.5.4-1",

@@ -7,8 +7,6 @@ properties recur from message to message, so results are cached by the bytes rec
 ``MessageProperties`` has the values in a block, for uses other than MQTT.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from protocol.mqtt.packets import PacketType

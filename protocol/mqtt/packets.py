@@ -11,14 +11,11 @@ of a packet, checked, without Topic Alias, Message Expiry Interval first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeAlias
 
 UserProperties: TypeAlias = tuple[tuple[str, str], ...]
 """Names and values, in the order of the packet; a name may occur more than once."""

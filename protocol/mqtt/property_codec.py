@@ -4,11 +4,10 @@
 functions that only the properties of messages need.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
 
-from typing import TYPE_CHECKING, TypeAlias
-
-from protocol.mqtt.packets import PacketType
+from protocol.mqtt.packets import PacketType, UserProperties
 from protocol.mqtt.property_table import (
     PROPERTIES,
     RESPONSE_TOPIC,
@@ -22,11 +21,6 @@ from protocol.mqtt.property_table import (
 from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.remaining_length import encode_length
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from protocol.mqtt.packets import UserProperties
 
 MAX_PROPERTY_BYTES = 5 * 65_540
 """Maximum bytes of properties that are read from a packet: five strings of maximum length fit.

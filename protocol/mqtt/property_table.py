@@ -1,16 +1,12 @@
 """The table of MQTT 5 properties (section 2.2.2.2): their types, and the packets with them."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.reason_codes import ReasonCode
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 WILL = 0
 """The properties of a will, in addition to the types of packets."""

@@ -9,10 +9,8 @@ verbatim, so that its payloads are cut out: an alias belongs to one connection a
 forwarded.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from protocol.mqtt.field_reader import read_frame
 from protocol.mqtt.message_properties import (
@@ -20,6 +18,7 @@ from protocol.mqtt.message_properties import (
     known_properties,
     read_publish_properties,
 )
+from protocol.mqtt.packets import Publishes
 from protocol.mqtt.property_codec import (
     BYTES_A_PACKET,
     LARGE_PROPERTIES,
@@ -38,11 +37,6 @@ from protocol.mqtt.publish_decoder import (
     remember_topic,
 )
 from protocol.mqtt.reason_codes import ReasonCode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from protocol.mqtt.packets import Publishes
 
 
 class TopicAliases:

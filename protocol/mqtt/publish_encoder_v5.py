@@ -11,19 +11,17 @@ and the alias are put after them; each distinct block of a batch is completed on
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import cache
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import PID_BYTES, PublishEncoder, packet_heads
 from protocol.mqtt.message_properties import expiry_of, with_remaining_expiry
 from protocol.mqtt.property_codec import encode_property, with_length
 from protocol.mqtt.property_table import SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
 class TopicAliasMode(IntEnum):

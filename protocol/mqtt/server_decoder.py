@@ -7,7 +7,7 @@ check, because a bridge writes into the log what it was sent. The bodies are rea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1, MQTT_5
 from protocol.mqtt.encoder import SUBSCRIBE_FAILURE
@@ -18,10 +18,7 @@ from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.publish_decoder import check_topic, known_topics, read_acks
 from protocol.mqtt.reason_codes import FROM_SERVERS, STATEMENTS, ReasonCode
 from protocol.mqtt.remaining_length import read_length
-from protocol.mqtt.server_packet_decoder import Answer, read_answer, read_publish
-
-if TYPE_CHECKING:
-    from protocol.mqtt.server_packet_decoder import ServerPacket
+from protocol.mqtt.server_packet_decoder import Answer, ServerPacket, read_answer, read_publish
 
 _CONNACK: Final = frozenset({0x20})
 _PUBLISH: Final = frozenset({0x30, 0x31, *range(0x32, 0x36), *range(0x3A, 0x3E)})

@@ -7,8 +7,9 @@ for the rest.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from protocol.mqtt.packets import Acks, PacketType, Publish, UserProperties
 from protocol.mqtt.property_codec import (
@@ -24,9 +25,6 @@ from protocol.mqtt.property_table import (
 )
 from protocol.mqtt.publish_decoder import read_acks
 from protocol.mqtt.remaining_length import read_length
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _ACKS = frozenset({PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP})
 _WITH_CODES = frozenset({PacketType.SUBACK, PacketType.UNSUBACK})

@@ -7,14 +7,12 @@ must be closed. A client that turned Request Problem Information off gets neithe
 False), except in CONNACK and DISCONNECT [MQTT-3.1.2-29].
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from protocol.mqtt import encoder
 from protocol.mqtt import property_table as table
-from protocol.mqtt.packets import PacketType
+from protocol.mqtt.packets import PacketType, UserProperties
 from protocol.mqtt.property_codec import (
     Value,
     encode_properties,
@@ -23,11 +21,6 @@ from protocol.mqtt.property_codec import (
 )
 from protocol.mqtt.reason_codes import FAILURE, code_string
 from protocol.mqtt.remaining_length import encode_length
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from protocol.mqtt.packets import UserProperties
 
 _FIRST = {
     PacketType.PUBACK: b"\x40",

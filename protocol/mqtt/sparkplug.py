@@ -15,8 +15,6 @@ Differences to the NATS Server:
   retained one clears the topic.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from protocol.mqtt.topics import MAX_TOPIC_BYTES, split_levels

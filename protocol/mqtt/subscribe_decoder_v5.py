@@ -1,7 +1,5 @@
 """The decoder of SUBSCRIBE (section 3.8), with options, and UNSUBSCRIBE (3.10) in MQTT 5."""
 
-from __future__ import annotations
-
 import sys
 from typing import cast
 

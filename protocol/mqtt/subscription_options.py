@@ -4,8 +4,6 @@ They are stored with the subscription. ``actors.routing.option_semantics`` appli
 ``projections.audit.subscription_option_checks`` checks that they are obeyed.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from protocol.mqtt.property_codec import malformed, violation

@@ -10,14 +10,10 @@ inject another header: ``urllib.parse.unquote`` decodes it. ``Nmqtt-Pub`` has ex
 the NATS Server writes for its own MQTT clients.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Final
 
 PUB: Final = "Nmqtt-Pub"
 TOPIC: Final = "Foldmq-Topic"

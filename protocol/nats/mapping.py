@@ -18,7 +18,8 @@ message returns under another name.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from protocol.errors import FoldmqError
 from protocol.mqtt.topic_trie import FilterTrie
@@ -37,9 +38,6 @@ from protocol.nats.subjects import (
     subject_to_topic,
     topic_to_subject,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 MAX_SUBJECT: Final = 3800
 """Length of the longest subject in bytes. A line of a NATS client is limited to 4 096 bytes,

@@ -10,11 +10,10 @@ Headers from NATS are not trusted either: headers that are not valid properties,
 are left out and counted.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import unquote, unquote_to_bytes
 
 from protocol.mqtt.message_properties import (
@@ -22,12 +21,7 @@ from protocol.mqtt.message_properties import (
     encode_message_properties,
 )
 from protocol.mqtt.topics import TopicError, validate_topic_name
-from protocol.nats.headers import MESSAGE_ID, encode_bytes, encode_value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from protocol.nats.headers import Headers
+from protocol.nats.headers import MESSAGE_ID, Headers, encode_bytes, encode_value
 
 CONTENT: Final = "Content-Type"
 ENCODED_CONTENT: Final = "Foldmq-Content-Type"

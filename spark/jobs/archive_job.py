@@ -7,42 +7,33 @@ contents of an archive, and the stream of each run begins behind them. Spark's c
 is deleted with the run: it is not synced, and does not cover the fate of the files.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import Observation
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from protocol.errors import FoldmqError
-from spark.jobs.archive_plan import check_same_log, plan_archive
+from spark.jobs.archive_plan import PendingArchive, check_same_log, plan_archive
 from spark.runtime.errors import SparkError
 from spark.runtime.marked_errors import marked_iterator
 from spark.runtime.session import translate_errors
 from spark.runtime.sync_calls import run_sync
-from spark.tables.archive_directory import no_room, open_writer
+from spark.tables.archive_directory import ArchiveExtent, ArchiveWriter, no_room, open_writer
 from spark.tables.directories import Directory
+from spark.tables.log import Log
 from spark.tables.parquet_files import RecordRun, check_file
 from spark.tables.source import register
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from spark.jobs.archive_plan import PendingArchive
-    from spark.tables.archive_directory import ArchiveExtent, ArchiveWriter
-    from spark.tables.log import Log
 
 BATCH_BYTES: Final = 1 << 30
 """Maximum bytes of records taken into an archive together."""

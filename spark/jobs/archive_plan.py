@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -16,23 +18,17 @@ from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from protocol.errors import FoldmqError
 from spark.runtime.marked_errors import BadOption, OtherLog
 from spark.runtime.sync_calls import run_sync
-from spark.tables.archive_directory import open_writer
+from spark.tables.archive_directory import ArchiveExtent, open_writer
 from spark.tables.archive_ledger import LEDGER_FILE, Ledger
 from spark.tables.archive_log import NODE_DIRECTORY, ledger_of
 from spark.tables.directories import Directory, directory_text
 from spark.tables.discovery import find_in_nats, join_with_archive
-from spark.tables.nats_log import look_up
+from spark.tables.nats_access import NatsAccess
+from spark.tables.nats_log import NatsLog, look_up
 from spark.tables.options import SourceOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from nats.aio.client import Client
-
-    from spark.tables.archive_directory import ArchiveExtent
-    from spark.tables.nats_access import NatsAccess
-    from spark.tables.nats_log import NatsLog
 
 
 class CutBefore(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors

@@ -1,13 +1,13 @@
 """Reads logs into facts: ranges of records, checked and scanned once."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from eventstore.errors import CorruptLog
 from eventstore.format.records import decode_record
+from projections.audit.fact_buffer import FactChunk
 from projections.audit.histogram import MIN_MS, interval_ms
 from projections.audit.local_facts import reduce_collections
 from spark.runtime.marked_errors import name_log_in_errors
@@ -16,12 +16,7 @@ from spark.tables.node_names import nodes_of
 from spark.tables.options import SourceOptions
 from spark.tables.planning import RecordTimes, group_ranges, plan_ranges, split_ranges
 from spark.tables.row_filter import PushedFilters
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from projections.audit.fact_buffer import FactChunk
-    from spark.tables.stored_log import RecordRange
+from spark.tables.stored_log import RecordRange
 
 _NOT_OURS: Final = frozenset({"rows", "columns", "from", "types", "sessions", "mode", "pushdown"})
 

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from projections.audit.audit_outcome import MAX_VIOLATIONS
 from projections.audit.audit_results import RESULT_COLUMNS
 from projections.audit.chain_check import LogNote
-from projections.audit.fact_buffer import folded
+from projections.audit.fact_buffer import Fold, folded
 from projections.audit.facts import FEW, MANY, NODE, TOTALS, VIOLATION
 from projections.audit.local_facts import reduce_collections
-from projections.audit.log_summary import BEYOND_ALL
-from spark.jobs.fact_reading import whole_options
+from projections.audit.log_summary import BEYOND_ALL, LogSummary
+from spark.jobs.fact_reading import FactRange, facts_in, plan_facts, whole_options
 from spark.jobs.fact_schema import DDL, fact_batch, fold_batches
-from spark.jobs.fact_source import FORMAT, FactsSource
-from spark.runtime.marked_errors import mark_errors
+from spark.runtime.marked_errors import mark_errors, marked_iterator
+from spark.tables.log import Log
+from spark.tables.options import SourceOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from contextlib import ExitStack
-
-    from projections.audit.fact_buffer import Fold
-    from projections.audit.log_summary import LogSummary
-    from spark.tables.log import Log
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 _FEW_TASKS: Final = 4
 """Maximum tasks of which the driver takes all violations that they keep."""
@@ -157,3 +157,59 @@ def _folded(
 ) -> Iterator[pa.RecordBatch]:
     with mark_errors(), reduce_collections():
         yield from fold_batches(fold, columns, results, batches)
+
+
+FORMAT: Final = "foldmq_facts"
+
+
+class FactsSource(DataSource):
+    """The facts of the logs named by the options of format ``foldmq``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return the columns of facts."""
+        from spark.jobs.fact_schema import DDL
+
+        return DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
+        """Return a reader of the logs as of now."""
+        from spark.tables.options import SourceOptions
+
+        with mark_errors():
+            return FactsReader(SourceOptions.read(self.options))
+
+
+class FactsPartition(InputPartition):
+    """Parts of logs read by one task."""
+
+    def __init__(self, parts: Sequence[FactRange]) -> None:
+        super().__init__(tuple(parts))
+
+    @property
+    def parts(self) -> Sequence[FactRange]:
+        """The parts; those of one log are in order."""
+        return cast("Sequence[FactRange]", self.value)
+
+
+class FactsReader(DataSourceReader):
+    """Reads logs as facts."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the partitions: large logs in parts, small ones together."""
+        with mark_errors():
+            return list(map(FactsPartition, plan_facts(self._options)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the facts of ranges; none for Spark's empty partition."""
+        from spark.jobs.fact_schema import fact_batch
+
+        parts = partition.parts if isinstance(partition, FactsPartition) else ()
+        return marked_iterator(fact_batch(facts) for part in parts for facts in facts_in(part))

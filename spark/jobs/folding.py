@@ -6,35 +6,31 @@ in the broker folds them. One state is in memory at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import orjson
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.errors import CorruptLog
-from eventstore.format.event_parsing import UnreadableEvent, parse_event
+from eventstore.format.event_parsing import Event, UnreadableEvent, parse_event
 from eventstore.format.events import SessionExpired
 from eventstore.format.fast_parse import parse_frequent
 from eventstore.format.node_events import RetainedSnapshot, SessionSnapshot
-from eventstore.format.positions import format_position, sequence_of
-from projections.state.session import EVOLVE
+from eventstore.format.positions import Position, format_position, sequence_of
+from projections.state.session import EVOLVE, SessionState
 from projections.state.single_session import SessionFold
-from spark.jobs.arrow_batches import arrow_batches_of, ddl
-from spark.jobs.session_groups import group_by_session, sorted_by_session
+from spark.jobs.fact_schema import arrow_batches_of, ddl
 from spark.runtime.marked_errors import marked_iterator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
 
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
-    from projections.state.session import SessionState
-    from spark.jobs.session_groups import SessionGroup
     from spark.jobs.state_start import StateStarts
     from spark.tables.log import Log
 
@@ -149,3 +145,43 @@ def _folded(
         for row in rows_of(group.node, fold_session(group, begin.of(group.node), clock=clock))
     )
     yield from marked_iterator(arrow_batches_of(rows, schema))
+
+
+Row: TypeAlias = tuple[Any, ...]
+
+_KEY = itemgetter(0, 1)
+
+
+class SessionGroup(NamedTuple):
+    """The rows of a session; iterate them before taking the next group."""
+
+    node: str
+    session: str
+    rows: Iterator[Row]
+    """All columns, including node and session."""
+
+
+def sorted_by_session(rows: DataFrame, *then: str) -> DataFrame:
+    """Sort rows by session, and within each session by position.
+
+    The first columns are node and session; there is one named position. ``then`` are columns that
+    order rows of the same position.
+    """
+    return rows.repartition("node", "session").sortWithinPartitions(
+        F.xxhash64("node", "session"),  # one number distinguishes most sessions
+        "node",
+        "session",
+        "position",
+        *then,
+    )
+
+
+def group_by_session(batches: Iterable[pa.RecordBatch]) -> Iterator[SessionGroup]:
+    """Yield the sessions in batches of rows sorted by session."""
+    rows = chain.from_iterable(map(_rows, batches))
+    for (node, session), some in groupby(rows, _KEY):
+        yield SessionGroup(node, session, some)
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from spark.jobs.retained_messages import retained
 from spark.jobs.session_states import pending, queues, sessions, wills
-from spark.jobs.state_start import state_starts
+from spark.jobs.state_start import StateStarts, state_starts
 from spark.runtime.marked_errors import BadOption
+from spark.tables.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from pyspark.sql import DataFrame
-
-    from spark.jobs.state_start import StateStarts
-    from spark.tables.log import Log
 
 
 def rebuild(log: Log, what: str) -> DataFrame:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventstore.errors import CorruptLog
-from eventstore.format.records import decode_record
+from eventstore.format.records import Record, decode_record
 from projections.audit.broker_logs import ComparedLog
 from projections.audit.exchange_audit import FollowedEnd, audit_exchange
 from projections.audit.local_facts import reduce_collections
@@ -18,16 +19,12 @@ from spark.runtime.marked_errors import mark_errors, name_log_in_errors
 from spark.runtime.sync_calls import run_sync
 from spark.tables.log import Log
 from spark.tables.node_names import nodes_of
-from spark.tables.stored_log import open_records
+from spark.tables.stored_log import StoredLog, open_records
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from eventstore.format.records import Record
-    from spark.tables.stored_log import StoredLog
 
 _COLUMNS: Final = ("data",)
 _DDL: Final = "data string"

@@ -6,29 +6,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from projections.audit.audit_engine import AuditEngine
-from projections.audit.audit_outcome import StateClaim
+from projections.audit.audit_engine import AuditEngine, Facts
+from projections.audit.audit_outcome import Outcome, StateClaim
+from projections.audit.broker_logs import BrokerLogs, ComparedLog
 from projections.audit.local_facts import LocalFacts, TooManyFacts
 from spark.jobs.fact_reading import read_facts
 from spark.jobs.log_comparison import compare_in_spark, compare_logs, readable
 from spark.runtime.machine import available_memory, usable_cores
+from spark.tables.log import Log
 from spark.tables.node_names import check_claimed_nodes
 from spark.tables.planning import bytes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from pyspark.sql import DataFrame
-
-    from projections.audit.audit_engine import Facts
-    from projections.audit.audit_outcome import Outcome
-    from projections.audit.broker_logs import BrokerLogs, ComparedLog
-    from spark.tables.log import Log
 
 
 LOCAL_BYTES: Final = 128 << 20

@@ -6,58 +6,46 @@ published once, sessions are resumed in their former state, packets are sent aga
 identifiers. With claims of the running broker its memory is compared as well, both ways.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import name as shown
-from eventstore.format.positions import index_of, position, sequence_of
+from eventstore.format.positions import Position, index_of, position, sequence_of
 from projections.audit.audit_outcome import (
     BROKER,
     MAX_VIOLATIONS,
     ClaimsCompared,
+    StateClaim,
 )
 from projections.audit.rule_table import Rule, Violation
-from projections.log_proof import LogProof, proven_spans
-from spark.jobs.arrow_batches import arrow_batches_of, ddl
-from spark.jobs.folding import parse_event_json, report_contradictions, session_events
+from projections.log_proof import Doubt, LogProof, proven_spans
+from spark.jobs.fact_schema import arrow_batches_of, ddl
+from spark.jobs.folding import (
+    SessionGroup,
+    group_by_session,
+    parse_event_json,
+    report_contradictions,
+    session_events,
+    sorted_by_session,
+)
 from spark.jobs.pipeline import audit
 from spark.jobs.session_check import SessionRecovery
-from spark.jobs.session_groups import group_by_session, sorted_by_session
-from spark.jobs.state_start import state_starts
+from spark.jobs.state_start import StateStarts, state_starts
 from spark.runtime.marked_errors import BadOption, marked_iterator
+from spark.tables.log import Log, LogBounds
 from spark.tables.node_names import check_claimed_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from eventstore.format.positions import Position
-    from projections.audit.audit_outcome import StateClaim
-    from projections.log_proof import Doubt
-    from spark.jobs.session_groups import SessionGroup
-    from spark.jobs.state_start import StateStarts
-    from spark.tables.log import Log, LogBounds
-
 
 RECOVERY: Final = "recovery"
 """The rule for all duties of a restarted broker."""
-RULES: Final[Mapping[str, str]] = {
-    Rule.CHAIN: "the log continues with a new turn, and an unfinished turn has no effect",
-    RECOVERY: (
-        "connections end, their wills are published once, sessions continue in their former state"
-    ),
-    Rule.STATE: Rule.STATE.promise,
-}
-"""Rule -> its guarantee, in the order of the report."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
     from spark.tables.log import Log
 
 _PUBLISHED: Final = (

@@ -9,7 +9,8 @@ session; it is pure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, NamedTuple
 
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -33,13 +34,9 @@ from eventstore.format.events import (
 from eventstore.format.node_events import RetainedSnapshot, SessionSnapshot
 from eventstore.format.positions import Position, from_runs
 from projections.audit.single_event_rules import is_clean_start
+from projections.state.session import SessionState, Will
 from projections.state.single_session import SessionFold
 from protocol.mqtt.sparkplug import is_death, with_timestamp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from projections.state.session import SessionState, Will
 
 _AT_RESTART: Final = frozenset({"broker_restarted", "session_failed"})
 """Close reasons of connections left open by the previous broker; the second applies if an actor

@@ -6,26 +6,23 @@ of :func:`spark.jobs.state_start.state_starts`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from eventstore.format.positions import INDEX_BITS
+from eventstore.format.positions import INDEX_BITS, Run
 from projections.state.digests import digest
+from projections.state.session import SubscriptionState
+from projections.state.single_session import SessionFold
 from projections.state.snapshot import encode_session
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from spark.jobs.folding import fold_sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import DataFrame
-
-    from eventstore.format.positions import Run
-    from projections.state.session import SubscriptionState
-    from projections.state.single_session import SessionFold
     from spark.jobs.state_start import StateStarts
     from spark.tables.log import Log
 

@@ -5,35 +5,27 @@ A log that was cut begins with a checkpoint, which repeats the state: the state 
 ``projections.state.node_state``.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING
 
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import name as shown
 from eventstore.errors import CorruptLog, CutOff
 from eventstore.format.node_events import CheckpointCompleted
-from eventstore.format.positions import position
+from eventstore.format.positions import Position, position
 from eventstore.format.turn_parts import TurnAssembler
 from spark.runtime.marked_errors import name_log_in_errors
 from spark.tables.discovery import find_logs
+from spark.tables.log import Log
 from spark.tables.node_names import nodes_of
 from spark.tables.options import SourceOptions
 from spark.tables.planning import plan_log
 from spark.tables.point_options import PointOption
 from spark.tables.record_frames import record_opener
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import Column
-
-    from eventstore.format.positions import Position
-    from spark.tables.log import Log
-    from spark.tables.stored_log import StoredLog
+from spark.tables.stored_log import StoredLog
 
 
 @dataclass(frozen=True)

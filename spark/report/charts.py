@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from markupsafe import Markup
@@ -19,8 +20,6 @@ from spark.report.series import time_ticks
 from spark.runtime.errors import NoSpark, install_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 

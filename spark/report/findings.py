@@ -11,16 +11,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from eventstore.display import count_of, escaped, name
 from eventstore.format.positions import format_position
-from projections.audit.rule_table import Rule
+from projections.audit.audit_outcome import LatencyHistogram, Outcome, RuleResult
+from projections.audit.rule_table import Rule, Violation
 from projections.log_proof import statement
-
-if TYPE_CHECKING:
-    from projections.audit.audit_outcome import LatencyHistogram, Outcome, RuleResult
-    from projections.audit.rule_table import Violation
 
 _MESSAGE = re.compile(r"\bmessage (\d+\.\d+)\b")
 _WHAT_LIMIT: Final = 500

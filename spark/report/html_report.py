@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from eventstore import display
 from eventstore.format.positions import format_position
+from projections.audit.audit_outcome import Outcome
 from spark.report import findings
 from spark.report.plots import plots
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from projections.audit.audit_outcome import Outcome
 
 VIOLATIONS: Final = 100
 """Maximum violations shown for each rule."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eventstore.display import iso
 from eventstore.format.positions import format_position
+from projections.audit.audit_outcome import Outcome
 from projections.log_proof import proof_object
 from spark.report import findings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from projections.audit.audit_outcome import Outcome
 
 
 def audit_json(outcome: Outcome, complete: Callable[[str], str] = str) -> dict[str, Any]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import name
+from projections.audit.audit_outcome import Outcome, SlowSession
 from spark.report import findings
 from spark.report.charts import (
     COLOURS,
     ROW_HEIGHT,
     Line,
+    Plot,
     add_legend,
     axes,
     bar_chart,
@@ -20,16 +23,18 @@ from spark.report.charts import (
     time_chart,
 )
 from spark.report.findings import milliseconds
-from spark.report.series import drops_by_reason, latency_shares, rate_series, round_numbers
+from spark.report.series import (
+    LatencyShares,
+    RateSeries,
+    drops_by_reason,
+    latency_shares,
+    rate_series,
+    round_numbers,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.figure import Figure
 
-    from projections.audit.audit_outcome import Outcome, SlowSession
-    from spark.report.charts import Plot
-    from spark.report.series import LatencyShares, RateSeries
 
 SLOWEST: Final = 10
 """Number of sessions in the plot."""

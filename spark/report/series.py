@@ -1,16 +1,12 @@
 """The data of the plots: rates in each interval, and latencies by bucket."""
 
-from __future__ import annotations
-
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from projections.audit.audit_outcome import DropCount, LatencyHistogram, RatePoint
+from projections.audit.audit_outcome import DropCount, LatencyHistogram, RatePoint
 
 POINTS: Final = 400
 """Maximum points of a line: more are not visible."""

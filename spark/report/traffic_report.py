@@ -1,19 +1,14 @@
 """The traffic of a log as text and JSON: of each node, and of the busiest groups."""
 
-from __future__ import annotations
+from typing import Any, Final
 
-from typing import TYPE_CHECKING, Any, Final
-
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.display import duration, iso, name, size
 from spark.report.findings import span, utc
-from spark.report.text_table import Cell, table_lines
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from spark.report.traffic_stats import TrafficStats
+from spark.report.text_report import Cell, table_lines
+from spark.report.traffic_stats import TrafficStats
 
 TOP: Final = 20
 """Default number of groups shown."""

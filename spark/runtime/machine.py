@@ -1,7 +1,5 @@
 """The available memory and cores of this machine, or of the container of this process."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

@@ -4,18 +4,14 @@ Spark's Python workers send an exception as text, with a traceback, inside other
 mark lets the driver show the one relevant line.
 """
 
-from __future__ import annotations
-
 import json
 import os
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from eventstore.errors import SALVAGE, CorruptLog, UnknownLogFormat
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _MARK: Final = "FOLDMQ-ERROR "
 

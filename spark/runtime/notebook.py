@@ -3,8 +3,6 @@
 %load_ext spark.runtime.notebook
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

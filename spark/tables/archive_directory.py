@@ -6,19 +6,18 @@ survive a power cut. Leftovers of a killed process are removed by the next one, 
 the staging directory that there may be some.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
 import shutil
 import socket
 import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog
@@ -33,11 +32,7 @@ from spark.tables.archive_ledger import (
     whole_lines,
 )
 from spark.tables.directories import Directory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from spark.tables.parquet_files import RecordRun
+from spark.tables.parquet_files import RecordRun
 
 _LOCK: Final = "_foldmq/lock"
 _STAGING: Final = "_staging"

@@ -6,20 +6,16 @@ killed writer leaves nothing half done. The links of the segments form the chain
 ledger whose links do not match is damaged.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from eventstore.format.records import GENESIS
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 VERSION: Final = 1
 LEDGER_FILE: Final = "_foldmq/ledger.jsonl"

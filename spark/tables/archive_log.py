@@ -4,20 +4,16 @@ An archive is a directory with one directory for each node, ``node=<node>``; eac
 complete and may be read alone. See ``docs/archive.md``.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import merge
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from eventstore.display import escaped
 from spark.tables import parquet_files
 from spark.tables.archive_ledger import LEDGER_FILE, Ledger, NoArchive, parse_ledger
 from spark.tables.directories import Directory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NODE_DIRECTORY: Final = "node="
 

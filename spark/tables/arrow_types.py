@@ -4,16 +4,12 @@ They are separate from the columns because Arrow takes long to import, and plann
 names of the columns.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import pyarrow as pa
 
 from spark.tables import columns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 def _array_of(kind: pa.DataType) -> pa.DataType:

@@ -1,11 +1,7 @@
 """The meanings of the columns of the tables, for ``docs/spark-columns.md``."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Final
 
 _COMMON: Final[Mapping[str, str]] = {
     "node": "node that wrote the record",

@@ -5,14 +5,12 @@ A log can be read by record, by event or by entry: a row for each position.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from spark.runtime.marked_errors import BadOption
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 RECORDS: Final[Mapping[str, str]] = {
     "node": "string",

@@ -7,9 +7,10 @@ for each type that has it, and its cells are brought into the order of the log b
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import orjson
@@ -19,29 +20,24 @@ from eventstore.format.event_json import json_object
 from eventstore.format.event_parsing import VERSIONS, UnreadableEvent, entries
 from eventstore.format.fast_parse import parse_events, parse_turn
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX
+from eventstore.format.records import Record
 from eventstore.format.turn_expansion import expanded
-from spark.tables.arrays import array_of, binaries_of, indices, texts_of
+from spark.tables.arrays import Flags, Integers, array_of, binaries_of, indices, texts_of
 from spark.tables.arrow_types import GRAINS, schema_of
+from spark.tables.columns import Columns
 from spark.tables.entry_columns import MAKERS, TEXTS, Cells
 from spark.tables.entry_texts import entry_texts
 from spark.tables.event_groups import (
     WITH_BLOCKS,
     EventGroup,
+    TableEvent,
     TurnGroup,
     UnusualEvent,
     kind_of,
     numbers_within,
     sums_before,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from eventstore.format.records import Record
-    from spark.tables.arrays import Flags, Integers
-    from spark.tables.columns import Columns
-    from spark.tables.event_groups import TableEvent
-    from spark.tables.row_filter import RowFilter
+from spark.tables.row_filter import RowFilter
 
 MAX_ROWS: Final = 1 << 15
 """Maximum rows of an Arrow batch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -10,21 +11,18 @@ from eventstore.errors import CorruptLog, NoLog
 from eventstore.format.records import link_of
 from eventstore.nats.connection import disconnect
 from eventstore.nats.discovery import list_logs
+from protocol.errors import FoldmqError
 from spark.runtime.marked_errors import BadOption, OtherLog
 from spark.runtime.sync_calls import run_sync
-from spark.tables.nats_log import look_up
+from spark.tables.nats_access import NatsAccess
+from spark.tables.nats_log import NatsLog, look_up
+from spark.tables.options import SourceOptions
+from spark.tables.stored_log import StoredLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from nats.aio.client import Client
 
-    from protocol.errors import FoldmqError
     from spark.tables.archive_log import ArchivedLog
-    from spark.tables.nats_access import NatsAccess
-    from spark.tables.nats_log import NatsLog
-    from spark.tables.options import SourceOptions
-    from spark.tables.stored_log import StoredLog
 
 _LISTED: Final = 10
 _STEP_BYTES: Final = 4 << 20

@@ -6,12 +6,14 @@ entered or left a queue) are in the first one and are 0 in the others.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from eventstore.format.event_json import field_values, json_object
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import Acked, Completed, Delivered, MessagePublished, Received
 from eventstore.format.positions import from_runs
 from eventstore.format.records import payload_bounds
@@ -20,9 +22,6 @@ from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublishe
 from eventstore.format.turn_expansion import indices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from eventstore.format.event_parsing import Event
     from spark.tables.event_groups import TableEvent
 
 _TOTALS: Final = {"Delivered": "queued", "Queued": "size", "Expired": "size", "Assigned": "queued"}

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from eventstore.format.positions import Run
 from eventstore.format.stored_properties import block_bounds, expires_at, expiries_of
 from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Run
     from eventstore.format.records import Record
     from spark.tables.arrays import Integers
 

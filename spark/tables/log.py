@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
 from eventstore.format.event_parsing import UnreadableEvent, entries
-from eventstore.format.positions import MAX_INDEX, format_position, position, sequence_of
+from eventstore.format.positions import MAX_INDEX, Position, format_position, position, sequence_of
 from eventstore.format.records import decode_record
 from spark.runtime.session import set_shuffle_partitions
 from spark.tables.discovery import find_logs
 from spark.tables.node_names import nodes_of
 from spark.tables.options import SourceOptions
 from spark.tables.planning import plan_ranges, shuffle_partitions
-from spark.tables.stored_log import open_records
+from spark.tables.stored_log import RecordRange, open_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from pyspark.sql import DataFrame, SparkSession
-
-    from eventstore.format.positions import Position
-    from spark.tables.stored_log import RecordRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -14,15 +15,12 @@ from eventstore.errors import CorruptLog, CutMeanwhile, LogUnavailable, LostLog
 from eventstore.log.record_reader import read_stored
 from eventstore.nats.connection import disconnect
 from eventstore.nats.jetstream import read_bounds, request_stream
+from protocol.errors import FoldmqError
 from spark.runtime.sync_calls import run_sync
+from spark.tables.nats_access import NatsAccess
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-
     from nats.aio.client import Client
-
-    from protocol.errors import FoldmqError
-    from spark.tables.nats_access import NatsAccess
 
 
 Item: TypeAlias = tuple[int, bytes]

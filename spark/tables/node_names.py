@@ -1,9 +1,8 @@
 """The node that wrote a log according to its records, whatever the name of their stream."""
 
-from __future__ import annotations
-
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from eventstore.display import escaped
 from eventstore.display import name as shown
@@ -11,12 +10,7 @@ from eventstore.errors import CorruptLog
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from spark.runtime.marked_errors import BadOption, name_log_in_errors
 from spark.tables.record_frames import frame_of
-from spark.tables.stored_log import open_records
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from spark.tables.stored_log import StoredLog
+from spark.tables.stored_log import StoredLog, open_records
 
 _NEAR: Final = 64
 """Records examined if the first one is damaged or missing."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from eventstore.display import escaped
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
@@ -14,9 +15,6 @@ from spark.tables.columns import Columns
 from spark.tables.nats_access import NatsAccess
 from spark.tables.point_options import EARLIEST, OffsetOption, PointOption
 from spark.tables.row_filter import PushedFilters
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FAILFAST, PERMISSIVE, DROPMALFORMED = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
 _MODES: Final = (FAILFAST, PERMISSIVE, DROPMALFORMED)

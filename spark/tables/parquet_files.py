@@ -4,9 +4,8 @@ A row is a record: ``seq`` is its stream sequence, ``data`` its bytes in the log
 ``time``, ``part``, ``last`` and ``bytes`` are for readers other than foldmq.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Generator, Iterator
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -14,13 +13,8 @@ from pyarrow import parquet
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog
 from spark.tables.archive_ledger import ArchiveDamaged
-from spark.tables.directories import without_secrets
+from spark.tables.directories import Directory, without_secrets
 from spark.tables.record_frames import frame_of
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
-    from spark.tables.directories import Directory
 
 _AT_ONCE: Final = 4 * 1024 * 1024
 """Approximate bytes of records decoded at once."""

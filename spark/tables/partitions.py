@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from pyspark.sql.datasource import InputPartition
 
 from spark.runtime.marked_errors import marked_iterator
+from spark.tables.options import SourceOptions
+from spark.tables.row_filter import PushedFilters
+from spark.tables.stored_log import RecordRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     import pyarrow as pa
-
-    from spark.tables.options import SourceOptions
-    from spark.tables.row_filter import PushedFilters
-    from spark.tables.stored_log import RecordRange
 
 
 class LogPartition(InputPartition):

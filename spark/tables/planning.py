@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog, CutOff
 from eventstore.format.positions import MAX_INDEX, index_of, sequence_of
+from eventstore.format.records import Record
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from spark.runtime.marked_errors import BadOption, name_log_in_errors
+from spark.tables.options import SourceOptions
 from spark.tables.point_options import EARLIEST, LATEST
 from spark.tables.record_frames import frame_of
-from spark.tables.stored_log import RecordRange, open_records
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from eventstore.format.records import Record
-    from spark.tables.options import SourceOptions
-    from spark.tables.row_filter import PushedFilters
-    from spark.tables.stored_log import StoredLog
+from spark.tables.row_filter import PushedFilters
+from spark.tables.stored_log import RecordRange, StoredLog, open_records
 
 _PARTITION_BYTES: Final = 32 << 20
 _SHUFFLED_BYTES: Final = 2 << 20

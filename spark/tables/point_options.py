@@ -6,17 +6,15 @@ Either is one for all logs, or one for each.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from eventstore.format.positions import MAX_INDEX
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.reading.position_text import PointSpec, parse_point
 from spark.runtime.marked_errors import BadOption
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,16 @@
 """Filters of a query that the source can apply."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import floor, isfinite
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark.sql.datasource import (
     EqualNullSafe,
     EqualTo,
+    Filter,
     GreaterThan,
     GreaterThanOrEqual,
     In,
@@ -19,13 +19,7 @@ from pyspark.sql.datasource import (
 )
 
 from eventstore.format.positions import INDEX_BITS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from pyspark.sql.datasource import Filter
-
-    from spark.tables.row_filter import PushedFilters
+from spark.tables.row_filter import PushedFilters
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent
 from eventstore.format.positions import position
-from eventstore.format.records import decode_record
+from eventstore.format.records import Record, decode_record
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from projections.audit.fact_scan import CheckedRecord
 from projections.audit.local_facts import reduce_collections
 from spark.runtime.marked_errors import name_log_in_errors
 from spark.tables.columns import Columns
-from spark.tables.decoder import Decoder, sparse_rows
+from spark.tables.decoder import Decoder, ParsedRecord, sparse_rows
 from spark.tables.options import DROPMALFORMED, FAILFAST
 from spark.tables.record_checks import RecordChecker
 from spark.tables.record_frames import frame_of, record_opener
-from spark.tables.row_filter import RowFilter
+from spark.tables.row_filter import PushedFilters, RowFilter
+from spark.tables.stored_log import RecordRange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     import pyarrow as pa
-
-    from eventstore.format.records import Record
-    from projections.audit.fact_scan import CheckedRecord
-    from spark.tables.decoder import ParsedRecord
-    from spark.tables.row_filter import PushedFilters
-    from spark.tables.stored_log import RecordRange
 
 
 NEED_EVENTS: Final = frozenset({"events", "entries"})

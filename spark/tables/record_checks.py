@@ -1,19 +1,12 @@
 """Checks the records of a range: each by itself, against the one before, and within its turn."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 from eventstore.errors import CorruptLog, CutMeanwhile, UnknownLogFormat
 from eventstore.format.records import GENESIS, Record, check_record, link_of
 from projections.audit.fact_scan import CheckedRecord
 from spark.tables.record_frames import frame_of
-from spark.tables.stored_log import open_records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from spark.tables.stored_log import RecordRange
+from spark.tables.stored_log import RecordRange, open_records
 
 
 class RecordChecker:

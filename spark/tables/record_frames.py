@@ -1,9 +1,8 @@
 """Decodes records only as far as needed: their frame without their events."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import orjson
 
@@ -18,9 +17,6 @@ from eventstore.format.records import (
     previous_of,
 )
 from eventstore.format.turn_events import SINGLE_EVENT_OF
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 _FRAME: Final = re.compile(
     rb'\{"node":("(?:[^"\\]|\\.)*"),"time":([0-9]+),"part":([0-9]+),"last":(true|false),'

@@ -1,14 +1,9 @@
 """Filters of rows: those pushed down by a query, and its range of positions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from eventstore.format.positions import Position
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
-
-if TYPE_CHECKING:
-    from eventstore.format.positions import Position
 
 
 @dataclass(frozen=True, slots=True)

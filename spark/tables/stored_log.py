@@ -1,16 +1,12 @@
 """The interface to the stored records of a log, in NATS or in an archive."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from eventstore.format.positions import Position
-    from protocol.errors import FoldmqError
+from eventstore.format.positions import Position
+from protocol.errors import FoldmqError
 
 
 class StoredLog(Protocol):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -28,6 +29,9 @@ from eventstore.format.records import decode_record
 from eventstore.nats.connection import disconnect
 from spark.runtime.marked_errors import BadOption, mark_errors
 from spark.tables.discovery import find_in_archive, find_in_nats, join_with_archive
+from spark.tables.nats_access import NatsAccess
+from spark.tables.nats_log import NatsLog
+from spark.tables.options import SourceOptions
 from spark.tables.partitions import LogPartition, read_partition
 from spark.tables.planning import check_named, group_ranges, split_ranges
 from spark.tables.point_options import EARLIEST, LATEST
@@ -35,14 +39,8 @@ from spark.tables.record_frames import frame_of
 from spark.tables.stored_log import RecordRange, StoredLog, open_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     import pyarrow as pa
     from nats.aio.client import Client
-
-    from spark.tables.nats_access import NatsAccess
-    from spark.tables.nats_log import NatsLog
-    from spark.tables.options import SourceOptions
 
 
 class PollingConnection:

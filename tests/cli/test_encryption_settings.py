@@ -6,7 +6,7 @@ import pytest
 
 from actors.access.login_backoff import LoginRank
 from cli.serve.auth_factory import KNOWN_LOGINS, Access
-from cli.settings.child_environment import environment_for
+from cli.settings.broker_child import environment_for
 from cli.settings.settings import Settings, load_settings
 from eventstore.datadir import DataDir
 

@@ -1,13 +1,12 @@
 """The HTTP API without a broker: its table, document, parameters, bounds and streams."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import itertools
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from aiohttp import web
@@ -48,9 +47,6 @@ from eventstore.errors import (
 )
 from eventstore.format.positions import position
 from eventstore.reading.log_points import LogPoint
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,7 +20,7 @@ from cli.common.units import Address
 from cli.logs.broker_client import Refused, TooLarge
 from cli.logs.log_brokers import log_names
 from cli.serve.banner import Facts, announce
-from cli.settings.child_environment import environment_for
+from cli.settings.broker_child import environment_for
 from cli.settings.log_settings import load_log_settings
 from cli.settings.settings import load_settings
 from cli.web.own_token import TokenError, find_token

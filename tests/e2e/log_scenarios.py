@@ -1,7 +1,5 @@
 """Traffic for a broker whose log is then read, and the events that it causes."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from harness import packets as p

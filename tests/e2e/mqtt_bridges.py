@@ -1,18 +1,13 @@
 """Helpers of the tests of connections to other brokers."""
 
-from __future__ import annotations
-
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from harness.mosquitto import MOSQUITTO, Mosquitto
 from harness.packets import Publish
 from harness.rawclient import RawClient
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 needs_mosquitto = pytest.mark.skipif(MOSQUITTO is None, reason="Mosquitto is not installed")
 

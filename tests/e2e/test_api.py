@@ -1,13 +1,12 @@
 """The HTTP API of a broker with known traffic: equal to the commands, guarded, and robust."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -22,9 +21,6 @@ from e2e.apiclient import FORMS, Api, Stream
 from e2e.log_scenarios import play
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, run
 from e2e.webclient import served
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CORS = "https://dashboard.example"
 

@@ -1,14 +1,13 @@
 """The HTTP API while something fails, with permissions, and in a browser."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import http.server
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.broker import Broker
 from harness.chromium import chromium, needs_chromium
@@ -20,9 +19,6 @@ from cli.web.api.operations import BASE
 from e2e.apiclient import Api, Stream
 from e2e.tools import run
 from e2e.webclient import web
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 NDJSON = "application/x-ndjson"

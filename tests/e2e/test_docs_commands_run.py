@@ -4,14 +4,12 @@ Paths and addresses of the pages become those of the test; the clients and topic
 name exist. Commands that need other machines are listed with what tries them instead.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from harness import forkserver
@@ -19,9 +17,6 @@ from harness.broker import Broker, environment
 from harness.certs import Authority
 from harness.fixtures import EXTERNAL, Clients
 from test_docs_commands import DOCS, PAGES, block_commands
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs to start its own foldmq"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,6 @@ from e2e.mqtt_bridges import Listener, connection, mosquitto, needs_mosquitto, p
 from e2e.tools import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.broker import Broker
     from harness.mosquitto import Mosquitto
 

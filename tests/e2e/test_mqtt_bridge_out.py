@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from e2e.mqtt_bridges import Listener, connection, mosquitto, needs_mosquitto, p
 from e2e.tools import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.mosquitto import Mosquitto
     from harness.packets import Publish
 

@@ -1,7 +1,5 @@
 """Settings in a TOML file: refused in one line, or good for every listener."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import sys

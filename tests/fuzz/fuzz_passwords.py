@@ -1,7 +1,5 @@
 """Password files: a file is refused in one line, or each of its hashes can be verified."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ The first byte of an input determines how it is cut. The rest is the description
 gets the header and the HMAC that belong to it, as only a node that has the key can make them.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

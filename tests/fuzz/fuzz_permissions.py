@@ -4,8 +4,6 @@ A text that begins with ``!`` is not a file: each of its lines is a rule, ``+FIL
 ``-FILTER``. Mutations of files seldom are files with other rules.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The first byte of an input determines how it is cut: 0 is not at all.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ The first byte determines the meaning of the rest: the first message, the last o
 challenge, or the keys of a password file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ Bit 0 of the first byte of an input: a real client completes its handshake first
 follows it. The second byte determines how the input is cut: 0 is not at all.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import sys

@@ -4,8 +4,6 @@ The first byte determines the meaning of the rest: a password, the payload of a 
 token, its header, a JWKS or keys in PEM, or the answer of the auth callout.
 """
 
-from __future__ import annotations
-
 import base64
 import hmac
 import sys

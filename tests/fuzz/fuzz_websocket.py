@@ -4,8 +4,6 @@ Bit 0 of the first byte of an input: the client completes its handshake first. T
 determines how the rest is cut: 0 is not at all.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import cast

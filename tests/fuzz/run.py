@@ -13,8 +13,6 @@ inputs.
 Needs atheris (``pip install atheris``); exit codes: 0 nothing found, 1 a defect, 2 cannot run.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """The neighbours of a stage while it is fuzzed, and an event loop that does not run."""
 
-from __future__ import annotations
-
 import asyncio
 from asyncio.events import _set_running_loop
 from collections import deque

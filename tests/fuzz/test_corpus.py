@@ -1,7 +1,5 @@
 """Replays all inputs that fuzzing found worth keeping."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

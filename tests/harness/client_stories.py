@@ -1,18 +1,14 @@
 """Histories of messages from all records of a log, with the subscriptions of one session."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+from eventstore.format.event_parsing import Event
+from eventstore.format.positions import Position
+from projections.past.message_story import MessageStory
 from projections.past.state_cache import DeniedFilters
 from projections.past.story_builder import StoryBuilder
 from projections.past.subscriber_state import DeniedFilter, describe_subscriber
 from projections.state.single_session import SessionFold
-
-if TYPE_CHECKING:
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.positions import Position
-    from projections.past.message_story import MessageStory
 
 _NEVER = 1 << 62
 

@@ -1,7 +1,5 @@
 """A web server that takes CloudEvents, with answers that a test chooses."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """Bounds on the levels and wildcards of topic filters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from copy import copy
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from hypothesis import strategies as st
 from randomnode import NAMES, STEPS, Node
 
-from eventstore.format.records import decode_record
+from eventstore.format.records import Record, decode_record
 from eventstore.reading.log_index import LogIndex
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
-    from eventstore.format.records import Record
-    from eventstore.reading.log_source import LogSource
-from eventstore.format.records import Record
 from eventstore.reading.log_source import LogSource
 
 

@@ -1,10 +1,8 @@
 """A question about the past builds the index that it needs, where it may."""
 
-from __future__ import annotations
-
 import asyncio
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from indexedlogs import IndexedSource, as_log
@@ -13,13 +11,9 @@ from playedlogs import played
 from cli.logs import index_writer
 from cli.logs.index_writer import IndexBusy, IndexWriter, with_whole_index
 from eventstore.errors import CorruptLog
+from eventstore.format.records import Record
 from eventstore.reading.index_files import IndexFiles
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from eventstore.format.records import Record
-    from eventstore.reading.log_source import LogSource
+from eventstore.reading.log_source import LogSource
 
 MOST = 1 << 30
 STEPS = [step for n in range(9) for step in (("publish", "ann", 1), ("end_turn", "ann", n))]

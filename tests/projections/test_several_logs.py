@@ -1,12 +1,11 @@
 """Answers about several logs are those about each of them, joined."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -19,11 +18,14 @@ from specification import snapshot
 
 from eventstore.errors import CorruptLog, CutMeanwhile
 from eventstore.format.events import LOG_SESSION, Queued, Subscribed
+from eventstore.format.positions import Position
+from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.partitions import short_name
 from eventstore.reading.log_points import LogPoint, last_until
+from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import silent
-from projections.past.event_reader import EventFilter, EventReader
+from projections.past.event_reader import EventEntry, EventFilter, EventReader
 from projections.past.joined_state import (
     JoinedState,
     LogChanges,
@@ -35,20 +37,11 @@ from projections.past.joined_state import (
     joined_sessions_changed,
     states_between,
 )
-from projections.past.merged_events import MergedReader
+from projections.past.merged_events import LogEntry, MergedReader
 from projections.past.replay import AsOf, Replay
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage
 from projections.views.differences import StateFacts, retained_changes, sessions_changed
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
-    from eventstore.format.positions import Position
-    from eventstore.format.records import Record
-    from eventstore.reading.log_source import LogSource
-    from projections.past.event_reader import EventEntry
-    from projections.past.merged_events import LogEntry
 
 
 class WholeSource(IndexedSource):

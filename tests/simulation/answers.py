@@ -1,15 +1,14 @@
 """Random runs with incidents, in which the answers to operators are compared with the truth."""
 
-from __future__ import annotations
-
 import inspect
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from harness.plainaudit import audit_plainly, checked_records
 
-from cli.commands.advice import advise, merge_advice
+from cli.commands.advice import Advice, advise, merge_advice
 from cli.commands.broker_advice import advise_on_broker
 from eventstore.format.turn_parts import TurnAssembler
 from projections.past.story_builder import StoryBuilder
@@ -29,11 +28,6 @@ from simulation.incidents import (
 from simulation.loop import simulate
 from simulation.permission_worlds import permit
 from simulation.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cli.commands.advice import Advice
 
 STEPS = 130
 _NAMES = ("ann", "bob", "cid", "dan", "eve")

@@ -7,6 +7,7 @@ the filters of the devices do not match: the devices must not notice.
 from __future__ import annotations
 
 import itertools
+import random
 from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -15,8 +16,6 @@ from harness import packets as p
 from simulation.network import SimClient
 
 if TYPE_CHECKING:
-    import random
-
     from simulation.world import World
 
 _LEVELS = 5

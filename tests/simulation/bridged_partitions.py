@@ -1,10 +1,9 @@
 """Brokers of several logs, each with a bridge, and NATS clients on the other side."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from harness import mqtt5_packets as p5
@@ -20,9 +19,6 @@ from simulation.loop import simulate
 from simulation.natsserver import Got, SimLink, SimNatsServer
 from simulation.partition_chaos import check_exchange, check_partition
 from simulation.partitions import PartitionWorld, make_partitions, name_in
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 
 class BridgedPartitions:

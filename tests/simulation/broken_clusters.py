@@ -1,16 +1,12 @@
 """Clusters that break a rule, with one log or with several."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from actors.maintenance.state_reader import StateReader
+from eventstore.format.records import Record
 from eventstore.log.log_writer import LogWriter
-
-if TYPE_CHECKING:
-    from eventstore.format.records import Record
 
 Patch = pytest.MonkeyPatch
 

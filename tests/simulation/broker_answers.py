@@ -6,13 +6,13 @@ or left without their watermark. ``status``, ``doctor``, ``log verify``, ``verif
 are asked meanwhile.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import shutil
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import orjson
 from harness import packets as p
@@ -21,7 +21,7 @@ from harness.salvages import salvaged
 
 from actors.maintenance.state_digests import StateDigestService, subject_of
 from actors.node.reload_outcome import ReloadOutcome
-from cli.commands.advice import advise
+from cli.commands.advice import Advice, advise
 from cli.commands.broker_advice import advise_on_broker, advise_on_disk
 from cli.commands.certificate_advice import advise_on_certificates
 from cli.commands.status import status_lines, time_off
@@ -33,9 +33,10 @@ from cli.logs.log_brokers import LogBrokers
 from cli.logs.state_client import StateClient
 from eventstore.errors import CorruptLog
 from eventstore.format.records import decode_record
-from eventstore.reading.log_source import open_log
+from eventstore.reading.log_source import LogSource, open_log
 from eventstore.server.disk_recovery import RESERVE
 from projections.audit.log_verifier import LogVerifier, verify_log
+from projections.log_proof import Doubt
 from projections.past.state_verification import StateVerification
 from simulation.chaos import errors_of_the_broker
 from simulation.inspection import ask
@@ -44,14 +45,6 @@ from simulation.loop import simulate
 from simulation.network import SimClient
 from simulation.stored_world import MARK, PLENTY, StoredWorld, WorkAtOnce
 from simulation.world import STREAM
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from cli.commands.advice import Advice
-    from eventstore.reading.log_source import LogSource
-    from projections.log_proof import Doubt
 
 STEPS: Final = 60
 HOUR, DAY = 3600.0, 86_400.0

@@ -13,6 +13,8 @@ if __name__ == "__main__":
     _ROOT = Path(__file__).parents[2]
     sys.path[:0] = [str(_ROOT), str(_ROOT / "tests")]
 
+from collections import Counter
+
 from simulation.chaos import run_seed
 from simulation.node_faults import ClusterRun
 from simulation.partition_chaos import PartitionChaos
@@ -20,8 +22,6 @@ from simulation.processes import ProcessLoop
 from simulation.seeds import run_seeds
 
 if TYPE_CHECKING:
-    from collections import Counter
-
     from simulation.devices import Device
 
 

@@ -3,24 +3,20 @@
 ``python tests/simulation/cluster_shares.py --seeds 200`` runs many.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
     _ROOT = Path(__file__).parents[2]
     sys.path[:0] = [str(_ROOT), str(_ROOT / "tests")]
+
+from collections import Counter
 
 from simulation.chaos import run_seed
 from simulation.node_faults import ClusterRun
 from simulation.partition_shares import PartitionShares
 from simulation.processes import ProcessLoop
 from simulation.seeds import run_seeds
-
-if TYPE_CHECKING:
-    from collections import Counter
 
 _STRIKE = 0.1
 """Chance that something happens to a node in a step."""

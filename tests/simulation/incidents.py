@@ -6,6 +6,7 @@ The truth is what the client saw and did, never what the broker says of itself.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness import packets as p
@@ -15,8 +16,6 @@ from actors.limits.limit_options import LimitOptions
 from simulation.network import SimClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from simulation.world import World
 
 WINDOW: Final = 8

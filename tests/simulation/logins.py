@@ -1,16 +1,10 @@
 """Sources of users that answer with a delay."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
 
-from actors.access.credentials import AuthResult, Verdict
+from actors.access.credentials import AuthResult, Credentials, Verdict
 from actors.transports.handshakes import Handshakes, take_step
-
-if TYPE_CHECKING:
-    from actors.access.credentials import Credentials
 
 
 class AcceptingAuthenticator:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from eventstore.nats.batch_transport import NatsMessage
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
 
 
 class Got(NamedTuple):

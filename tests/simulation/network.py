@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 from harness import packets as p
 from harness.mqtt5_transcoding import from_v5, packets_of, to_v5
 
+from actors.connection.connection import Connection
 from actors.connection.listener import Listener, ListenerOptions
 from actors.transports.stage import Stage
 
 if TYPE_CHECKING:
-    from actors.connection.connection import Connection
     from simulation.world import World
 
 

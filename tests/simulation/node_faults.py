@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from simulation.partitioned_nodes import LogNode, LogWorld, Machine, make_cluster
 from simulation.processes import ProcessLoop
 
 if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Sequence
-
     from simulation.faults import Faults
 
 LONGEST = 4000.0

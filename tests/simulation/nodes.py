@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,6 +30,7 @@ from eventstore.format.event_parsing import Event
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import decode_record
 from eventstore.nats.cluster_messages import LeaderAnswer
+from protocol.errors import FoldmqError
 from simulation.edges import KEY, PipeEnd, SimEdges
 from simulation.fold import compare_index, compare_states, fold
 from simulation.jetstream import Sent, SimMsg, SimNats
@@ -37,9 +39,6 @@ from simulation.processes import Process, outside
 from simulation.world import SimLog, SimWatermark, World, tasks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from protocol.errors import FoldmqError
     from simulation.network import SimClient
 
 _NODES = 3

@@ -19,12 +19,14 @@ if __name__ == "__main__":
     _ROOT = Path(__file__).parents[2]
     sys.path[:0] = [str(_ROOT), str(_ROOT / "tests")]
 
+from collections.abc import AsyncIterator, Callable, Sequence
+
 from harness import packets as p
 
-from eventstore.format.records import decode_record
+from eventstore.format.records import Record, decode_record
 from projections.audit.exchange_audit import audit_exchange
 from projections.audit.exchange_check import ExchangeCheck
-from projections.audit.home_rule import LogPlace, has_home, wrong_home
+from projections.audit.rule_table import LogPlace, Violation, has_home, wrong_home
 from simulation.chaos import delays_of, run_seed
 from simulation.delivery_ledger import Account
 from simulation.devices import Device, DeviceBehaviour, settled
@@ -35,10 +37,6 @@ from simulation.partitions import PartitionWorld, make_partitions, name_in, worl
 from simulation.seeds import run_seeds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    from eventstore.format.records import Record
-    from projections.audit.rule_table import Violation
     from simulation.world import World
 
 STEPS = 150

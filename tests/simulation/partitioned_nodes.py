@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from actors.broker.broker import Broker
 from actors.exchange.exchange import OtherLog
-from cluster.status import decode_status
+from cluster.edge_client import EdgeClient
+from cluster.leader_link import LeaderPlace
+from cluster.peer_listener import PeerListener
+from cluster.status import NodeStatus, decode_status
 from simulation.compacted_stream import MemoryKeyedStore
 from simulation.edges import PipeEnd, SimEdges
 from simulation.fold import compare_states, fold
@@ -30,13 +35,6 @@ from simulation.processes import Process, outside
 from simulation.world import SimWatermark, tasks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from actors.broker.broker import Broker
-    from cluster.edge_client import EdgeClient
-    from cluster.leader_link import LeaderPlace
-    from cluster.peer_listener import PeerListener
-    from cluster.status import NodeStatus
     from simulation.faults import Faults
     from simulation.network import SimClient
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from actors.broker.broker import Broker
 from actors.exchange.exchange import OtherLog
 from eventstore.partitions import partition_of
 from simulation.compacted_stream import MemoryKeyedStore
 from simulation.faults import Faults
 from simulation.world import SimLog, SimWatermark, World
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from actors.broker.broker import Broker
 
 
 class SimExchangeLink:

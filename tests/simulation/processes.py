@@ -11,13 +11,11 @@ import asyncio
 import contextlib
 import heapq
 from collections import deque
+from collections.abc import Callable, Iterator
 from contextvars import Context, ContextVar
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from simulation.loop import VirtualLoop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _current: ContextVar[Process | None] = ContextVar("process", default=None)
 

@@ -4,10 +4,9 @@ The world is the same as in all other runs. Instead of a broker that reads the l
 adopts the state of a follower, which has to equal the state of the log.
 """
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from cluster.standby import Cause, FellBehind, Follower, take_over
 from eventstore.errors import LogUnavailable
@@ -15,9 +14,6 @@ from eventstore.log.jetstream_log import Appended
 from simulation.fold import compare_index, compare_states, fold
 from simulation.loop import SimClock
 from simulation.world import SimLog, World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _AT_LEAST, _AT_MOST = 0.01, 2.0
 """Seconds between two reports of the end of the log to the standby."""

@@ -5,11 +5,11 @@ by a NATS server: which goes on writing to files that were removed. What the bro
 these files is found by its own code, on real files.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 from eventstore.datadir import DataDir
 from eventstore.format.records import decode_record
@@ -20,10 +20,6 @@ from simulation.compacted_stream import MemoryKeyedStore
 from simulation.jetstream import SimServer, SimStream
 from simulation.loop import VirtualLoop
 from simulation.world import STREAM, SUBJECT, Disk, SimLog, World
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 T = TypeVar("T")
 PLENTY = 10**15

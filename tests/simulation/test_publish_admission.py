@@ -1,7 +1,5 @@
 """Admission of messages: reason codes before a connection is closed, and settings that change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import TYPE_CHECKING
 

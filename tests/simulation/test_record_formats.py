@@ -1,7 +1,5 @@
 """An older foldmq's log is continued in format 2: after any kill, and with records of both."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

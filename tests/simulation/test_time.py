@@ -1,7 +1,5 @@
 """Timeouts: keep alive, ack_wait, expiry, takeover_delay, the time limit for CONNECT."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import pytest

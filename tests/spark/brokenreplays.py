@@ -4,8 +4,6 @@
 that takes effect at 4.0.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from brokencauses import LIMITS

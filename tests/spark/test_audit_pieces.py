@@ -16,6 +16,7 @@ from eventstore.format.events import Acked, Delivered, MessagePublished
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import GENESIS, decode_record
 from projections.audit import audit_engine
+from projections.audit.acknowledgement_audit import BUCKETS
 from projections.audit.audit_outcome import MAX_VIOLATIONS
 from projections.audit.audit_results import (
     RESULT_COLUMNS,
@@ -42,10 +43,9 @@ from projections.audit.facts import EFFECT, EVENTS, NODE, RELEASED, SENT, TOTALS
 from projections.audit.histogram import MIN_MS, RateCounts, interval_ms, merge_rates
 from projections.audit.log_summary import BEYOND_ALL, summarize_logs
 from projections.audit.rule_table import Rule
-from projections.audit.unfinished_deliveries import BUCKETS
 from spark.jobs.fact_reading import FactRange
 from spark.jobs.fact_schema import fact_batch
-from spark.jobs.fact_source import FactsPartition, FactsReader
+from spark.jobs.fact_tables import FactsPartition, FactsReader
 from spark.tables.options import SourceOptions
 from spark.tables.stored_log import RecordRange
 

@@ -8,8 +8,7 @@ from eventstore.format.node_events import SessionSnapshot
 from eventstore.format.positions import position
 from projections.state.node_state import NodeState
 from projections.state.snapshot import encode_session
-from spark.jobs.folding import fold_session
-from spark.jobs.session_groups import SessionGroup
+from spark.jobs.folding import SessionGroup, fold_session
 
 pytestmark = pytest.mark.plain
 

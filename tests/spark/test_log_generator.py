@@ -1,7 +1,5 @@
 """The generator of logs: its output is a log that a broker could have written."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import subprocess
@@ -9,11 +7,11 @@ import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness.broker import environment
-from harness.nats import PASSWORD, USER
+from harness.nats import PASSWORD, USER, Nats
 from harness.plainaudit import violations
 
 from bench.logs.log_generator import Plan, Written, records
@@ -27,8 +25,6 @@ from projections.state.node_state import NodeState
 ROOT = Path(__file__).parents[2]
 GENERATOR = [sys.executable, "-m", "bench.logs.log_generator"]
 
-if TYPE_CHECKING:
-    from harness.nats import Nats
 
 FLAVOURS = ("single", "bulk", "mixed")
 SIZES = {"single": 12_000, "bulk": 60_000, "mixed": 12_000}

@@ -1,7 +1,5 @@
 """A log has the same rows, audit and fold in format 1, in format 2, and in any mix of both."""
 
-from __future__ import annotations
-
 import random
 from functools import cache
 from typing import Any

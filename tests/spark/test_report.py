@@ -20,7 +20,7 @@ from spark.report.series import (
     round_numbers,
     time_ticks,
 )
-from spark.report.text_table import table_lines
+from spark.report.text_report import table_lines
 
 ALL = {"kept": kept, "broken": broken, "nothing": nothing, "silent": silent}
 

@@ -32,8 +32,13 @@ from eventstore.format.positions import from_runs, position
 from eventstore.format.records import decode_record
 from eventstore.format.turn_parts import TurnAssembler
 from spark.report import traffic_report as reports
-from spark.report.traffic_html import group_label, traffic_page
-from spark.report.traffic_plots import busiest_plot, retention_forecast, window_sums
+from spark.report.traffic_plots import (
+    busiest_plot,
+    group_label,
+    retention_forecast,
+    traffic_page,
+    window_sums,
+)
 from spark.report.traffic_stats import (
     MEASURES,
     TRAFFIC_KEYS,

@@ -1,19 +1,13 @@
 """Decisions about acknowledgements and the packet identifiers that they refer to."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 from eventstore.format.events import Acked, Completed, Received, Refused, Released
-from eventstore.format.positions import to_runs
+from eventstore.format.positions import Run, to_runs
 from eventstore.format.record_size import ENTRIES_AT_ONCE
 from projections.state.session import InFlight, SessionState
 from projections.state.waiting_queue import QOS_MASK
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from eventstore.format.positions import Run
 
 T = TypeVar("T")
 

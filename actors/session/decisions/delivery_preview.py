@@ -6,15 +6,11 @@ state changes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from actors.session.decisions.acknowledgements import PACKET_IDS
-from actors.session.decisions.queueing import goes_behind, room
-from projections.state.session import SubscriptionState
-
-if TYPE_CHECKING:
-    from actors.session.decisions.queueing import DeliveryLimits
-    from projections.state.session import SessionState
+from actors.session.decisions.queueing import DeliveryLimits, goes_behind, room
+from projections.state.session import SessionState, SubscriptionState
 
 
 class DeliveryPreview(NamedTuple):

@@ -20,20 +20,15 @@ This is the one place of the policy. A session decides about all messages of a p
 Nothing is decided about messages behind the one that closes the connection [MQTT-3.3.5-2].
 """
 
-from __future__ import annotations
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
+from actors.access.rules import TopicAcl
+from eventstore.format.positions import Position
 from protocol.mqtt.message_properties import is_payload_format_broken
+from protocol.mqtt.packets import Publishes
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.topics import is_bridge_state, is_reserved_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from actors.access.rules import TopicAcl
-    from eventstore.format.positions import Position
-    from protocol.mqtt.packets import Publishes
 
 NOT_PERMITTED: Final[str] = "not_permitted"
 PAYLOAD_FORMAT: Final[str] = "payload_format"

@@ -1,10 +1,9 @@
 """Decisions about deliveries: whether a message is sent, queued or dropped."""
 
-from __future__ import annotations
-
 import heapq
+from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from actors.session.decisions.acknowledgements import PACKET_IDS, in_parts, take_packet_ids
 from eventstore.format.event_parsing import Event
@@ -21,9 +20,6 @@ from projections.state.filter_links import linked
 from projections.state.session import SessionState, SubscriptionState
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from protocol.mqtt.shared_filters import SHARE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 T = TypeVar("T")
 

@@ -1,25 +1,18 @@
 """Decisions about messages that members of shared subscriptions return (MQTT 5, section 4.8.2)."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Container, Iterable, Sequence
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING
 
 from actors.session.decisions.acknowledgements import in_parts
 from eventstore.format.events import Queued, Returned
-from eventstore.format.positions import to_runs
+from eventstore.format.positions import Position, to_runs
 from eventstore.format.stored_properties import expiry_runs
+from eventstore.log.message_store import Message
+from projections.state.session import SessionState, SubscriptionState
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
 from protocol.mqtt.shared_filters import SHARE
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
-
-    from eventstore.format.positions import Position
-    from eventstore.log.message_store import Message
-    from projections.state.session import SessionState, SubscriptionState
 
 _NEAR = 65_536
 """Approximate number of queued messages examined to insert returned ones in order."""

@@ -1,10 +1,10 @@
 """Decisions about SUBSCRIBE and UNSUBSCRIBE."""
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from actors.session.decisions.queueing import dropped
 from eventstore.format.event_parsing import Event
@@ -15,10 +15,6 @@ from projections.state.session import SessionState
 from projections.state.waiting_queue import FLAG_BITS
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.topics import is_reserved_filter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from collections.abc import Set as AbstractSet
 
 T = TypeVar("T")
 

@@ -1,20 +1,15 @@
 """The parameter ``next``: where a list continues, and of which moment it is."""
 
-from __future__ import annotations
-
 import base64
 from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
-from cli.web.api.operation import Call
+from cli.web.api.operation import Call, Operation
+from cli.web.api.parameters import Params
 from eventstore.errors import UsageError
-
-if TYPE_CHECKING:
-    from cli.web.api.operation import Operation
-    from cli.web.api.parameters import Params
 
 
 def list_digest(operation: Operation, params: Params) -> str:

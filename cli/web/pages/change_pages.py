@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,16 +19,14 @@ from aiohttp import web
 from cli.logs.broker_client import NoAnswer, NoLiveBroker, Refused
 from cli.web.pages.middleware import viewer
 from cli.web.planned_change import PlannedChange, plan_change
+from cli.web.tokens import Grant
 from eventstore.display import escaped, name
 from eventstore.errors import UsageError
+from eventstore.format.positions import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from cli.web.pages.responses import Site
-    from cli.web.tokens import Grant
     from cli.web.web_log_client import WebLogClient
-    from eventstore.format.positions import Position
 
 _log = structlog.get_logger("foldmq")
 

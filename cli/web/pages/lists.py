@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from cli.commands.actor_list import ACTOR_TYPES
 from cli.logs.broker_client import Refused
-from cli.web.paged_lists import Listings, Order
+from cli.web.paged_lists import Listed, Listings, Order
 from cli.web.pages.middleware import viewer
 from cli.web.pages.responses import Site, asked, choice, is_fragment, number
 from cli.web.pages.session_at import describe_setters
+from cli.web.web_log_client import WebLogClient
 from eventstore.display import payload_text
 from eventstore.errors import NoLog, UsageError
-from eventstore.format.positions import format_position, sequence_of
+from eventstore.format.positions import Position, format_position, sequence_of
 from eventstore.log.message_store import messages_of
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.paged_lists import Listed
-    from cli.web.web_log_client import WebLogClient
-    from eventstore.format.positions import Position
 
 _HIGHEST_SESSIONS = ("queued", "queued_bytes", "in_flight", "subscriptions")
 _SESSION_ORDERS = (*_HIGHEST_SESSIONS, "client", "offline")

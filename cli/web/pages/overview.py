@@ -13,23 +13,21 @@ from cli.commands.status import ask_statuses
 from cli.logs.broker_client import Refused
 from cli.logs.next_commands import NextCommands
 from cli.web.activity import MINUTE_MS
+from cli.web.activity_reader import LogActivities
 from cli.web.pages.log import find_in_logs
 from cli.web.pages.middleware import viewer
 from cli.web.pages.responses import Site, asked, choice, chosen_log, is_fragment, number
 from cli.web.pages.time_axis_values import check_times, notes_on_clocks
-from cli.web.samples import EVERY
+from cli.web.samples import EVERY, Samples
 from cli.web.svg_charts import day_charts
 from cli.web.time_axis import TimeWindow
-from cli.web.web_log_client import highest
+from cli.web.web_log_client import WebLogClient, highest
 from eventstore.errors import CorruptLog, UsageError
 from projections.past.event_reader import EVENT_TYPES
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.activity_reader import LogActivities
-    from cli.web.samples import Samples
-    from cli.web.web_log_client import WebLogClient
 
 _ROWS = 8
 _FEWER = (_ROWS, 2, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -11,8 +12,6 @@ from eventstore.display import escaped
 from eventstore.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from cli.web.web_log_client import WebLogClient
 
 PAGES = (

@@ -1,7 +1,5 @@
 """``foldmq web``: serves the page, alone or as a child process of the broker."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,16 +1,15 @@
 """The page of one session: its current state, and its state at any position of the log."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from aiohttp import web
 
 from cli.logs.broker_client import Refused
 from cli.logs.next_commands import completed
 from cli.logs.point_resolution import parse_point, point_at
-from cli.web.background_fold import Folding, Histories
+from cli.web.background_fold import Folding, Histories, MarkedHistory
 from cli.web.pages.responses import Site, asked, chosen_log, is_fragment, moment_ms, number
 from cli.web.pages.session_at import described, of_few_records
 from cli.web.pages.time_axis_values import (
@@ -24,26 +23,21 @@ from cli.web.pages.time_axis_values import (
 )
 from cli.web.svg_charts import bars
 from cli.web.time_axis import TimeWindow, axis, window_within
+from cli.web.web_log_client import WebLogClient
 from eventstore.display import count_of
 from eventstore.errors import CutOff, UsageError
 from eventstore.format.positions import format_position, position
 from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.position_text import PointSpec
 from projections.past.event_reader import refs_of
 from projections.past.event_text import words
+from projections.past.session_history import SessionHistory, SessionMoment
 from projections.past.topic_lookup import MessageTopics
+from projections.state.session import SessionState
 from projections.views.differences import NO_SESSION, SessionFacts, session_diff, session_facts
 from projections.views.session_text import history_lines
 from projections.views.session_view import session_from, session_view
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from cli.web.background_fold import MarkedHistory
-    from cli.web.web_log_client import WebLogClient
-    from eventstore.reading.log_source import LogSource
-    from eventstore.reading.position_text import PointSpec
-    from projections.past.session_history import SessionHistory, SessionMoment
-    from projections.state.session import SessionState
 
 _PART = 100
 _PARTS = (_PART, 10, 1)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eventstore.format.events import LOG_SESSION
-from eventstore.format.positions import INDEX_BITS, sequence_of
-from projections.past.origin_search import origins_of
+from eventstore.format.positions import INDEX_BITS, Position, sequence_of
+from projections.past.origin_search import OriginPlace, origins_of
 from projections.past.topic_lookup import MessageTopics
 from projections.views.session_view import SessionView, with_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from cli.web.web_log_client import WebLogClient
-    from eventstore.format.positions import Position
     from eventstore.reading.log_source import LogSource
-    from projections.past.origin_search import OriginPlace
 
 _MAX_RECORDS = 32
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,19 +11,14 @@ from cli.web.pages.render import url
 from cli.web.pages.responses import asked, is_fragment
 from cli.web.timeline_marks import MARK_LABELS
 from eventstore.errors import UsageError
-from eventstore.format.positions import MAX_INDEX, format_position, index_of, sequence_of
-from eventstore.reading.log_points import time_of
+from eventstore.format.positions import MAX_INDEX, Position, format_position, index_of, sequence_of
+from eventstore.reading.log_points import LogPoint, time_of
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.position_text import PointSpec
 from projections.past.replay import AsOf
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from aiohttp import web
-
-    from eventstore.format.positions import Position
-    from eventstore.reading.log_points import LogPoint
-    from eventstore.reading.log_source import LogSource
-    from eventstore.reading.position_text import PointSpec
 
 
 def axis_about(

@@ -3,12 +3,11 @@
 With several logs it is about all of them, or about one that is chosen. A moment of all is a time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 from aiohttp import web
 
@@ -17,9 +16,10 @@ from cli.logs.point_resolution import parse_point, point_at
 from cli.web.activity import MINUTE_MS
 from cli.web.activity_reader import LogActivities
 from cli.web.background_fold import Folding
-from cli.web.pages.log import find_page, merge_rows
+from cli.web.pages.log import Row, find_page, merge_rows
 from cli.web.pages.responses import Site, asked, chosen_log, moment_ms
 from cli.web.pages.time_axis_values import (
+    SharedMoment,
     axis_about,
     check_times,
     jumped_between,
@@ -32,18 +32,12 @@ from cli.web.pages.time_axis_values import (
 from cli.web.state_diffs import StateDiffs
 from cli.web.svg_charts import bars
 from cli.web.time_axis import SHORTEST_MS, TimeWindow, axis, window_within
+from cli.web.web_log_client import WebLogClient
 from eventstore.display import iso
 from eventstore.format.positions import position
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
-    from cli.web.pages.log import Row
-    from cli.web.pages.time_axis_values import SharedMoment
-    from cli.web.web_log_client import WebLogClient
-    from eventstore.reading.log_points import LogPoint
-    from eventstore.reading.log_source import LogSource
-    from eventstore.reading.position_text import PointSpec
+from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.position_text import PointSpec
 
 _TIMEOUT = 1.0
 """Seconds that a page waits for the log to be read."""

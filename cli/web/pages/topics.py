@@ -9,6 +9,9 @@ from cli.logs.broker_client import Refused
 from cli.logs.topic_flags import check_filter
 from cli.web.pages.responses import Site, asked, choice, is_fragment, number
 from cli.web.pages.session_at import describe_setters
+from cli.web.topic_activity import Branch
+from cli.web.topic_tails import TopicTails
+from cli.web.web_log_client import WebLogClient
 from eventstore.errors import UsageError
 from projections.past.disk_use import sizes_by_levels
 
@@ -16,9 +19,6 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from cli.web.activity_reader import LogActivities
-    from cli.web.topic_activity import Branch
-    from cli.web.topic_tails import TopicTails
-    from cli.web.web_log_client import WebLogClient
 
 _TIMEOUT = 1.0
 """Seconds that a page waits for the log to be read."""

@@ -12,17 +12,16 @@ from cli.logs.point_resolution import parse_point
 from cli.logs.topic_flags import check_filter
 from cli.web.pages.responses import Site, asked, chosen_log, number
 from cli.web.pages.time_axis_values import notes_on_clocks
+from cli.web.web_log_client import WebLogClient
 from eventstore.errors import CutOff, NotFound, UsageError
+from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import silent
-from projections.past.log_stories import WantedMessages
+from projections.past.log_stories import LogStory, WantedMessages
 from projections.past.story_text import log_story_lines
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from cli.web.web_log_client import WebLogClient
-    from eventstore.reading.log_source import LogSource
-    from projections.past.log_stories import LogStory
 
 _SECONDS = 10.0
 """Maximum seconds for an answer."""

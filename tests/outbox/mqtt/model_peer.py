@@ -1,7 +1,5 @@
 """A sender with its disk, a peer, and a network between them that can all fail, without I/O."""
 
-from __future__ import annotations
-
 from collections import Counter
 from random import Random
 

@@ -1,12 +1,11 @@
 """The sink with Debian's Mosquitto as the other broker, over kills of either side."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from harness.certs import Authority
@@ -15,14 +14,10 @@ from harness.packets import Publish
 from harness.rawclient import RawClient
 from harness.waiting import happens
 
+from eventstore.format.positions import Position
 from outbox.mqtt.bridge_sink import MqttSink
 from outbox.mqtt.options import read_connection
 from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from eventstore.format.positions import Position
 
 pytestmark = [
     pytest.mark.system,

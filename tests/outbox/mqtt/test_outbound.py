@@ -1,8 +1,6 @@
 """Messages on their way to a peer, over lost connections, lost sessions and restarts."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -24,9 +22,6 @@ from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
 from protocol.mqtt.encoder import encode_acks
 from protocol.mqtt.packets import PacketType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PUBACK, PUBREC, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP
 V4 = PeerLimits(4)

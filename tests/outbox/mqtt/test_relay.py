@@ -1,7 +1,5 @@
 """Messages of another broker on their way into this one."""
 
-from __future__ import annotations
-
 from collections import Counter
 from random import Random
 
