@@ -28,7 +28,7 @@ from actors.node.reload_outcome import ReloadOutcome
 from cli.common import logging_setup
 from cli.common.endpoints import Endpoint
 from cli.common.units import Address
-from cli.logs.key_files import cluster_key
+from cli.logs.cluster_keys import cluster_key
 from cli.serve.auth_factory import Access, make_permissions, pseudonym_key
 from cli.serve.banner import Facts, announce
 from cli.serve.broker_process import (
