@@ -20,15 +20,15 @@ identifies this run of the broker. Errors are answered with ``error``. A page is
 turns in about a millisecond; frozen sessions stay frozen, and nothing is written.
 """
 
+from __future__ import annotations
+
 import secrets
 import time
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import structlog
 
-from actors.session.node_context import NodeContext
 from projections.state.digests import (
     NO_DIGEST,
     digest,
@@ -37,8 +37,13 @@ from projections.state.digests import (
     session_digest,
     session_texts,
 )
-from projections.state.node_state import NodeState
 from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from actors.session.node_context import NodeContext
+    from projections.state.node_state import NodeState
 
 _log = structlog.get_logger("foldmq")
 

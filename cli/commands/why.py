@@ -16,6 +16,7 @@ from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import Position, format_position, position, sequence_of
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import Progress
+from projections.past.forwarding import ForwardOutcome, find_forwards
 from projections.past.log_stories import (
     LogStory,
     WantedMessages,
@@ -23,7 +24,6 @@ from projections.past.log_stories import (
     published_anywhere,
 )
 from projections.past.message_search import message_at
-from projections.past.message_story import ForwardOutcome, find_forwards
 from projections.past.missing_message import explain_no_message
 from projections.past.story_text import TextStyle, log_story_lines, story_object
 

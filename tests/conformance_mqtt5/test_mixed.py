@@ -1,5 +1,7 @@
 """Clients of levels 4 and 5 with all kinds of subscriptions, compared with a model."""
 
+from __future__ import annotations
+
 import contextlib
 import random
 from collections import Counter, defaultdict

@@ -1,0 +1,120 @@
+"""What the destinations of the outbox got of a message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal, NamedTuple
+
+from eventstore import display
+from eventstore.format.destination_events import Forwarded, ForwardLost, ForwardRefused
+from eventstore.format.event_parsing import Event
+from eventstore.format.positions import Position, format_position, from_runs, position, sequence_of
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.reading.log_source import LogSource
+from eventstore.reading.position_text import stamp
+from projections.past.message_story import MessageStory
+from projections.past.stored_projections import ProjectionReader
+from projections.state.destinations import Destinations, DestinationState
+from projections.views.replay_view import place_text
+from protocol.mqtt.topics import matches
+
+_READ: Final = 2048
+"""Records behind the message that are searched for the event of a destination."""
+_AT_ONCE: Final = 64
+_KINDS: Final = frozenset({"Forwarded", "ForwardRefused", "ForwardLost"})
+
+
+class ForwardOutcome(NamedTuple):
+    """What became of a message that was due to a destination."""
+
+    to: str
+    outcome: Literal["waiting", "sent", "refused", "lost", "passed"]
+    """``passed``: its cursor is behind the message, but the event is further on in the log."""
+    at: Position = 0
+    """Position of the event; of ``waiting`` and ``passed`` the cursor."""
+    time_ms: int = 0
+    detail: str = ""
+
+    def text(self) -> str:
+        """Return the outcome as a line."""
+        to = display.name(self.to)
+        if self.outcome == "waiting":
+            return f"waiting for {to}, whose cursor is {place_text(self.at)}"
+        if self.outcome == "passed":
+            return f"{to} is past it, with its cursor at {place_text(self.at)}"
+        when = stamp(self.at, self.time_ms)
+        if self.outcome == "sent":
+            return f"{when}  sent to {to} by then"
+        return f"{when}  {self.outcome} by {to}: {display.escaped(self.detail)}"
+
+    def as_object(self) -> dict[str, object]:
+        """Return the outcome as a JSON object."""
+        found: dict[str, object] = {"to": self.to, "outcome": self.outcome}
+        found["position"] = format_position(self.at)
+        if self.time_ms:
+            found["time"] = display.iso(self.time_ms)
+        if self.detail:
+            found["reason"] = self.detail
+        return found
+
+
+async def find_forwards(source: LogSource, story: MessageStory) -> list[ForwardOutcome]:
+    """Return what became of a message at each destination that it was due to.
+
+    Destinations are those of the stored projections. Raises as ``LogSource.records``.
+    """
+    at, topic = story.effective_at, story.topic
+    if not at or topic is None or not story.qos:
+        return []
+    reader = ProjectionReader(source, source.stream.removeprefix(LOG_STREAM_PREFIX))
+    mark = await reader.mark()
+    if mark is None or not mark.destinations:
+        return []
+    destinations = Destinations()
+    destinations.load(mark.destinations)
+    due = {
+        name: state
+        for name, state in destinations.items()
+        if state.after < at and any(matches(each, topic) for each in state.filters)
+    }
+    outcomes: dict[str, ForwardOutcome] = {}
+    sequence, last = sequence_of(at), min(source.last, sequence_of(at) + _READ)
+    while sequence <= last and outcomes.keys() < due.keys():
+        until = min(last, sequence + _AT_ONCE - 1)
+        async for record in source.records(sequence, until):
+            if any(raw["e"] in _KINDS for raw in record.raw_events):
+                base = position(record.sequence, 0)
+                events = [(base + index, event) for index, event in record.events()]
+                _take(events, record.time_ms, story.ref, at, due, outcomes)
+        sequence = until + 1
+    return [outcomes.get(name) or _by_cursor(name, state, at) for name, state in due.items()]
+
+
+def _take(
+    events: Iterable[tuple[Position, Event]],
+    time_ms: int,
+    ref: Position,
+    at: Position,
+    due: dict[str, DestinationState],
+    outcomes: dict[str, ForwardOutcome],
+) -> None:
+    """Note what the events of a record say of a message."""
+    for place, event in events:
+        if not isinstance(event, Forwarded | ForwardRefused | ForwardLost):
+            continue
+        if event.to not in due or event.to in outcomes:
+            continue
+        if isinstance(event, ForwardRefused):
+            if ref in from_runs(event.refs):
+                reason = f"{event.code} {event.reason}" if event.code else event.reason
+                outcomes[event.to] = ForwardOutcome(event.to, "refused", place, time_ms, reason)
+        elif isinstance(event, ForwardLost):
+            if event.after < at <= event.until:
+                outcomes[event.to] = ForwardOutcome(event.to, "lost", place, time_ms, event.reason)
+        elif event.through >= at:
+            outcomes[event.to] = ForwardOutcome(event.to, "sent", place, time_ms)
+
+
+def _by_cursor(name: str, state: DestinationState, at: Position) -> ForwardOutcome:
+    outcome: Literal["waiting", "passed"] = "passed" if state.through >= at else "waiting"
+    return ForwardOutcome(name, outcome, state.through)
