@@ -44,7 +44,8 @@ def _advise(row: Mapping[str, Any]) -> Iterator[Advice]:
             subject,
             "takes no messages with these settings",
             error,
-            "an address, a password, a file or a name is wrong, not the messages: they wait in the log",
+            "an address, a password, a file or a name is wrong, not the messages: "
+            "they wait in the log",
             shown,
         )
     elif row["state"] == "paused":
