@@ -62,7 +62,7 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
     if settings.keep_bytes is None:
         kept = bound.shown(settings.keep)
         sys.stdout.write(f"at a start now, the log would be kept {kept}\n")
-    _check_room(settings, here, bound)
+    check_room(settings, here, bound)
     _check_certificates(settings)
     count = text.count_of(len(given), "setting")
     said = painted(f"the configuration is valid for foldmq {version}", "green", sys.stdout)
@@ -87,7 +87,7 @@ def _check_together(settings: Settings) -> None:
         raise ConfigError(*dict.fromkeys(problems))
 
 
-def _check_room(settings: Settings, here: DataDir | None, bound: LogBound) -> None:
+def check_room(settings: Settings, here: DataDir | None, bound: LogBound) -> None:
     """Print a line for each destination that may hold more of the log than there can be."""
     room = here.free_bytes() + here.stored_bytes("FOLDMQ_LOG_*") if here is not None else 0
     room //= max(1, settings.processes)

@@ -264,6 +264,7 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
     ],
     "node": lambda: [
         OperatorActed("remove_session", "\x01" * 256, NAME, NAME),
+        OperatorActed("retry_messages", "\x01" * 256, "n" * 64, refs=refs(10_000)),
         LogArchived(NUMBER, "0" * 64, "\x01" * 256, "\x01" * 4096),
         LogCut(NUMBER, "0" * 64, NUMBER, "keep_bytes"),
         LogSalvaged(
@@ -283,8 +284,15 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
             paused=True,
             refused=NUMBER,
             losses=NUMBER,
+            refs=refs(10_000),
         ),
-        Forwarded("n" * 64, NUMBER, received=NUMBER, number=NUMBER, count=NUMBER),
+        Forwarded(
+            *("n" * 64, NUMBER),
+            received=NUMBER,
+            number=NUMBER,
+            count=NUMBER,
+            refs=refs(10_000),
+        ),
         ForwardRefused("n" * 64, refs(1024), "\x01" * 256, code=NUMBER),
         ForwardLost("n" * 64, NUMBER, NUMBER, "max_behind_bytes", messages=NUMBER),
         DestinationClosed("n" * 64, "removed"),

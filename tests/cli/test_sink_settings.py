@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from harness.certs import Authority
 
+from cli.serve.config_check import check_room
 from cli.serve.limits_factory import make_options
+from cli.serve.log_bound import LogBound
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings, load_settings
 from cli.settings.sink_settings import check_sink_files, outbox_request
@@ -245,3 +247,14 @@ def test_without_destinations_nothing_of_the_outbox_is_loaded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(("allowed", "warned"), [(1 << 30, True), (1 << 40, False), (0, False)])
+def test_a_bound_that_the_log_never_reaches_is_a_warning(
+    allowed: int, warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = loaded(tmp_path, 'max_behind_bytes = "50 GiB"')
+    check_room(settings, None, LogBound(allowed, "keep_bytes"))
+    assert ("max_behind_bytes is 50.0 GiB, but keep_bytes allows" in capsys.readouterr().err) == (
+        warned
+    )

@@ -58,6 +58,7 @@ from eventstore.format.node_events import (
     SessionSnapshot,
     WebAccessed,
 )
+from eventstore.format.positions import Run
 from eventstore.format.records import GENESIS
 from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished, TurnReleased
 
@@ -78,6 +79,7 @@ def every_event() -> list[Event]:
         *packet_events(),
         exchange_events()[-1],
         *destination_events(),
+        *retry_events(),
         *salvage_events(),
         *unproven_events(),
         *replay_events(),
@@ -287,6 +289,21 @@ def cluster_events() -> list[Event]:
         BrokerStarted("0.2.0", epoch=3, leader="n1", cause="silent"),
         LeaderProved(3),
         CheckpointBegun(4, epoch=3),
+    ]
+
+
+def retry_events() -> list[Event]:
+    """Refused messages that are sent again, and the repetition of their destination."""
+    refs: list[Run] = [[(3 << 20) + 1, 2, 1]]
+    return [
+        OperatorActed("retry_messages", "ann@desk", "erp", refs=refs),
+        DestinationOpened(
+            *("erp", "http", 2 << 20, ["a/#", "b"], "0123456789abcdef", "repeated", "ann"),
+            run=2 << 20,
+            refused=2,
+            refs=refs,
+        ),
+        Forwarded("erp", 3 << 20, number=8, count=1, refs=refs),
     ]
 
 

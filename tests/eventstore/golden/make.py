@@ -7,7 +7,8 @@ With ``turn`` behind the name: the events of several sessions, which are read as
 ones. With ``mqtt5``: the additions of MQTT 5 to both. With ``limits``: limits, and denied
 subscriptions. With ``cluster``: the additions of clusters. With ``packets``: bridges of other
 brokers, and packet identifiers that are used again. With ``exchange``: messages from another log.
-With ``destinations``: the events of a destination of the outbox. With ``salvage``: records that
+With ``destinations``: the events of a destination of the outbox, with ``retries``: of messages
+that are sent to it again. With ``salvage``: records that
 were given up. With ``unproven``: starts that could not show that the log was whole. With
 ``clock``: a jump of the clock, in a record that says so. With ``replay``: subscriptions that read
 the log. With ``formats``: records of format 2, plain and deflated, with destinations and without,
@@ -41,6 +42,7 @@ from samples import (
     mqtt5_turn_events,
     packet_events,
     replay_events,
+    retry_events,
     salvage_events,
     turn_events,
     unproven_events,
@@ -60,6 +62,20 @@ FIRST_PART = 9
 """Events of the first turn that lie in the first of its two records."""
 
 
+ONE_TURN = {
+    "limits": limit_events,
+    "cluster": cluster_events,
+    "packets": packet_events,
+    "salvage": salvage_events,
+    "unproven": unproven_events,
+    "clock": clock_events,
+    "destinations": destination_events,
+    "retries": retry_events,
+    "replay": replay_events,
+}
+"""Logs of one turn without payloads."""
+
+
 def main(name: str, what: str = "") -> None:
     events = first_events()
     turns = [
@@ -74,22 +90,8 @@ def main(name: str, what: str = "") -> None:
             (mqtt5_events(), MQTT5_PAYLOADS, 0, True),
             (mqtt5_turn_events(), MQTT5_TURN_PAYLOADS, 0, True),
         ]
-    if what == "limits":
-        turns = [(limit_events(), [], 0, True)]
-    elif what == "cluster":
-        turns = [(cluster_events(), [], 0, True)]
-    elif what == "packets":
-        turns = [(packet_events(), [], 0, True)]
-    elif what == "salvage":
-        turns = [(salvage_events(), [], 0, True)]
-    elif what == "unproven":
-        turns = [(unproven_events(), [], 0, True)]
-    elif what == "clock":
-        turns = [(clock_events(), [], 0, True)]
-    elif what == "destinations":
-        turns = [(destination_events(), [], 0, True)]
-    elif what == "replay":
-        turns = [(replay_events(), [], 0, True)]
+    if what in ONE_TURN:
+        turns = [(ONE_TURN[what](), [], 0, True)]
     elif what == "exchange":
         turns = [(exchange_events(), EXCHANGE_PAYLOADS, 0, True)]
     elif what == "formats":
