@@ -273,3 +273,10 @@ def test_texts_and_inner_names_are_one_to_one(patterns: list[str], log: str) -> 
     assert len(set(inner)) == len(TEXTS)
     names = {token: name.text for name, token in tokens.given.items()}
     assert [made.real(one, names.get) for one in inner] == TEXTS
+
+
+def test_topics_of_the_broker_name_nobody() -> None:
+    patterns = TopicPatterns(["+/{}/#"])
+    assert patterns.names("x/alice") == [Name("person", "alice")]
+    assert patterns.names("$SYS/alice") == []
+    assert patterns.inner_filter("$SYS/alice", Tokens().token) == "$SYS/alice"
