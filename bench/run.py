@@ -21,6 +21,7 @@ from bench.comparison import optimised_python, released_version, tables
 from bench.comparison.rounds import failed, measure, missed, worse
 from bench.loads.bridge_loads import BRIDGE_LOADS
 from bench.loads.compared_loads import LOADS
+from bench.loads.idle_loads import IDLE_LOADS
 from bench.loads.inspection_loads import INSPECTION_LOADS
 from bench.loads.mqtt5_loads import MQTT5_LOADS
 from bench.loads.recovery_loads import RECOVERY_LOADS
@@ -34,7 +35,7 @@ PAGE = ROOT / "bench" / "results.md"
 HISTORY = ROOT / "bench" / "history.jsonl"
 NOTHING = "nothing"
 OTHERS = [broker.name for broker in BROKERS[1:]]
-OWN_LOADS = RECOVERY_LOADS | INSPECTION_LOADS | BRIDGE_LOADS | SPARK_LOADS
+OWN_LOADS = IDLE_LOADS | RECOVERY_LOADS | INSPECTION_LOADS | BRIDGE_LOADS | SPARK_LOADS
 ALONE = MQTT5_LOADS | OWN_LOADS
 """Loads that only foldmq has, and the function that measures each."""
 NAMES = {

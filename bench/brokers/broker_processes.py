@@ -42,12 +42,23 @@ class Running:
 
     def nats_pid(self) -> int | None:
         """Return the process of the NATS server that the broker has started; None: it has none."""
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):
-                head, _, rest = stat.read_text("utf-8", "replace").rpartition(")")
-                if head.endswith("(nats-server") and int(rest.split()[1]) == self.pid:
-                    return int(stat.parent.name)
+        for pid, name, parent in _processes():
+            if name == "nats-server" and parent == self.pid:
+                return pid
         return None
+
+
+def _processes() -> Iterator[tuple[int, str, int]]:
+    """Yield number, name and parent of each process of the machine."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            head, _, rest = stat.read_text("utf-8", "replace").rpartition(")")
+            yield int(stat.parent.name), head.partition("(")[2], int(rest.split()[1])
+
+
+def processes_of(pid: int) -> list[int]:
+    """Return a process and its children."""
+    return [pid, *(child for child, _, parent in _processes() if parent == pid)]
 
 
 class Foldmq:
@@ -245,6 +256,24 @@ def cpu(pid: int) -> float:
     """Return the CPU seconds that a process has used, without its children."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def proc_number(pid: int, file: str, name: str) -> int:
+    """Return a number of a file in /proc/PID whose lines begin with names."""
+    for line in Path(f"/proc/{pid}/{file}").read_text("ascii", "replace").splitlines():
+        if line.startswith(name):
+            return int(line.split()[1])
+    return 0
+
+
+def written_bytes(pid: int) -> int:
+    """Return the bytes that a process and its children have written to storage."""
+    return sum(proc_number(process, "io", "write_bytes:") for process in processes_of(pid))
+
+
+def log_bytes(work: Path) -> int:
+    """Return the bytes of the log in a broker's work directory."""
+    return sum(block.stat().st_size for block in work.rglob("*.blk"))
 
 
 def logged(log: Path, event: str) -> dict[str, Any] | None:

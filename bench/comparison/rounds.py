@@ -6,7 +6,14 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bench.brokers.broker_processes import Broker, Foldmq, Released, running
+from bench.brokers.broker_processes import (
+    Broker,
+    Foldmq,
+    Released,
+    log_bytes,
+    running,
+    written_bytes,
+)
 from bench.measuring.load_generator import run_load
 from bench.measuring.metrics import Load, Metric, Result
 from bench.measuring.progress import number, report, say
@@ -56,8 +63,14 @@ def _run(load: Load, broker: Broker, options: argparse.Namespace) -> Result:
         tempfile.TemporaryDirectory(prefix="bench-", dir=options.dir) as work,
         running(broker, Path(work), load.settings if broker is Foldmq else {}) as server,
     ):
-        nats = server.nats_pid() if issubclass(broker, Foldmq) else None
-        return run_load(arguments, server.port, server.pid, nats)
+        if not issubclass(broker, Foldmq):
+            return run_load(arguments, server.port, server.pid)
+        before = log_bytes(Path(work)), written_bytes(server.pid)
+        result = run_load(arguments, server.port, server.pid, server.nats_pid())
+        if received := result.get("received"):
+            result["log_bytes"] = (log_bytes(Path(work)) - before[0]) / received
+            result["written_kib"] = (written_bytes(server.pid) - before[1]) / 1024 / received
+        return result
 
 
 def rows_of(load: Load, runs: Runs, *, quick: bool) -> list[Row]:

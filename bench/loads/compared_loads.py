@@ -25,7 +25,12 @@ def _cost(result: Result) -> float | None:
 
 
 def _at_rate(
-    name: str, rate: int, cost_us: int, p50_ms: float, settings: Mapping[str, str] | None = None
+    name: str,
+    rate: int,
+    cost_us: int,
+    p50_ms: float,
+    settings: Mapping[str, str] | None = None,
+    log_bytes: tuple[Target, ...] = (),
 ) -> Load:
     """Return a load of 50 publishers, each with a subscriber of its own, with goals."""
     return Load(
@@ -38,6 +43,8 @@ def _at_rate(
                    phase=Phase()),
             _latency("p50", Target(p50_ms, at_most=True, aim=True), compared=False),
             _latency("p99", compared=False),
+            Metric("log", "bytes each", value("log_bytes"), log_bytes, less=True),
+            Metric("written", "KiB each", value("written_kib"), less=True, compared=False),
         ),
         settings=settings or {},
     )  # fmt: skip
@@ -84,6 +91,7 @@ _OF_DEVICES = (
     _at_rate("rate200", 200, 650, 3),
     _at_rate("rate200-sd", 200, 420, 12, {"FOLDMQ_COMMIT_DELAY": "10ms"}),
     _at_rate("rate1000", 1000, 190, 3),
+    _at_rate("bytes2000", 2000, 130, 3, log_bytes=(Target(200, at_most=True, aim=True),)),
     _at_rate("rate3000", 3000, 100, 3),
     Load(
         "pub",

@@ -1,8 +1,10 @@
 """The web page of ``foldmq serve``: a process that starts and ends with the broker.
 
 The broker binds the address, so that a taken one is reported at the start, and passes the listening
-socket to ``foldmq web``. That process never outlives the broker: the broker ends it, it ends when
-its standard input does (a pipe held only by the broker), and on Linux the kernel ends it as well.
+socket to ``foldmq web`` at the first connection, which waits in the kernel's queue meanwhile. After
+``web_idle`` seconds without a connection the process ends with exit code 0, and the broker watches
+the socket again. It never outlives the broker: the broker ends it, it ends when its standard input
+does (a pipe held only by the broker), and on Linux the kernel ends it as well.
 """
 
 from __future__ import annotations
@@ -79,11 +81,11 @@ class WebProcess:
 
     async def __aexit__(self, *_: object) -> None:
         self._stopping = True
-        self._close_sockets()
         if self._keeping is not None:
             self._keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeping
+        self._close_sockets()
         await self._end()
 
     def _close_sockets(self) -> None:
@@ -93,10 +95,14 @@ class WebProcess:
         self.address = None
 
     async def _keep(self, datadir: DataDir, environment: Mapping[str, str]) -> None:
-        """Start the process, and restart it whenever it ends."""
+        """Start the process at the first connection; restart it if it fails."""
         loop = asyncio.get_running_loop()
         delay = 0.0
+        wanted = not self._settings.web_idle
         while True:
+            if not wanted:
+                await self._connection()
+            wanted = True
             begun = loop.time()
             try:
                 self._process = await self._launch(datadir, environment)
@@ -106,11 +112,26 @@ class WebProcess:
                 why = error.strerror or str(error)
             if self._stopping:
                 return
+            if why == "exit 0" and self._settings.web_idle:
+                wanted, delay = False, 0.0
+                continue
             if loop.time() - begun > _STABLE_SECONDS:
                 delay = 0.0
             log.warning("web page ended, restarting it", reason=why, after_s=delay)
             await asyncio.sleep(delay)
             delay = min(max(_BACKOFF_SECONDS[0], delay * 2), _BACKOFF_SECONDS[1])
+
+    async def _connection(self) -> None:
+        """Wait until a client connects; leave the connection to the process."""
+        loop = asyncio.get_running_loop()
+        connected = asyncio.Event()
+        for listening in self._sockets:
+            loop.add_reader(listening, connected.set)
+        try:
+            await connected.wait()
+        finally:
+            for listening in self._sockets:
+                loop.remove_reader(listening)
 
     async def _launch(
         self, datadir: DataDir, environment: Mapping[str, str]

@@ -39,7 +39,7 @@ def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
     if settings.encryption_key_file is not None:
         chosen["encryption_key_file"] = str(settings.encryption_key_file.absolute())
     if settings.web is not None:
-        # Host names of the page.
-        chosen["web"] = str(settings.web)
+        chosen["web"] = str(settings.web)  # host names of the page
+        chosen["web_idle"] = str(settings.web_idle)
     chosen["data_dir"] = str(datadir.path)
     return given | {PREFIX + name.upper(): value for name, value in chosen.items()}

@@ -75,7 +75,8 @@ _TOPICS: Final = {
         "bridge_password_file bridge_creds bridge_nkey"
     ),
     "Monitoring and operation": (
-        "web web_operate metrics metrics_hosts sys_interval log_level log_format event_loop"
+        "web web_operate web_idle metrics metrics_hosts sys_interval log_level log_format "
+        "event_loop"
     ),
 }
 

@@ -209,6 +209,12 @@ class Settings(
         description="Permit tokens with the role operate to disconnect clients, and to remove "
         "sessions and retained messages, on the web page.",
     )
+    web_idle: Seconds = Field(
+        default=300.0,
+        ge=0,
+        description="Time without a connection after which the process of the web page ends; it "
+        "starts with the first connection. 0: it always runs.",
+    )
     sys_interval: Seconds = Field(
         default=_OPTIONS.sys_interval,
         ge=0,

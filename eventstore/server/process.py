@@ -633,7 +633,7 @@ class EmbeddedServer(NatsProcess):
     def _check_store(self) -> None:
         super()._check_store()
         if self._key is not None:
-            check_blocks(self._datadir, self._key)
+            check_blocks(self._datadir, self._key, self._log)
 
     def write_error(self) -> str | None:
         """Return the first failed write that the running server logged, None when there is none.

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import shutil
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import SALVAGE, CorruptStore, StoreKeyError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from eventstore.datadir import DataDir
@@ -29,6 +30,7 @@ CIPHER: Final = "aes"
 _NONCE_BYTES: Final = 16
 _ACCOUNT: Final = b"$G"
 """The account of all streams: the NATS servers of foldmq have no other one."""
+_PROJECTIONS: Final = "FOLDMQ_STATE_"
 _STREAM_KEY: Final = "meta.key"
 _DESCRIPTION: Final = "meta.inf"
 
@@ -70,15 +72,24 @@ def usable_key(
     return key
 
 
-def check_blocks(datadir: DataDir, key: StoreKey) -> None:
-    """Raise CorruptStore if the key of a stream or a block is damaged; no server may be running."""
+def check_blocks(datadir: DataDir, key: StoreKey, note: Callable[[str], object]) -> None:
+    """Raise CorruptStore if the key of a stream or a block is damaged; no server may be running.
+
+    Projections are not synced, so a power cut may damage them: they are removed, and ``note`` is
+    called with a line. The broker creates them again from the log.
+    """
     for stream in sorted(datadir.jetstream.glob("jetstream/*/streams/*")):
         damaged = "" if _opens_stream(stream, key) else _STREAM_KEY
         for block in () if damaged else _blocks(stream):
             if block_key(block, key) is None and block.stat().st_size:
                 damaged = f"msgs/{block.stem}.key"
                 break
-        if damaged and (stream / _DESCRIPTION).exists():
+        if not damaged or not (stream / _DESCRIPTION).exists():
+            continue
+        if stream.name.startswith(_PROJECTIONS):
+            shutil.rmtree(stream)
+            note(f"stream {stream.name} is damaged ({damaged}) and is created again")
+        else:
             raise CorruptStore(
                 f"stream {stream.name} in {datadir.path} is damaged: {damaged} is missing or "
                 f"cannot be opened; restore a backup, or copy what is left: {SALVAGE}"

@@ -31,12 +31,13 @@ from projections.state.snapshot import (
     expand_runs,
     reference_runs,
 )
+from projections.views.session_fields import FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from eventstore.format.records import Record
-    from projections.state.session import SessionState, SubscriptionState
+    from projections.state.session import SessionState
 
 _NAMED = 3
 
@@ -156,7 +157,8 @@ class CheckpointCheck:
         if parts != encode_session(state):  # the encoding may differ
             wrong = _differences(state, decode_session(name, parts))
             if wrong:
-                self._report_at(at, f"repeats session {display.name(name)} with different {wrong}")
+                where = f"repeats session {display.name(name)}"
+                self._report_at(at, f"{where} with a different state: {wrong}")
 
     def _check_waiting(self, at: Position) -> None:
         if self._waiting:
@@ -270,28 +272,5 @@ def _several(names: list[str]) -> str:
 
 
 def _differences(state: SessionState, other: SessionState) -> str:
-    """Return the facts in which two states of a session differ; empty if there are none."""
-    one, two = _facts(state), _facts(other)
-    return ", ".join(what for what, value in one.items() if value != two[what])
-
-
-def _facts(state: SessionState) -> dict[str, object]:
-    plain = ("connected", "clean", "generation", "level", "expiry", "user", "closed_ms", "will")
-    sent = {
-        what: [
-            (pid, one.ref, one.flags, one.subscription.filter, one.sent_ms)
-            for pid, one in table.items()
-        ]
-        for what, table in (("in flight", state.inflight), ("releasing", state.releasing))
-    }
-    return {
-        **{what: getattr(state, what) for what in plain},
-        "subscriptions": [_subscription(held) for held in state.subscriptions.values()],
-        **sent,
-        "inbound": state.inbound,
-        "last packet identifier": state.last_pid,
-    }
-
-
-def _subscription(held: SubscriptionState) -> tuple[object, ...]:
-    return held.filter, held.qos, held.active, held.queued_bytes, list(held.queue or ())
+    """Return the names of the fields in which two states differ; empty if there are none."""
+    return ", ".join(part.name for part in FIELDS if part.items(state) != part.items(other))

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from eventstore import display
 from eventstore.format.positions import Position, format_position, position
-from eventstore.format.stored_properties import expiry_ms
-from eventstore.reading import position_text
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import Progress, silent
 from projections.past.comparison import (
@@ -22,142 +20,19 @@ from projections.past.comparison import (
 from projections.past.live_state import digest_number
 from projections.state.digests import pending_of, retained_digest, session_digest
 from projections.state.node_state import NodeState
-from projections.state.waiting_queue import QOS_MASK, WaitingQueue
-from projections.views.session_text import will_text
+from projections.views.session_fields import FIELDS, SessionField
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from projections.state.session import InFlight, SessionState
+    from projections.state.session import SessionState
 
 _FREEZE_ABOVE = 50_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A part of a session as a list, and its elements as text."""
-
-    name: str
-    items: Callable[[SessionState], list[Any]]
-    show: Callable[[Any, int], str]
-    """Arguments: the element, and the sum of the jumps of the clock, which its times lack."""
-    count: Callable[[SessionState], int] | None = None
-    """Length of the list, where building it is expensive."""
 
 
 def describe_message(qos: int, ref: Position, size: int) -> str:
     """Return a retained message as text."""
     return f"message {format_position(ref)}, QoS {qos}, {display.size(size)}"
-
-
-def _plain(value: object, _jumped_ms: int = 0) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "none" if value is None else display.name(str(value))
-
-
-def _one(
-    name: str, of: Callable[[SessionState], object], show: Callable[[Any, int], str]
-) -> _Field:
-    return _Field(name, lambda state: [of(state)], show)
-
-
-def _sent(table: dict[int, InFlight]) -> list[Any]:
-    return [
-        (pid, one.ref, one.flags, one.subscription.filter, one.sent_ms)
-        for pid, one in table.items()
-    ]
-
-
-def _show_sent(one: tuple[int, Position, int, str, int], jumped_ms: int) -> str:
-    pid, ref, flags, topic_filter, sent_ms = one
-    return (
-        f"packet {pid}: message {format_position(ref)}, QoS {flags & QOS_MASK}, for "
-        f"{display.name(topic_filter)}, sent {display.clock(sent_ms + jumped_ms)}"
-    )
-
-
-def _queues(state: SessionState) -> list[Any]:
-    return [
-        (held.filter, held.queued_bytes, held.queue.runs())
-        for held in state.waiting.values()
-        if held.queue is not None
-    ]
-
-
-def _show_queue(one: tuple[str, int, list[Any]], jumped_ms: int) -> str:
-    topic_filter, size, runs = one
-    queue = WaitingQueue(runs)
-    expiry = queue.expiry()
-    ends = f", the first expires {display.clock(expiry_ms(expiry) + jumped_ms)}"
-    until = ends if expiry else ""
-    return (
-        f"{display.name(topic_filter)}: {display.count_of(len(queue), 'message')}, "
-        f"{display.size(size)} ({position_text.positions_text(list(queue.ref_runs()))}){until}"
-    )
-
-
-def _show_subscription(one: tuple[str, int, bool, int, int], _jumped_ms: int) -> str:
-    topic_filter, qos, active, options, identifier = one
-    more = f", options 0x{options:02x}" if options else ""
-    more += f", identifier {identifier}" if identifier else ""
-    return f"{display.name(topic_filter)} QoS {qos}{more}" + ("" if active else " (unsubscribed)")
-
-
-def _show_inbound(one: tuple[int, Position], _jumped_ms: int) -> str:
-    return f"packet {one[0]}: message {format_position(one[1])}"
-
-
-def _show_closed(closed_ms: int, jumped_ms: int) -> str:
-    return display.clock(closed_ms + jumped_ms) if closed_ms else "never"
-
-
-def _show_will(will: Any, _jumped_ms: int) -> str:
-    return "none" if will is None else f"{will_text(will)} ({format_position(will.ref)})"
-
-
-_FIELDS = (
-    _one("connected", lambda state: state.connected, _plain),
-    _one("clean session", lambda state: state.clean, _plain),
-    _one("connections", lambda state: state.generation, _plain),
-    _one("protocol level", lambda state: state.level, _plain),
-    _one("bridge", lambda state: state.bridge, _plain),
-    _one("session expiry", lambda state: state.expiry, _plain),
-    _one("user", lambda state: state.user, _plain),
-    _one("receive maximum", lambda state: state.receive_maximum, _plain),
-    _one("maximum packet size", lambda state: state.packet_maximum, _plain),
-    _one("offline since", lambda state: state.closed_ms, _show_closed),
-    _one("last packet identifier", lambda state: state.last_pid, _plain),
-    _one("will", lambda state: state.will, _show_will),
-    _Field(
-        "subscriptions",
-        lambda state: [
-            (one.filter, one.qos, one.active, one.options, one.identifier)
-            for one in state.subscriptions.values()
-        ],
-        _show_subscription,
-        lambda state: len(state.subscriptions),
-    ),
-    _Field("queued", _queues, _show_queue, lambda state: len(state.waiting)),
-    _Field(
-        "in flight",
-        lambda state: _sent(state.inflight),
-        _show_sent,
-        lambda state: len(state.inflight),
-    ),
-    _Field(
-        "in flight, released",
-        lambda state: _sent(state.releasing),
-        _show_sent,
-        lambda state: len(state.releasing),
-    ),
-    _Field(
-        "inbound QoS 2",
-        lambda state: list(state.inbound.items()),
-        _show_inbound,
-        lambda state: len(state.inbound),
-    ),
-)
 
 
 class FirstDifference:
@@ -219,7 +94,7 @@ class Divergence:
         """Set up the trails, before the first event."""
         self.whole = FirstDifference(equal=self.difference.other is None)
         if self.state is not None:
-            for one in _FIELDS:
+            for one in FIELDS:
                 self._trails[one.name] = FirstDifference(equal=False)
                 self._wanted[one.name] = one.items(self.state)
         if self.pending is not None:
@@ -255,14 +130,14 @@ class Divergence:
         if one.kind != SESSION or not self._trails:
             return
         state = node.sessions.peek(one.name)
-        for known in _FIELDS:
+        for known in FIELDS:
             if self.state is not None:
                 equal = state is not None and self._equal(known, state)
                 self._trails[known.name].note(at, equal=equal)
         if self.pending is not None:
             self._trails[_PENDING].note(at, equal=pending_of(node, one.name) == self.pending)
 
-    def _equal(self, known: _Field, state: SessionState) -> bool:
+    def _equal(self, known: SessionField, state: SessionState) -> bool:
         wanted = self._wanted[known.name]
         if known.count is not None and known.count(state) != len(wanted):
             return False
@@ -281,7 +156,7 @@ class Divergence:
         state = node.sessions.peek(name) if self.difference.kind == SESSION else None
         if state is None or self.state is None:
             return
-        for known in _FIELDS:
+        for known in FIELDS:
             ours, theirs = known.items(state), self._wanted[known.name]
             if ours != theirs:
                 only = [known.show(one, node.jumped_ms) for one in ours if one not in theirs]

@@ -397,9 +397,21 @@ def other_session(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "where", "what"),
     [
-        (other_session(generation=7), 3, "entry 1: repeats session c with different generation"),
-        (other_session(last_pid=7), 3, "entry 1: repeats session c with different last packet id"),
-        (other_session(queues=[]), 3, "entry 1: repeats session c with different subscriptions"),
+        *(
+            (
+                other_session(**{name: value}),
+                3,
+                f"entry 1: repeats session c with a different state: {field}",
+            )
+            for name, value, field in (
+                ("generation", 7, "connections"),
+                ("last_pid", 7, "last packet identifier"),
+                ("queues", [], "queued"),
+                ("bridge", True, "bridge"),
+                ("receive_maximum", 7, "receive maximum"),
+                ("packet_maximum", 7, "maximum packet size"),
+            )
+        ),
         (other_session(queues=[[9, 1, []]]), 3, "entry 1: contradicts the state before: Index"),
         (
             {"session": SessionSnapshot("x\x1b", {"generation": 1})},

@@ -5,6 +5,7 @@ the moments and the load. Each drill reports its seed when it fails.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from harness.broker import Broker
@@ -34,4 +35,20 @@ def test_nothing_acknowledged_is_lost(
         outcome = check_recovered(broker, request.getfixturevalue("spark"))
         assert all(node.start is not None and node.start.crashed for node in outcome.nodes)
         assert outcome.nodes[0].resumed, "no client came back"
+    broker.stop()
+
+
+@pytest.mark.parametrize("victim", ["nats", "both"])
+def test_nothing_acknowledged_is_lost_of_an_encrypted_log(
+    make_broker: Callable[..., Broker], tmp_path: Path, victim: str
+) -> None:
+    (tmp_path / "key").write_text("k" * 64)
+    (tmp_path / "key").chmod(0o600)
+    broker = make_broker("", "--encryption-key-file", str(tmp_path / "key"))
+    broker.start()
+    drill = Drill(broker, SEED)
+    drill.start()
+    for _ in range(ROUNDS):
+        drill.strike(lambda: strike_at(drill, victim))
+    drill.judge()
     broker.stop()

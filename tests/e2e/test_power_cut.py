@@ -130,6 +130,38 @@ def test_power_cut_after_the_first_acknowledgement(
     broker.stop()
 
 
+@pytest.mark.parametrize("cut_after", [1, 60])
+def test_power_cut_of_an_encrypted_log(
+    make_broker: Callable[..., Broker],
+    make_disk: Callable[[Cache], Disk],
+    tmp_path: Path,
+    cut_after: int,
+) -> None:
+    """The key of a block is on disk before anything in it is acknowledged."""
+    (tmp_path / "key").write_text("k" * 64)
+    (tmp_path / "key").chmod(0o600)
+    disk = make_disk("lost")
+    broker = make_broker("", "--encryption-key-file", str(tmp_path / "key"))
+    broker.data_dir = disk.place / "data"
+    broker.start()
+    with RawClient(broker.port) as client:
+        client.connect("first", clean=False)
+        client.subscribe(("t/#", 1))
+    with RawClient(broker.port) as client:
+        client.connect("second")
+        for number in range(cut_after):
+            client.publish(f"t/{number}", os.urandom(50_000), 1)
+        cut_the_power(broker, disk)
+    broker.start()
+    with RawClient(broker.port) as client:
+        assert client.connect("first", clean=False) == Connack(0, session_present=True)
+        for number in range(cut_after):
+            message = client.expect_a(Publish)
+            assert message.topic == f"t/{number}"
+            client.acknowledge(message)
+    broker.stop()
+
+
 def test_disk_that_fails(
     make_broker: Callable[..., Broker], make_disk: Callable[[Cache], Disk]
 ) -> None:

@@ -2,12 +2,15 @@
 
 import contextlib
 import html
+import http.client
 import os
 import re
 import signal
 import socket
 import stat
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -462,6 +465,45 @@ def test_it_ends_with_the_broker_and_is_started_again(make_broker: Callable[...,
     broker.stop()
     assert wait_until_gone(third)
     assert (broker.data_dir / "web.token").read_text() == token
+
+
+def test_it_starts_at_the_first_connection_and_ends_when_idle(
+    make_broker: Callable[..., Broker],
+) -> None:
+    broker = make_broker("web_idle = 0.5", *ON)
+    broker.start()
+    assert web_child(broker) is None
+    page = served(broker)
+    page.good("/")
+    first = web_child(broker)
+    assert first is not None
+    assert wait_until_gone(first)
+    until(lambda: web_child(broker) is None, "no process of the page")
+    # Clients that come while it starts, or while it ends, wait.
+    with ThreadPoolExecutor(50) as clients:
+        answers = list(clients.map(lambda _: page.ask("GET", "/").status, range(200)))
+    assert set(answers) == {200}
+    for _ in range(5):
+        page.good("/")
+        time.sleep(0.5)
+    assert "web page ended" not in broker.log
+
+
+def test_a_connection_holds_it(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker("web_idle = 0.2", *ON)
+    broker.start()
+    page = served(broker)
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", page.port)) as held:
+        held.connect()
+        until(lambda: web_child(broker), "a process of the page")
+        child = web_child(broker)
+        for _ in range(4):
+            held.request("GET", "/login")
+            assert held.getresponse().read()
+            time.sleep(0.5)
+        assert web_child(broker) == child
+    assert child is not None
+    assert wait_until_gone(child)
 
 
 def test_it_ends_with_a_killed_broker_while_suspended(

@@ -24,7 +24,7 @@ from eventstore.reading.progress import silent
 from eventstore.reading.segment import BadIndex, Segment, SegmentHead, write_segment
 from eventstore.server.client_server import ClientServer
 from eventstore.server.process import EmbeddedServer
-from eventstore.server.store_encryption import read_block
+from eventstore.server.store_encryption import check_blocks, read_block
 from projections.past.salvage_needs import SalvageNeeds
 
 KEY = StoreKey(b"k" * 32, Path("key"))
@@ -243,6 +243,25 @@ def test_a_damaged_key_file_is_found_before_the_server_touches_the_store(
     if name == "meta.key":  # the messages have keys of their own
         assert salvaged(node, new, KEY).records == COUNT
         assert stored(new, KEY) == LINKS
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", ["meta.key", "1.key"])
+def test_damaged_projections_are_removed_and_the_log_stays(node: Path, name: str) -> None:
+    """They are not synced: a power cut may leave them without their keys."""
+    write(node, made(), key=KEY)
+    log = node / "jetstream/jetstream/$G/streams/FOLDMQ_LOG_n1"
+    state = log.with_name("FOLDMQ_STATE_n1")
+    shutil.copytree(log, state)
+    (damaged,) = state.rglob(name)
+    damaged.write_bytes(b"")
+    before = {file: digest for file, digest in contents(node).items() if log in file.parents}
+    lines: list[str] = []
+    check_blocks(DataDir(node), KEY, lines.append)
+    assert not state.exists()
+    assert len(lines) == 1
+    assert contents(node) == before
+    assert stored(node, KEY) == LINKS
 
 
 @pytest.mark.system

@@ -31,7 +31,7 @@ def files_of(name: str) -> set[Path]:
 
 
 def test_every_recipe_has_a_page() -> None:
-    assert len(NAMES) == 11
+    assert len(NAMES) == 12
     assert sorted(page.stem for page in PAGES.glob("*.md")) == NAMES
 
 

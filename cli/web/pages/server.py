@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -112,6 +113,8 @@ _LONGEST_LINE = 512 * 1024
 """Maximum length of a URL: a name of 65,535 bytes takes three times as many when escaped."""
 _LONGEST_FIELD = 16 * 1024
 _NICE = 5
+_IDLE_CHECKS = 10
+"""How often connections are counted in the time after which an idle process ends."""
 
 
 def run_web_server(
@@ -165,7 +168,7 @@ def run_web_server(
         sockets[0].getsockname()[1],
         changes=changes,
     )
-    asyncio.run(_serve(app, sockets, child=bool(fds)))
+    asyncio.run(_serve(app, sockets, child=bool(fds), idle=settings.web_idle if fds else 0))
 
 
 def _place(listen: str) -> Address:
@@ -194,7 +197,10 @@ def _announce(place: Address, port: int, token: Token) -> None:
     sys.stderr.flush()
 
 
-async def _serve(app: web.Application, sockets: Iterable[socket.socket], *, child: bool) -> None:
+async def _serve(
+    app: web.Application, sockets: Iterable[socket.socket], *, child: bool, idle: float
+) -> None:
+    """Serve until a signal, the end of the broker, or ``idle`` seconds without a connection."""
     listening = list(sockets)
     runner = web.AppRunner(
         app,
@@ -213,6 +219,36 @@ async def _serve(app: web.Application, sockets: Iterable[socket.socket], *, chil
     try:
         for one in listening:
             await web.SockSite(runner, one).start()
-        await end.wait()
+        if not idle:
+            await end.wait()
+        elif await _is_idle(runner, idle, end):
+            # A client that connects now waits for the next process.
+            for site in runner.sites:
+                await site.stop()
+            while _connections(runner) and not await _ends_within(end, 0.1):
+                pass
     finally:
         await runner.cleanup()
+
+
+async def _is_idle(runner: web.AppRunner, idle: float, end: asyncio.Event) -> bool:
+    """Return True after ``idle`` seconds without a connection, or False once ``end`` is set."""
+    quiet_checks, served = 0, -1
+    while quiet_checks < _IDLE_CHECKS:
+        if await _ends_within(end, idle / _IDLE_CHECKS):
+            return False
+        requests = 0 if runner.server is None else runner.server.requests_count
+        is_quiet = requests == served and not _connections(runner)
+        quiet_checks, served = quiet_checks + 1 if is_quiet else 0, requests
+    return True
+
+
+async def _ends_within(end: asyncio.Event, seconds: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await end.wait()
+    return end.is_set()
+
+
+def _connections(runner: web.AppRunner) -> int:
+    return 0 if runner.server is None else len(runner.server.connections)

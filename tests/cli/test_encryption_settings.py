@@ -1,4 +1,4 @@
-"""The file with the users who logged in, in an encrypted data directory."""
+"""The key of encryption at rest, in the files and child processes of ``foldmq serve``."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 
 from actors.access.login_backoff import LoginRank
 from cli.serve.auth_factory import KNOWN_LOGINS, Access
+from cli.settings.child_environment import environment_for
 from cli.settings.settings import Settings, load_settings
 from eventstore.datadir import DataDir
 
@@ -40,3 +41,10 @@ def test_users_are_known_after_a_restart_with_the_same_key(tmp_path: Path, key: 
     assert ranks == {
         other: LoginRank.KNOWN if other == key else LoginRank.NEW for other in (None, "k", "o")
     }
+
+
+def test_child_processes_get_the_file(tmp_path: Path) -> None:
+    """The page and the index need it; the key itself is in no variable of theirs."""
+    made = environment_for(settings(tmp_path, "k"), DataDir(tmp_path))
+    assert made["FOLDMQ_ENCRYPTION_KEY_FILE"] == str(tmp_path / "k")
+    assert not [value for value in made.values() if "k" * 32 in value]

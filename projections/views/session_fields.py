@@ -1,0 +1,140 @@
+"""The parts of a session's state, one by one: what a comparison names, and how it shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from eventstore import display
+from eventstore.format.positions import Position, format_position
+from eventstore.format.stored_properties import expiry_ms
+from eventstore.reading import position_text
+from projections.state.waiting_queue import QOS_MASK, WaitingQueue
+from projections.views.session_text import will_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from projections.state.session import InFlight, SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class SessionField:
+    """A part of a session as a list, and its elements as text."""
+
+    name: str
+    items: Callable[[SessionState], list[Any]]
+    show: Callable[[Any, int], str]
+    """Arguments: the element, and the sum of the jumps of the clock, which its times lack."""
+    count: Callable[[SessionState], int] | None = None
+    """Length of the list, where building it is expensive."""
+
+
+def _plain(value: object, _jumped_ms: int = 0) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else display.name(str(value))
+
+
+def _one(
+    name: str, of: Callable[[SessionState], object], show: Callable[[Any, int], str]
+) -> SessionField:
+    return SessionField(name, lambda state: [of(state)], show)
+
+
+def _sent(table: dict[int, InFlight]) -> list[Any]:
+    return [
+        (pid, one.ref, one.flags, one.subscription.filter, one.sent_ms)
+        for pid, one in table.items()
+    ]
+
+
+def _show_sent(one: tuple[int, Position, int, str, int], jumped_ms: int) -> str:
+    pid, ref, flags, topic_filter, sent_ms = one
+    return (
+        f"packet {pid}: message {format_position(ref)}, QoS {flags & QOS_MASK}, for "
+        f"{display.name(topic_filter)}, sent {display.clock(sent_ms + jumped_ms)}"
+    )
+
+
+def _queues(state: SessionState) -> list[Any]:
+    return [
+        (held.filter, held.queued_bytes, held.queue.runs())
+        for held in state.waiting.values()
+        if held.queue is not None
+    ]
+
+
+def _show_queue(one: tuple[str, int, list[Any]], jumped_ms: int) -> str:
+    topic_filter, size, runs = one
+    queue = WaitingQueue(runs)
+    expiry = queue.expiry()
+    ends = f", the first expires {display.clock(expiry_ms(expiry) + jumped_ms)}"
+    until = ends if expiry else ""
+    return (
+        f"{display.name(topic_filter)}: {display.count_of(len(queue), 'message')}, "
+        f"{display.size(size)} ({position_text.positions_text(list(queue.ref_runs()))}){until}"
+    )
+
+
+def _show_subscription(one: tuple[str, int, bool, int, int], _jumped_ms: int) -> str:
+    topic_filter, qos, active, options, identifier = one
+    more = f", options 0x{options:02x}" if options else ""
+    more += f", identifier {identifier}" if identifier else ""
+    return f"{display.name(topic_filter)} QoS {qos}{more}" + ("" if active else " (unsubscribed)")
+
+
+def _show_inbound(one: tuple[int, Position], _jumped_ms: int) -> str:
+    return f"packet {one[0]}: message {format_position(one[1])}"
+
+
+def _show_closed(closed_ms: int, jumped_ms: int) -> str:
+    return display.clock(closed_ms + jumped_ms) if closed_ms else "never"
+
+
+def _show_will(will: Any, _jumped_ms: int) -> str:
+    return "none" if will is None else f"{will_text(will)} ({format_position(will.ref)})"
+
+
+FIELDS = (
+    _one("connected", lambda state: state.connected, _plain),
+    _one("clean session", lambda state: state.clean, _plain),
+    _one("connections", lambda state: state.generation, _plain),
+    _one("protocol level", lambda state: state.level, _plain),
+    _one("bridge", lambda state: state.bridge, _plain),
+    _one("session expiry", lambda state: state.expiry, _plain),
+    _one("user", lambda state: state.user, _plain),
+    _one("receive maximum", lambda state: state.receive_maximum, _plain),
+    _one("maximum packet size", lambda state: state.packet_maximum, _plain),
+    _one("offline since", lambda state: state.closed_ms, _show_closed),
+    _one("last packet identifier", lambda state: state.last_pid, _plain),
+    _one("will", lambda state: state.will, _show_will),
+    SessionField(
+        "subscriptions",
+        lambda state: [
+            (one.filter, one.qos, one.active, one.options, one.identifier)
+            for one in state.subscriptions.values()
+        ],
+        _show_subscription,
+        lambda state: len(state.subscriptions),
+    ),
+    SessionField("queued", _queues, _show_queue, lambda state: len(state.waiting)),
+    SessionField(
+        "in flight",
+        lambda state: _sent(state.inflight),
+        _show_sent,
+        lambda state: len(state.inflight),
+    ),
+    SessionField(
+        "in flight, released",
+        lambda state: _sent(state.releasing),
+        _show_sent,
+        lambda state: len(state.releasing),
+    ),
+    SessionField(
+        "inbound QoS 2",
+        lambda state: list(state.inbound.items()),
+        _show_inbound,
+        lambda state: len(state.inbound),
+    ),
+)
