@@ -8,6 +8,7 @@ COPY pyproject.toml setup.py README.md LICENSE ./
 COPY tools/mypyc.ini tools/
 COPY protocol protocol
 COPY eventstore eventstore
+COPY outbox outbox
 COPY projections projections
 COPY actors actors
 COPY cluster cluster

@@ -7,6 +7,7 @@ characters and all other non-printable characters are escaped as in JSON.
 import base64
 import json
 from datetime import UTC, datetime
+from typing import Final
 
 NAME_LIMIT = 120
 """Largest number of characters of a name in a line."""
@@ -52,6 +53,10 @@ def payload_text(payload: bytes, limit: int = PAYLOAD_LIMIT) -> str:
     )
     more = len(payload) - len(text[:limit].encode("utf-8", "surrogateescape"))
     return f'"{shown}"' + (f"...({more} more bytes)" if more else "")
+
+
+PAYLOAD_FIELDS: Final = ("payload", "payload_base64")
+"""Names of the fields of :func:`payload_field`."""
 
 
 def payload_field(payload: bytes) -> dict[str, str]:

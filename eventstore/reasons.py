@@ -140,7 +140,8 @@ CLOSE_REASONS: Final[Mapping[str, CloseReason]] = {
     "broker_stopped": CloseReason("broker stopped", "the broker was stopped"),
     "shared": CloseReason("shared", "it is a shared subscription, which never has a connection"),
     "broker_restarted": CloseReason(
-        "broker crashed", "the broker crashed while the client was connected"
+        "broker ended",
+        "the broker did not end the connection: it crashed or was killed, or the log is a copy",
     ),
 }
 """Values of SessionClosed.reason."""

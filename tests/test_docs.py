@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 CONTRIBUTE = DOCS / "contribute"
 """Pages for contributors, among them generated tables: their words are not counted."""
-PACKAGES = ["protocol", "eventstore", "projections", "actors", "cluster", "spark", "cli"]
+PACKAGES = ["protocol", "eventstore", "projections", "outbox", "actors", "cluster", "spark", "cli"]
 DESIGNS = sorted(page for name in PACKAGES for page in (ROOT / name).rglob("DESIGN.md"))
 """What each package is for and how it works, beside its code."""
 GENERATED_ELSEWHERE = {CONTRIBUTE / "conformance.md", CONTRIBUTE / "conformance-5.md"}

@@ -22,7 +22,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-ORDER = ["protocol", "eventstore", "projections", "spark", "actors", "cluster", "cli"]
+ORDER = ["protocol", "eventstore", "projections", "outbox", "spark", "actors", "cluster", "cli"]
 
 NETWORK = {"asyncio", "nats", "selectors", "socket", "ssl", "uvloop"}
 CLOCK_AND_CHANCE = {"datetime", "random", "secrets", "time", "uuid"}
@@ -31,9 +31,10 @@ FORBIDDEN = {
     "protocol": NETWORK | CLOCK_AND_CHANCE | IMPURE,
     "projections": NETWORK | CLOCK_AND_CHANCE | IMPURE | {"typer"},
     "eventstore": {"pykka", "paho", "pyspark", "typer"},
-    "spark": {"pykka", "paho", "structlog", "typer"},
-    "actors": {"nats", "paho", "pyspark", "spark", "typer"},
-    "cluster": {"nats", "paho", "pyspark", "spark", "typer"},
+    "outbox": {"nats", "pykka", "paho", "pyspark", "typer"},
+    "spark": {"outbox", "pykka", "paho", "structlog", "typer"},
+    "actors": {"nats", "outbox", "paho", "pyspark", "spark", "typer"},
+    "cluster": {"nats", "outbox", "paho", "pyspark", "spark", "typer"},
     "cli": {"pykka"},
 }
 SPARK = {"py4j", "pyarrow", "pyspark", "spark"}

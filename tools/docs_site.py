@@ -15,7 +15,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("protocol", "eventstore", "projections", "actors", "cluster", "spark", "cli")
+PACKAGES = ("protocol", "eventstore", "projections", "outbox", "actors", "cluster", "spark", "cli")
 FROM_ROOT = (
     *("CHANGELOG.md", "CONTRIBUTING.md"),
     *(

@@ -27,17 +27,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "contribute" / "events.md"
-_MODULES = ("events.py", "node_events.py", "turn_events.py")
-SOURCES = [
-    ROOT / "eventstore" / "format" / name
-    for name in ("events.py", "node_events.py", "turn_events.py")
-]
+_MODULES = ("events.py", "node_events.py", "destination_events.py", "turn_events.py")
+SOURCES = [ROOT / "eventstore" / "format" / name for name in _MODULES]
 
 INTRODUCTION = """\
 # Events
 
 Written by `tools/events_table.py` from the docstrings in `eventstore/format/events.py`,
-`node_events.py` and `turn_events.py`; do not edit.
+`node_events.py`, `destination_events.py` and `turn_events.py`; do not edit.
 
 The log of a node is the JetStream stream `FOLDMQ_LOG_<node>` on the subject `foldmq.log.<node>`.
 Each JetStream message is a *record*: the events of one or more turns of the event loop and their
@@ -101,8 +98,8 @@ counts entries, not events: an event about 50 messages has 50 entries, so each m
 position.
 
 - `MessagePublished`, `MessagesCarried` and `RetainedSnapshot` have `count` entries.
-- `Delivered`, `Queued`, `Released`, `Expired` and `Assigned` have one entry for each position in
-  `refs`.
+- `Delivered`, `Queued`, `Released`, `Expired`, `Assigned` and `ForwardRefused` have one entry for
+  each position in `refs`.
 - `Acked`, `Received`, `Refused`, `Completed`, `Redelivered` and `Returned` have one for each
   identifier in `pids`.
 - Every other event has one entry.
@@ -248,7 +245,7 @@ def _default(item: ast.AnnAssign) -> str:
     if item.value is None:
         return "required"
     if isinstance(item.value, ast.Call):
-        return "`[]`"
+        return "`{}`" if ast.unparse(item.annotation).startswith("dict") else "`[]`"
     return f"`{orjson.dumps(ast.literal_eval(item.value)).decode()}`"
 
 

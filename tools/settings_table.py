@@ -76,6 +76,7 @@ OUTLOOK = """\
 - **`keep_until_archived`**: only archived records are cut. So `keep = "1h"` is enough if
   `foldmq spark archive` runs every hour. If archiving stops, the log grows beyond its limits, with
   a warning every hour. See [archive.md](archive.md).
+- **Sinks** are tables `[sink.NAME]`, in the TOML file only: [sinks.md](sinks.md).
 - **`sync`**: [durability.md](durability.md) describes its guarantees.
 
 ## Old names

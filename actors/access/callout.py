@@ -51,8 +51,9 @@ _ENTRY_BYTES: Final = 500
 _SHARED_RULES: Final = 256
 _LATEST_MS: Final = 253_402_300_799_000  # the end of the year 9999
 _FIELDS: Final = frozenset(
-    {"allow", "user", "groups", "publish", "subscribe", "expires", "cache", "reason"}
+    {"allow", "user", "groups", "publish", "subscribe", "history", "expires", "cache", "reason"}
 )
+_ACTIONS: Final = ("publish", "subscribe", "history")
 _VERDICT_FIELDS: Final = _FIELDS | {"data_base64"}
 _WHERE: Final = "auth callout"
 _NOTHING: Final = Rule(allow=False, publish=True, subscribe=True, filter="#", where=_WHERE)
@@ -317,10 +318,10 @@ def _allowed(fields: dict[str, Any], credentials: Credentials, now_ms: int) -> V
 
 
 def _rules(fields: dict[str, Any]) -> tuple[Rule, ...] | None:
-    if fields.get("publish") is None and fields.get("subscribe") is None:
+    if all(fields.get(action) is None for action in _ACTIONS):
         return None
     rules: list[Rule] = []
-    for action in ("publish", "subscribe"):
+    for action in _ACTIONS:
         lists = fields.get(action)
         if lists is None:
             continue
@@ -347,8 +348,16 @@ def _action_rules(action: str, verb: str, filters: object) -> list[Rule]:
             parse_filter(text)
         except (FilterError, TypeError, AttributeError):
             raise BadAnswer(f'entry {number} of "{verb}" of "{action}" is not a filter') from None
-        publish = action == "publish"
-        rules.append(Rule(verb == "allow", publish, not publish, text, where=_WHERE))
+        rules.append(
+            Rule(
+                verb == "allow",
+                publish=action == "publish",
+                subscribe=action == "subscribe",
+                filter=text,
+                where=_WHERE,
+                history=action == "history",
+            )
+        )
     return rules
 
 

@@ -36,10 +36,11 @@ _ENTRY: Final = 150
 _OWN: Final = 256
 """Maximum number of rule sets from logins that are cached."""
 _SHOWN: Final = 5
+_ACTIONS: Final = ("publish", "subscribe", "history")
 
 
 class Rule(NamedTuple):
-    """One filter that clients are allowed, or denied, to publish or subscribe to.
+    """One filter that clients are allowed, or denied, to publish or subscribe to, or to replay.
 
     It applies to the named users, to members of the named groups, and with ``anonymous`` to clients
     without a user; to all clients if it has none of these. ``clients`` restricts it to the named
@@ -57,10 +58,12 @@ class Rule(NamedTuple):
     where: str = ""
     """Its location in the file, for explanations."""
     anonymous: bool = False
+    history: bool = False
+    """Whether it is about messages of the past, which replays read."""
 
     def __str__(self) -> str:
         """Return the rule and its location."""
-        actions = [name for name in ("publish", "subscribe") if getattr(self, name)]
+        actions = [name for name in _ACTIONS if getattr(self, name)]
         text = f"{'allow' if self.allow else 'deny'} {' and '.join(actions)} {self.filter}"
         return f"{text} ({self.where})" if self.where else text
 
@@ -139,8 +142,7 @@ class _Memory:
         if self._size > _REMEMBERED_BYTES:
             self._size = size
             for access in list(self.holders):
-                access.publish.clear()
-                access.read.clear()
+                access.forget_answers()
 
 
 class TopicAcl:
@@ -148,8 +150,11 @@ class TopicAcl:
 
     __slots__ = (
         "__weakref__",
+        "_history",
+        "_memory",
         "_names",
         "_publish",
+        "_replayed",
         "_rules",
         "_subscribe",
         "open",
@@ -166,7 +171,9 @@ class TopicAcl:
     ) -> None:
         self._rules = rules
         self._names = names
+        self._memory = memory
         rule_sets = list(sections)
+        self._history = _grants(rule_sets, "history")
         self._publish = _grants(rule_sets, "publish")
         self._subscribe = _grants(rule_sets, "subscribe")
         self.open = memory is None
@@ -175,8 +182,23 @@ class TopicAcl:
         """Whether publishing to a raw topic is allowed."""
         self.read = TopicAnswers(self._subscribe, names, memory)
         """Whether receiving messages on a raw topic is allowed."""
+        self._replayed: TopicAnswers | None = None
         if memory is not None:
             memory.holders.add(self)
+
+    @property
+    def history(self) -> TopicAnswers:
+        """Whether receiving past messages on a raw topic is allowed, besides ``read``."""
+        if self._replayed is None:
+            self._replayed = TopicAnswers(self._history, self._names, self._memory)
+        return self._replayed
+
+    def forget_answers(self) -> None:
+        """Empty the caches."""
+        self.publish.clear()
+        self.read.clear()
+        if self._replayed is not None:
+            self._replayed.clear()
 
     def denied(self, topics: Iterable[bytes]) -> set[bytes]:
         """Return the raw topics to which publishing is denied."""
@@ -202,6 +224,10 @@ class TopicAcl:
         """Return whether a subscription to a valid filter is granted."""
         return self.open or self._subscribe.allow(split_levels(topic_filter), self._names)
 
+    def may_replay(self, topic_filter: str) -> bool:
+        """Return whether the right ``history`` covers a valid filter."""
+        return self.open or self._history.allow(split_levels(topic_filter), self._names)
+
     def guards(self, topic_filter: str) -> bool:
         """Return whether each topic received through a subscription must be checked.
 
@@ -226,7 +252,11 @@ class TopicAcl:
         """
         if self.open:
             return Explanation(True, None, "no permissions are set, everything is allowed")
-        grants = self._publish if action == "publish" else self._subscribe
+        grants = {
+            "publish": self._publish,
+            "subscribe": self._subscribe,
+            "history": self._history,
+        }[action]
         levels = split_levels(topic_or_filter)
         deny = self._first(grants.denies, levels)
         if deny is not None:
@@ -254,6 +284,7 @@ def _digest(rules: Iterable[Rule], groups: Mapping[str, Sequence[str]]) -> str:
         [
             rule.allow, rule.publish, rule.subscribe, rule.filter, sorted(rule.users),
             sorted(rule.groups), sorted(rule.clients), rule.anonymous,
+            *(("history",) if rule.history else ()),
         ]
         for rule in rules
     )  # fmt: skip
@@ -408,7 +439,7 @@ class Permissions:
         return kept[1]
 
 
-Action: TypeAlias = Literal["publish", "subscribe"]
+Action: TypeAlias = Literal["publish", "subscribe", "history"]
 """The requested action of a client."""
 
 
@@ -435,6 +466,7 @@ class RuleSet:
         wanted: tuple[tuple[Action, bool], ...] = (
             ("publish", rule.publish),
             ("subscribe", rule.subscribe),
+            ("history", rule.history),
         )
         for action, meant in wanted:
             if meant:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _KINDS: Final = ("allow", "deny")
-_ACTIONS: Final = ("publish", "subscribe", "both")
+_ACTIONS: Final = ("publish", "subscribe", "both", "history")
 _SELECTORS: Final = ("users", "groups", "clients")
 _HEADER: Final = re.compile(r"[ \t]*\[\[[ \t]*(allow|deny)[ \t]*\]\]")
 
@@ -167,8 +167,8 @@ def _rules(place: _TablePosition, table: dict[str, object]) -> Iterator[Rule]:
         )
     if not any(key in table for key in _ACTIONS):
         raise PermissionFileError(
-            f"{place}: contains no topics: publish, subscribe or both must be a list of topic "
-            "filters"
+            f"{place}: contains no topics: publish, subscribe, both or history must be a list of "
+            "topic filters"
         )
     for action in _ACTIONS:
         if action not in table:
@@ -182,12 +182,13 @@ def _rules(place: _TablePosition, table: dict[str, object]) -> Iterator[Rule]:
                 ) from None
             yield Rule(
                 place.kind == "allow",
-                publish=action != "subscribe",
-                subscribe=action != "publish",
+                publish=action in ("publish", "both"),
+                subscribe=action in ("subscribe", "both"),
                 filter=topic_filter,
                 **who,
                 where=str(place),
                 anonymous="anonymous" in table,
+                history=action == "history",
             )
 
 

@@ -32,6 +32,7 @@ from actors.kernel.actor import LoopActor
 from actors.kernel.kernel import Kernel
 from actors.kernel.references import ActorFailed
 from actors.kernel.turn_work import TurnWork
+from actors.maintenance.destination_holds import open_destinations
 from actors.maintenance.projector import Projector
 from actors.maintenance.recovery import (
     adopt,
@@ -43,6 +44,7 @@ from actors.maintenance.recovery import (
 )
 from actors.maintenance.retention import Retention
 from actors.node.read_pause import ReadPause
+from actors.replay.replays import ReplayActor, Replays
 from actors.routing.router import Router
 from actors.session.decisions.publish_admission import PublishRules
 from actors.session.decisions.queueing import DeliveryLimits
@@ -125,6 +127,9 @@ class Broker(LoopActor):
         node.retention = self.retention = Retention(node, self.projector)
         self._systree = SysTopicTree(node)
         node.system_topics = self._systree
+        self.replays = Replays(node)
+        """The replays of connected clients."""
+        node.replays = self.replays
         self._flush_timer: Timer | None = None
         """Writes events that no output waits for."""
         self._background: list[asyncio.Task[None]] = []
@@ -201,6 +206,9 @@ class Broker(LoopActor):
         if self.bridge is None and self.node.state.bridged is not None:
             self.node.emit(Bridged(0))
             self.kernel.wake()
+        if self.node.options.destinations or self.node.state.destinations:
+            open_destinations(self.node)
+            self.kernel.wake()
         if mark is not None:
             work = verify_in_background(self.node, mark.sequence, bytes.fromhex(mark.link))
             self._background.append(self._loop.create_task(work, name="verify_in_background"))
@@ -239,6 +247,7 @@ class Broker(LoopActor):
             await self.bridge.stop()
         if self.exchange is not None:
             self.exchange.end()
+        self.inspection.operations.publishing.end()
         if self.node.dropped:
             _log.warning("dropped since the start", **self.node.dropped)
         self.node.emit(BrokerStopped(to=to))
@@ -370,6 +379,8 @@ class Broker(LoopActor):
             )
         elif isinstance(actor, Inspector):
             self.inspection.start()
+        elif isinstance(actor, ReplayActor):
+            self.replays.restart()
         elif isinstance(actor, LogExchange):
             self.node.fail(
                 FoldmqError(f"the exchange failed: {failed.error}; this is a bug, please report it")

@@ -14,7 +14,7 @@ import structlog
 
 from actors.limits.address_networks import network_of
 from actors.session.session_messages import ConnectionAttached
-from eventstore.format.events import LOG_SESSION, NATS_SESSION
+from eventstore.format.events import API_SESSION, LOG_SESSION, NATS_SESSION
 from eventstore.partitions import partition_of
 from protocol.mqtt.message_properties import is_payload_format_broken
 from protocol.mqtt.packets import ConnectCode
@@ -211,7 +211,7 @@ def _refuse_superseded(request: ConnectRequest) -> None:
 
 def _is_reserved(client_id: str) -> bool:
     """Return whether a client identifier is reserved for the broker."""
-    return client_id == NATS_SESSION or client_id.startswith((SHARE, LOG_SESSION))
+    return client_id == NATS_SESSION or client_id.startswith((SHARE, LOG_SESSION, API_SESSION))
 
 
 _IN_A_ROW = 12.0

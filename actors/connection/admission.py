@@ -23,7 +23,7 @@ from actors.limits.client_limits import ClientLimits
 from actors.session.session_messages import Authenticated, AuthenticationStep, Close
 from actors.transports.acceptor import Acceptor, start_acceptors
 from actors.transports.stack import build_stack
-from eventstore.format.events import NATS_SESSION
+from eventstore.format.events import API_USER, NATS_SESSION
 from protocol.mqtt.packets import ConnectCode
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ _LOOKED_AT, _LOOKING, _LOOK_SHARE = 1024, 0.05, 0.05
 """Number of connections examined at a time for clients that have left; seconds for which this may
 be done at once, and the share of the time that it may take in the long run."""
 _REVOKED = "login_revoked"
+_RESERVED_USERS = (NATS_SESSION, API_USER)
+"""Users with permissions of their own: only the bridge, and the HTTP API, have them."""
 """Close reason for clients whose user was changed in the password file or removed from it."""
 
 
@@ -276,7 +278,7 @@ class Admission:
             # The users changed after the password was verified.
             connection.refuse(ConnectCode.BAD_USER_NAME_OR_PASSWORD, _REVOKED)
             return False
-        if user == NATS_SESSION:  # reserved: only the bridge has its permissions
+        if user in _RESERVED_USERS:
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "reserved_user")
             return False
         name = connect.client_id

@@ -12,17 +12,19 @@ from actors.exchange.taken_messages import (
     Acknowledged,
     Taken,
     TakenReferences,
+    assigned,
     effects_in,
-    with_content,
+    taken_messages,
 )
 from eventstore.errors import CorruptLog, LogUnavailable, LostLog
 from eventstore.format.positions import INDEX_BITS, position
 from eventstore.format.records import ChainChecker
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.message_store import MessageStore, StoredMessages, messages_of
+from eventstore.reading.publications import Releases, with_content
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from actors.session.node_context import NodeContext
     from eventstore.format.positions import Position
@@ -175,12 +177,14 @@ class LogFollower:
             for effect in effects_in(record, through, own):
                 if isinstance(effect, StoredMessages):
                     self._unreleased.add(effect)
+                elif isinstance(effect, Releases):
+                    messages = await self._find(effect.refs, here)
+                    taken.effects += map(taken_messages, with_content(effect, messages))
                 elif isinstance(effect, TakenReferences):
-                    if effect.share and not here:  # most were published in the same turn
+                    if not here:  # most were published in the same turn
                         for part in parts:
                             here.add_record(part)
-                    messages = await self._find(effect.refs, here)
-                    taken.effects += with_content(effect, messages)
+                    taken.effects.append(assigned(effect, await self._find(effect.refs, here)))
                 elif isinstance(effect, Acknowledged):
                     self._acknowledged(effect.log, effect.through)
                 else:
@@ -192,7 +196,7 @@ class LogFollower:
             await self._take(taken)
         self._reached(taken.through, parts[-1].link.hex(), more=more)
 
-    async def _find(self, refs: list[Position], here: MessageStore) -> list[Message]:
+    async def _find(self, refs: Sequence[Position], here: MessageStore) -> list[Message]:
         """Return messages of the other log; those not in memory are read again.
 
         ``here`` are messages of the turn that refers to them.
@@ -219,7 +223,7 @@ class LogFollower:
             messages.append(message)
         return messages
 
-    async def _read(self, wanted: set[int], refs: list[Position], store: MessageStore) -> None:
+    async def _read(self, wanted: set[int], refs: Sequence[Position], store: MessageStore) -> None:
         """Read messages of records of the other log, or where it repeats them since it was cut."""
         tail = await self._log.tail()
         if min(wanted) >= self._log.first:

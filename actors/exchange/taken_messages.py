@@ -16,8 +16,8 @@ from eventstore.format.events import (
 )
 from eventstore.format.node_events import Followed, RetainedCleared
 from eventstore.format.positions import Position, from_runs, position
-from eventstore.format.stored_properties import expiries
 from eventstore.log.message_store import StoredMessages
+from eventstore.reading.publications import Publications, Releases, publications_of
 from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
@@ -57,18 +57,14 @@ class TakenMessages:
 
 @dataclass(slots=True)
 class TakenReferences:
-    """Messages of which only the position is known, and which must be read first.
-
-    These are QoS 2 messages that were released, or messages that a shared subscription assigned to
-    this log.
-    """
+    """Messages that a shared subscription assigned to this log, and which must be read first."""
 
     first: Position
     refs: list[Position]
     time_ms: int
-    qos: int = 2
-    share: str = ""
-    refused: Sequence[str] = ()
+    qos: int
+    share: str
+    refused: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -99,7 +95,13 @@ class Acknowledged:
 
 TakenEffect: TypeAlias = TakenMessages | TakenClearing | TakenPart
 _Found: TypeAlias = (
-    TakenMessages | TakenReferences | TakenClearing | TakenPart | Acknowledged | StoredMessages
+    TakenMessages
+    | TakenReferences
+    | Releases
+    | TakenClearing
+    | TakenPart
+    | Acknowledged
+    | StoredMessages
 )
 
 _RELEVANT = frozenset({"MessagePublished", "Released", "RetainedCleared", "Followed", "Assigned"})
@@ -134,16 +136,13 @@ def effects_in(record: Record, through: Position, own: str) -> Iterator[_Found]:
     base = position(record.sequence, 0)
     for index, event in record.events():
         at = base + index
-        if isinstance(event, MessagePublished):
-            if not event.session.startswith(LOG_SESSION):
-                yield from _published(record, event, at, through)
+        if isinstance(event, (MessagePublished, Released)):
+            for item in publications_of(record, event, at):
+                left = item if isinstance(item, StoredMessages) else item.after(through)
+                if left is not None:
+                    yield taken_messages(left) if isinstance(left, Publications) else left
         elif at + entries(event) - 1 <= through:
             continue
-        elif isinstance(event, Released):
-            if not event.session.startswith(LOG_SESSION):
-                refs = from_runs(event.refs)
-                done = max(0, through + 1 - at)
-                yield TakenReferences(at + done, refs[done:], record.steady_ms)
         elif isinstance(event, Assigned):
             if event.member == member:
                 refs = from_runs(event.refs)
@@ -165,59 +164,35 @@ def effects_in(record: Record, through: Position, own: str) -> Iterator[_Found]:
             yield Acknowledged(event.log, event.through)
 
 
-def _published(
-    record: Record, event: MessagePublished, at: Position, through: Position
-) -> Iterator[TakenMessages | StoredMessages]:
-    waits = event.qos == 2 and not event.will
-    done = 0 if waits else max(0, through + 1 - at)
-    if done >= event.count:
-        return
-    names = [topic.encode() for topic in event.topics]
-    topics = [names[number] for number in event.which] if event.which else names * event.count
-    payloads, blocks = record.payloads(event), record.blocks(event)
-    expires = expiries(blocks, record.steady_ms) if blocks else []
-    if waits:
-        size = sum(map(len, payloads))
-        yield StoredMessages(
-            *(at, topics, payloads, size, blocks, expires, event.retain, (event.session,))
-        )
-        return
-    yield TakenMessages(
-        at + done,
-        event.qos,
-        event.retain,
-        topics[done:],
-        payloads[done:],
-        range(at + done, at + event.count),
-        record.steady_ms,
-        blocks[done:],
-        expires[done:],
-        live=event.qos > 0 or event.will,
+def taken_messages(messages: Publications) -> TakenMessages:
+    """Return publications of another log as messages to be taken."""
+    return TakenMessages(
+        messages.positions[0],
+        messages.qos,
+        messages.retain,
+        messages.topics,
+        messages.payloads,
+        messages.refs,
+        messages.steady_ms,
+        messages.blocks,
+        messages.expires,
+        live=messages.qos > 0 or messages.will,
     )
 
 
-def with_content(
-    references: TakenReferences, messages: Sequence[Message]
-) -> Iterator[TakenMessages]:
-    """Yield the referenced messages with their content, retained ones separate from others."""
-    shared = bool(references.share)
-    begin = 0
-    for stop in range(1, len(messages) + 1):
-        if stop < len(messages) and (shared or messages[stop].retain == messages[begin].retain):
-            continue
-        run = messages[begin:stop]
-        blocked = any(message.block for message in run)
-        yield TakenMessages(
-            references.first + begin,
-            references.qos,
-            run[0].retain and not shared,
-            [message.topic for message in run],
-            [message.payload for message in run],
-            references.refs[begin:stop],
-            references.time_ms,
-            [message.block for message in run] if blocked else (),
-            [message.expires for message in run] if blocked else (),
-            share=references.share,
-            refused=references.refused,
-        )
-        begin = stop
+def assigned(references: TakenReferences, messages: Sequence[Message]) -> TakenMessages:
+    """Return the messages that a shared subscription assigned to this log, with their content."""
+    blocked = any(message.block for message in messages)
+    return TakenMessages(
+        references.first,
+        references.qos,
+        False,
+        [message.topic for message in messages],
+        [message.payload for message in messages],
+        references.refs,
+        references.time_ms,
+        [message.block for message in messages] if blocked else (),
+        [message.expires for message in messages] if blocked else (),
+        share=references.share,
+        refused=references.refused,
+    )

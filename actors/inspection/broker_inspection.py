@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actors.inspection.broker_status import own_bytes, status
+from actors.inspection.destination_desk import DestinationDesk
 from actors.inspection.inspector import Inspector
 from actors.inspection.operations import Operations
 from actors.inspection.queries import BusiestTopics, Queries
@@ -31,11 +32,16 @@ class BrokerInspection:
         self.node = node
         self.admission = admission
         self.storage = LogStorage(node)
-        self._sources = StatusSources(node, admission, projector, self.storage, bridge, own_bytes())
-        self.operations = Operations(node)
+        self.destinations = DestinationDesk(node)
+        self._sources = StatusSources(
+            *(node, admission, projector, self.storage, bridge, own_bytes()),
+            self.destinations.rows,
+        )
+        self.operations = Operations(node, self.destinations.actions)
         self.handlers: dict[str, Handler] = {
             **Queries(self._sources, BusiestTopics(node)).handlers(),
             "change": self.operations.change,
+            "destinations": self.destinations.destinations,
         }
         """The handlers of the inspector, by endpoint."""
         self.inspector: Inspector

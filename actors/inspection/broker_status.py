@@ -72,6 +72,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
         answer["position"] = node.journal.last
     else:
         answer |= dict.fromkeys(("log", "position", "commit", "record_events"))
+    answer["destinations"] = sources.destinations() if node.recovered else []
     answer["bridge"] = None
     if sources.bridge is not None:
         stats = sources.bridge.stats

@@ -2,7 +2,7 @@
 
 Each change is an event of the log that names the operator, followed in the same turn by its
 consequences; the answer is sent when they are on disk. Archives of the log, and logins to the web
-page, are recorded in the same way.
+page, are recorded in the same way; messages are published in ``actors.inspection.publishing``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import structlog
 
 from actors.connection.connection import Connection
-from actors.inspection.inspector import Refused, flag, number, optional, shown, text
+from actors.inspection.inspector import NotReady, Refused, flag, number, optional, shown, text
+from actors.inspection.publishing import ApiPublishing
 from actors.node.operator_commands import OperatorCommand
 from actors.session.decisions.subscribing import by_text
 from actors.session.session import Session
 from actors.session.session_messages import Close, Kick, Remove
 from actors.session.subscription_actor import Subscription
-from eventstore.format.events import LOG_SESSION, NATS_SESSION
+from eventstore.format.events import API_SESSION, API_USER, LOG_SESSION, NATS_SESSION
 from eventstore.format.node_events import LogArchived, RetainedCleared, WebAccessed
 from eventstore.format.positions import INDEX_BITS
 from protocol.errors import FoldmqError
@@ -58,10 +59,16 @@ _LAST_RECORD = 1 << 43
 class Operations:
     """Carries out the operators' changes to one broker."""
 
-    def __init__(self, node: NodeContext) -> None:
+    def __init__(
+        self,
+        node: NodeContext,
+        more: Mapping[str, Callable[[Mapping[str, Any], str], Work]] | None = None,
+    ) -> None:
+        """``more`` are changes that others carry out, by name."""
         self._node = node
         self.reload: Callable[[], Coroutine[Any, Any, ReloadOutcome]] | None = None
         """Reads the settings again; None: this process cannot."""
+        self.publishing = ApiPublishing(node)
         self._actions: dict[str, Callable[[Mapping[str, Any], str], Work]] = {
             "kick": self._kick,
             "restart": self._restart,
@@ -71,6 +78,8 @@ class Operations:
             "web_accessed": self._web_accessed,
             "confirm_clock": self._confirm_clock,
             "reload": self._reload,
+            "publish": self.publishing.publish,
+            **(more or {}),
         }
 
     def change(self, request: Mapping[str, Any]) -> Work:
@@ -82,9 +91,8 @@ class Operations:
         if not 0 < len(by) <= _LONGEST_NAME:
             raise Refused(f"by must name the operator, in at most {_LONGEST_NAME} characters")
         if self._node.not_ready_reasons():
-            raise Refused(
-                f"nothing can be changed now: {'; '.join(self._node.not_ready_reasons())}"
-            )
+            error = NotReady if action == self.publishing.publish else Refused
+            raise error(f"nothing can be changed now: {'; '.join(self._node.not_ready_reasons())}")
         return action(request, by)
 
     def _kick(self, request: Mapping[str, Any], by: str) -> Work:
@@ -154,6 +162,8 @@ class Operations:
                 command.refuse("belongs to the broker, not to a client")
             elif name.startswith(LOG_SESSION):
                 command.refuse("represents another log, not a client")
+            elif name.startswith(API_SESSION):
+                command.refuse("represents a token of the HTTP API, not a client")
             elif name in node.state.sessions:
                 node.tell_session(node.directory.session(name), Remove(command, before))
             else:
@@ -376,6 +386,8 @@ def publisher_permitted(message: RetainedMessage, node: NodeContext) -> bool | N
         return None
     if client == NATS_SESSION:
         return authorizer.bridge is None or authorizer.bridge.may_publish(topic)
+    if client.startswith(API_SESSION):
+        return authorizer.permissions.access(API_USER, (), client).may_publish(topic)
     session = node.directory.find_session(client)
     connection = session.connection if session is not None else None
     if connection is not None and connection.identity is not None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
 
 from actors.connection.connection import Connection
 from actors.inspection.inspector import in_steps
 from actors.routing.subscriber import is_shared
 from actors.session.decisions import delivery_preview
+from actors.session.overdue import ANSWER_SECONDS, Overdue, earlier, unfinished
 from eventstore.display import escaped
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ class ProblemSearch:
         if client is not None:
             histories = [(client, node.clients.find(client))]
         for (name, history), pause in in_steps(histories):
-            self._take(name, self._of_history(history))
+            self._take(name, self._of_history(name, history))
             if pause:
                 yield None
 
@@ -171,12 +173,13 @@ class ProblemSearch:
 
     def _unfinished(self, actor: Session, state: SessionState) -> Iterator[Problem]:
         """Yield the problems of deliveries that a connected client does not complete."""
-        ages = unfinished(actor, state, self._node)
+        ages = unfinished(actor.connection, actor.delivery, state, self._node)
         named = False
         if ages.quiet_ms >= _UNACKNOWLEDGED_MS:
             for problem in self._window(state):
                 named = True
                 yield {**problem, "age_ms": ages.oldest_ms, "resumed": actor.delivery.resumed}
+        ages, connections = _with_earlier(actor, state, ages, self._node)
         after = overdue_after_ms(self._node)
         if ages.released_ms >= after:
             yield {
@@ -184,6 +187,7 @@ class ProblemSearch:
                 "count": len(state.releasing),
                 "age_ms": ages.released_ms,
                 "resumed": actor.delivery.resumed,
+                "connections": connections,
             }
         if ages.sent_ms >= after and not named:
             figures = stalled(self._node, state.session)
@@ -238,7 +242,7 @@ class ProblemSearch:
         """
         return [age for at in at_ms if 0 <= (age := self._shown - at) <= most]
 
-    def _of_history(self, history: ClientHistory) -> Iterator[Problem]:
+    def _of_history(self, name: str, history: ClientHistory) -> Iterator[Problem]:
         drops = {
             reason: ages[0]
             for reason, at in (history.dropped_at or {}).items()
@@ -267,6 +271,8 @@ class ProblemSearch:
         failed = len(self._recent(history.failed_ms, _FLAPPING_MS))
         taken = self._recent(history.taken_ms, RECENT_MS)
         if len(taken) >= _DUPLICATE:
+            actor = self._node.directory.find_session(name)
+            connected = actor is not None and actor.connection is not None
             yield {
                 "code": "duplicate",
                 "takeovers": history.takeovers,
@@ -274,7 +280,7 @@ class ProblemSearch:
                 "recent": connects,
                 "hosts": list(history.hosts),
                 "age_ms": taken[-1],
-                "lasts": taken[-1] <= _lasting_ms(taken),
+                "lasts": connected and taken[-1] <= _lasting_ms(taken),
             }
         elif connects >= _FLAPPING and failed >= _FLAPPING - 1:
             yield {
@@ -299,66 +305,10 @@ def _lasting_ms(ages: list[int]) -> int:
 
 _WITHOUT_REDELIVERY: Final = 30.0
 """Seconds after which a delivery is overdue if ``ack_wait`` is 0."""
-_ANSWER_SECONDS: Final = 1.0
-"""Seconds for the answer to a redelivery."""
+_LEFT: Final = 2
+"""Connections that left deliveries unacknowledged, after which the next one gets no time."""
 _FILTERS: Final = 4
 """Maximum filters that are named."""
-
-
-class Overdue(NamedTuple):
-    """The deliveries that a connected client has not completed; ages in milliseconds.
-
-    They count from the first transmission on the current connection.
-    """
-
-    sent_ms: int
-    """Age of the oldest message without PUBACK or PUBREC; 0: there is none."""
-    released_ms: int
-    """Age of the oldest PUBREL without PUBCOMP; 0: there is none."""
-
-    quiet_ms: int
-    """Time since the last acknowledgement of any delivery, at most the age of the oldest one."""
-
-    @property
-    def oldest_ms(self) -> int:
-        """Age of the oldest of them."""
-        return max(self.sent_ms, self.released_ms)
-
-
-_NONE: Final = Overdue(0, 0, 0)
-
-
-def unfinished(actor: Session | None, state: SessionState, node: NodeContext) -> Overdue:
-    """Return the ages of the unfinished deliveries of a client; zeros if it is not connected.
-
-    They are also 0 while the broker has not handled all that the client has sent, or has output for
-    it that waits for the disk.
-    """
-    connection = actor.connection if actor is not None else None
-    if actor is None or connection is None or not (state.inflight or state.releasing):
-        return _NONE
-    begun = 0
-    if isinstance(connection, Connection):
-        if connection.unhandled or connection.paused or _waits_for_log(connection, node):
-            return _NONE
-        begun = connection.connected_ms - node.clock.jumped_ms
-    now_ms = node.clock.steady_ms()
-    sent, released = (
-        max(0, now_ms - max(begun, actor.delivery.redelivery.oldest_ms(released=released)))
-        if table
-        else 0
-        for table, released in ((state.inflight, False), (state.releasing, True))
-    )
-    oldest = max(sent, released)
-    quiet = min(float(oldest), 1000 * (node.clock.monotonic() - connection.last_ack))
-    return Overdue(sent, released, round(quiet))
-
-
-def _waits_for_log(connection: Connection, node: NodeContext) -> bool:
-    """Return whether output for a client waits longer than usual for the disk."""
-    oldest = node.journal.oldest
-    late = oldest is not None and node.clock.monotonic() - oldest >= _ANSWER_SECONDS
-    return late and connection.gated > 0
 
 
 def overdue_after_ms(node: NodeContext) -> int:
@@ -366,7 +316,28 @@ def overdue_after_ms(node: NodeContext) -> int:
 
     The client has had ``ack_wait``, and the time to answer one redelivery.
     """
-    return round(1000 * ((node.options.ack_wait or _WITHOUT_REDELIVERY) + _ANSWER_SECONDS))
+    return round(1000 * ((node.options.ack_wait or _WITHOUT_REDELIVERY) + ANSWER_SECONDS))
+
+
+def _with_earlier(
+    actor: Session, state: SessionState, ages: Overdue, node: NodeContext
+) -> tuple[Overdue, int]:
+    """Add to ages the time of earlier connections; return them, and the number of connections.
+
+    A client that has just connected has some time to answer, unless it did not use it twice.
+    """
+    connection = actor.connection
+    left = earlier(connection, state, node) if connection is not None and ages.oldest_ms else None
+    if left is None or (ages.oldest_ms < _UNACKNOWLEDGED_MS and left.connections < _LEFT):
+        return ages, 1
+    sent, released = (ages.sent_ms, ages.released_ms)
+    if left.released and released:
+        released += left.connected_ms
+    elif sent:
+        sent += left.connected_ms
+    answered = connection is not None and connection.last_ack > -inf
+    quiet = ages.quiet_ms if answered else max(sent, released)
+    return Overdue(sent, released, quiet), left.connections + 1
 
 
 def stalled(node: NodeContext, name: str) -> dict[str, Any] | None:
@@ -374,12 +345,14 @@ def stalled(node: NodeContext, name: str) -> dict[str, Any] | None:
 
     ``count`` deliveries are unfinished, the oldest for ``age_ms``; ``filters`` has their numbers by
     filter. The client has acknowledged nothing for ``quiet_ms``, and sent nothing for
-    ``silent_ms``; ``slow``: it does acknowledge, but not the oldest.
+    ``silent_ms``; ``slow``: it does acknowledge, but not the oldest. More than one of
+    ``connections``: the ages count the time on all of these.
     """
     state, actor = node.state.sessions.live.get(name), node.directory.find_session(name)
     if state is None or actor is None:
         return None
-    ages = unfinished(actor, state, node)
+    ages = unfinished(actor.connection, actor.delivery, state, node)
+    ages, connections = _with_earlier(actor, state, ages, node)
     age, after = ages.oldest_ms, overdue_after_ms(node)
     if age < after:
         return None
@@ -401,4 +374,5 @@ def stalled(node: NodeContext, name: str) -> dict[str, Any] | None:
         "slow": ages.quiet_ms < after,
         "silent_ms": round(silent),
         "resumed": actor.delivery.resumed,
+        "connections": connections,
     }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.bridge.bridge_stats import BridgeStats
+from actors.inspection.destination_metrics import DESTINATION_METRICS
 from actors.node.counters import Counters
 from actors.transports.handshakes import TlsStats
 from eventstore.errors import EventStoreError
@@ -93,7 +94,7 @@ REFUSED = (
     "unauthenticated",
 )
 """Limits exported before they are first reached."""
-DENIED = ("bridge", "publish", "subscribe", "will")
+DENIED = ("bridge", "history", "publish", "subscribe", "will")
 """Actions that can be denied."""
 DROPPED = (
     "bridge_not_permitted",
@@ -122,6 +123,8 @@ class StatusSources:
     bridge: BridgeSupervisor | None
     baseline: int
     """Resident bytes of the process, without files, before it read the log."""
+    destinations: Callable[[], list[dict[str, Any]]] = list
+    """Returns a row for each destination of the outbox."""
 
 
 class StatusValue(NamedTuple):
@@ -329,6 +332,27 @@ BROKER_VALUES = (
         kind="counter",
         labels=("what",),
         read=by_reason(*DENIED),
+    ),
+    _value(
+        "foldmq_replays",
+        "Replays of connected clients, by state.",
+        "replays.states",
+        lambda sources: sources.node.replays.states(),
+        labels=("state",),
+        read=by_reason("reading", "live", "withheld", "ended", "damaged", "waiting"),
+    ),
+    _value(
+        "foldmq_replay_records_read_total",
+        "Records of the log read for replays.",
+        "replays.records_read",
+        lambda sources: sources.node.replays.records_read,
+        kind="counter",
+    ),
+    _value(
+        "foldmq_replay_lag_records",
+        "Records that the slowest replay of a connected client has not read yet.",
+        "replays.lag_records",
+        lambda sources: sources.node.replays.lag,
     ),
     _value(
         "foldmq_overloaded",
@@ -605,6 +629,7 @@ METRICS = (
     *metrics_of(JournalStats),
     *(one.metric for one in BRIDGE_VALUES),
     *metrics_of(BridgeStats),
+    *DESTINATION_METRICS,
 )
 
 

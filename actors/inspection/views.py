@@ -18,6 +18,7 @@ from actors.routing.subscriber import is_shared
 from actors.session.session import Session
 from actors.session.subscription_actor import Subscription
 from eventstore.format.events import LOG_SESSION
+from eventstore.format.positions import sequence_of
 from projections.views.session_view import (
     LiveSession,
     MemberView,
@@ -243,6 +244,7 @@ def session_answer(
         offset=offset,
         most=most,
         members=_members(name, node, offset, most),
+        last=sequence_of(node.journal.last),
     )
     answer: dict[str, Any] = plain(view)
     left = _LARGEST_ANSWER  # a name may have 64 KiB

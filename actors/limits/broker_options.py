@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from actors.limits.destination_options import DestinationOptions
 from actors.limits.limit_options import LimitOptions
+from eventstore.format.records import FORMAT
 
 MIB = 1024 * 1024
 
@@ -86,9 +88,13 @@ class BrokerOptions:
     """Maximum size of the log, regardless of ``keep``; 0 = unlimited."""
     keep_until_archived: bool = False
     """Do not delete records before they are archived."""
+    destinations: tuple[DestinationOptions, ...] = ()
+    """Destinations of the outbox."""
     sys_interval: float = 10.0
     """Time between updates of ``$SYS/broker/...``; 0 disables them."""
     max_record: int = 8 * MIB
     """Size at which a record of the log is closed, at most half of NATS's max_payload."""
+    record_format: int = FORMAT
+    """Newest format of records that all processes of this node can read."""
     message_cache: int = 64 * MIB
     """Memory for recently published messages."""

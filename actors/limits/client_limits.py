@@ -27,9 +27,8 @@ ReaderT = TypeVar("ReaderT", bound=Reader)
 _MAX_DEBT = 2.0
 """Maximum debt in seconds of an address or user that may open another connection."""
 _LINES = 10
-"""Maximum log lines in ten seconds about protocol errors and silent clients."""
-_LOGINS = 100
-"""The same about rejected logins, whose reasons operators need."""
+"""Maximum log lines in ten seconds about rejected logins, protocol errors or silent clients, whose
+reasons operators need."""
 
 
 class ClientLimits(Generic[ReaderT]):
@@ -69,8 +68,8 @@ class ClientLimits(Generic[ReaderT]):
         )
         self.refused = RejectionLog("clients refused or closed")
         self.late = RejectionLog("not connected in time", _LINES, self.refused)
-        self.rejected = RejectionLog("connection refused", _LOGINS, self.refused)
-        self.reauthentications = RejectionLog("re-authentication failed", _LOGINS, self.refused)
+        self.rejected = RejectionLog("connection refused", _LINES, self.refused)
+        self.reauthentications = RejectionLog("re-authentication failed", _LINES, self.refused)
         self.broken = RejectionLog("protocol error", _LINES, self.refused)
         self.slow: SlowReaders[ReaderT] = SlowReaders(
             options.slow_reader_time, options.max_unread_bytes

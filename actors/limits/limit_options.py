@@ -1,4 +1,4 @@
-"""The configured limits; 0 always means unlimited."""
+"""The configured limits; 0 means unlimited, unless stated otherwise."""
 
 from __future__ import annotations
 
@@ -81,6 +81,10 @@ class LimitOptions:
     """Maximum levels of a topic or topic filter."""
     max_wildcards: int = 16
     """Maximum wildcard levels of a topic filter."""
+    max_replays: int = 64
+    """Maximum replays of connected clients; 0: there are none."""
+    max_replays_per_client: int = 4
+    """Maximum replays of one session."""
     subscribe_rate: float = 1000.0
     """Average topic filters per second that one session may subscribe to and unsubscribe from; the
     burst is the maximum number of subscriptions."""

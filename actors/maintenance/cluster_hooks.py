@@ -59,8 +59,8 @@ class ClusterHooks:
         return sequence
 
     def write_format(self, record_format: int) -> None:
-        """Write new records in this format."""
-        self._node.journal.record_format = record_format
+        """Write new records in this format, if the other processes of this node can read it."""
+        self._node.journal.record_format = min(record_format, self._node.options.record_format)
 
     def refuse_clients(self, reason: str) -> None:
         """Disconnect all clients, and accept none until this is called with an empty reason."""

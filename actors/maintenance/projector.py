@@ -408,6 +408,7 @@ class Projector:
             node_state.epoch,
             [(name, *place) for name, place in node_state.followed.items()],
             list(node_state.proof.doubts),
+            node_state.destinations.marks(),
         )
         # The mark names checkpoints, cuts and repetitions that may be newer than the record.
         await self._until_whole(self._node.journal.next_position)

@@ -103,10 +103,8 @@ async def recover(
     end = await _last_record(node, read.tail)
     last_ms = end.time_ms if end is not None else 0
     unproven = _unproven_end(node, read.tail, last_ms)
-    # The log of a copy may have gone on elsewhere: nothing crashed here.
-    if unproven is None or unproven.reason == "no_watermark":
-        node.crashed_ms = _crash_time(end, noted=unproven is None)
-        node.off_ms = node.counters.started_ms - node.crashed_ms
+    node.crashed_ms = _crash_time(end, proven=unproven is None)
+    node.off_ms = node.counters.started_ms - node.crashed_ms
     node.emit(BrokerStarted(software(), crashed=node.crashed_ms > 0))
     if unproven is not None:
         node.emit(unproven)
@@ -183,6 +181,7 @@ async def _open_journal(node: NodeContext, tail: LogTail) -> ClockJumped | None:
         since_ms=tail.steady_ms,
         jumps=tail.jumps,
     )
+    node.journal.record_format = node.options.record_format
     if log.watermark is not None:
         node.journal.on_durable = log.watermark.write
     await node.writer.start(node.journal)
@@ -252,20 +251,24 @@ def _unproven_end(node: NodeContext, tail: LogTail, last_ms: int) -> LogEndUnpro
     return unproven
 
 
-def _crash_time(end: Record | None, *, noted: bool) -> int:
+def _crash_time(end: Record | None, *, proven: bool) -> int:
     """Return when the previous run last wrote if it did not end cleanly, otherwise 0; log it.
 
-    ``noted``: a record was noted as acknowledged, and the log reaches it.
+    ``proven``: the log ends with the last record that was noted as acknowledged. Otherwise it may
+    be a copy that was made while the broker ran.
     """
     events = [event for _, event in end.events()] if end is not None else []
     if end is None or not events or any(isinstance(event, BrokerStopped) for event in events):
         return 0
     _log.warning(
-        f"the previous run crashed or was killed{f'; {REACHED}' if noted else ''}",
+        f"the previous run crashed or was killed; {REACHED}"
+        if proven
+        else "the log does not end with the stop of a broker: it crashed or was killed, or wrote "
+        "on after a copy was made",
         last_record=end.sequence,
         written=iso(end.time_ms),
     )
-    return max(1, end.time_ms)
+    return max(1, end.time_ms) if proven else 0
 
 
 async def _restore(node: NodeContext, loaded: LoadedProjections | None) -> None:

@@ -27,6 +27,7 @@ from actors.maintenance.checkpoints import (
     repeat_retained,
     repeat_session,
 )
+from actors.maintenance.destination_holds import DestinationHolds
 from actors.maintenance.recovery import applied_limits
 from eventstore.errors import CorruptLog, EventTooLarge, Fenced, LogUnavailable
 from eventstore.format.node_events import (
@@ -100,6 +101,7 @@ class Retention:
         """The last obstacle to a cut, the time at which it began, and its progress at that time."""
         self._warned: tuple[str, float] | None = None
         self._guard = ArchiveHold(node)
+        self._destinations = DestinationHolds(node)
         projector.pressed = lambda: self._room.pressed
 
     @contextlib.contextmanager
@@ -162,7 +164,7 @@ class Retention:
         if self._checkpoint_due():
             await self.checkpoint()
         await self._cut_if_wanted()
-        if self._room.full:  # nothing more can be done
+        if self._room.full and not self._destinations.wait:  # nothing more can be done
             self._room.settle()
 
     async def _cut_if_wanted(self) -> None:
@@ -170,6 +172,7 @@ class Retention:
         if wanted is not None and exchange is not None and not exchange.is_taken(wanted[0].begun):
             self._room.stop_waiting("another log has not taken its messages yet")
             return
+        wanted = self._destinations.allowed(wanted, self._behind)
         allowed = self._guard.allowed(wanted, self._room.size, self._begins_ms)
         if allowed is not None:
             await self.cut(*allowed)
@@ -306,6 +309,8 @@ class Retention:
                 self._node.emit(Bridged(node_state.bridged))
             for name, place in node_state.followed.items():
                 self._node.emit(Followed(name, *place))
+            for event in node_state.destinations.repeated():
+                self._node.emit(event)
             self._node.kernel.wake()
             if journal.last_closed is not None:
                 return number, begun
@@ -364,7 +369,11 @@ class Retention:
         (record,) = await node.log.read_some([first])
         if not self._guard.may_delete_before(first):
             return  # the sessions that hold messages have changed meanwhile
+        node.replays.record_cursors()
         event = LogCut(first, record.previous.hex(), record.time_ms, reason)
+        for loss in self._destinations.losses(first, reason):
+            node.emit(loss)
+            _log.warning("messages are not sent to a destination", to=loss.to, reason=loss.reason)
         at = node.emit(event)
         node.kernel.wake()
         await self._until_whole(at >> INDEX_BITS)

@@ -178,6 +178,7 @@ class StateReader:
             mark.epoch,
             mark.followed,
             mark.doubts,
+            mark.destinations,
         )
         carriers = [sequence for sequence in mark.carriers if sequence >= self._log.first]
         for start in range(0, len(carriers), _YIELD_EVERY):

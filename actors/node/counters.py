@@ -117,6 +117,9 @@ class Counters:
         labels=("qos",),
         read=by_qos,
     )
+    replayed: int = counted(
+        "foldmq_replay_messages_total", "Messages sent by replays.", "replays.messages"
+    )
     publish_bytes_in: int = counted(
         "foldmq_publish_received_bytes_total",
         "Bytes of PUBLISH packets from clients.",

@@ -14,3 +14,5 @@ class ReloadOutcome(NamedTuple):
     """Why the previous settings stay in effect; empty: the new ones are."""
     restart: tuple[str, ...] = ()
     """Changed settings that take effect at the next start."""
+    check: str = ""
+    """The command that checks the settings as this broker reads them; empty: not known."""

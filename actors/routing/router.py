@@ -430,9 +430,12 @@ class Router:
 def routed(state: SessionState) -> list[SubscriptionState]:
     """Return the subscriptions of a session that belong in the index.
 
-    Those that only record where the members of a shared subscription are do not.
+    Those that read the log, and those that only record where the members of a shared subscription
+    are, do not.
     """
     subscriptions = state.active()
+    if state.replays:
+        subscriptions = [held for held in subscriptions if held.replay is None]
     if not is_shared(state.session):
         return subscriptions
     return [

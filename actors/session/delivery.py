@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from actors.routing.subscriber import Subscriber
     from actors.session.core import SessionCore
     from actors.session.delivery_encoder import DeliveryEncoder
+    from actors.session.interfaces import AttachedReplay
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import ClientConnection
     from projections.state.session import SessionState
@@ -47,6 +48,7 @@ class Delivery(SessionOutput):
         "_expiry",
         "_redelivery",
         "_sending_queued",
+        "replays",
         "sent_from_queue",
     )
 
@@ -65,6 +67,8 @@ class Delivery(SessionOutput):
         none."""
         self.sent_from_queue = 0
         """Number of messages sent from the queue."""
+        self.replays: list[AttachedReplay] | None = None
+        """The replays of the connected client; None: it has none."""
         self._current: tuple[Outgoing | None, int] = (None, 0)
 
     @property
@@ -326,6 +330,9 @@ class Delivery(SessionOutput):
         groups = self._node.router.groups
         if groups.waiting:
             groups.has_room(self._session.name)
+        if self.replays is not None:
+            for replay in self.replays:
+                replay.wake()
         self._send_own_queue()
 
     def _send_own_queue(self) -> None:

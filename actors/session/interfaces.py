@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     from actors.access.rules import TopicAcl
     from actors.kernel.actor import LoopActor
-    from actors.session.session_messages import Batch, Publication
+    from actors.session.session_messages import Batch, ClientConnection, Publication
+    from eventstore.format.events import ReplayOpened
     from eventstore.format.positions import Position
     from eventstore.log.message_store import Message
     from projections.state.session import SessionState
@@ -182,6 +183,62 @@ class SystemTopics(Protocol):
 
     def retained(self, topic_filter: str, access: TopicAcl | None = None, /) -> Batch | None:
         """Return the messages that a new subscription gets immediately; None: there are none."""
+
+
+class AttachedReplay(Protocol):
+    """A replay of a connected client: ``actors.replay.replay.Replay``."""
+
+    filter: str
+
+    def wake(self) -> None:
+        """Look whether a step is possible: the client may have room."""
+
+    def record_cursor(self) -> None:
+        """Record how far it has read, if that has changed."""
+
+
+class ReplayDirectory(Protocol):
+    """The replays of a node: ``actors.replay.replays.Replays``."""
+
+    def refuses(
+        self,
+        session: SessionState,
+        connection: ClientConnection,
+        topic_filter: str,
+        offset: str,
+        opened: int,
+    ) -> int | ReplayOpened:
+        """Return the reason code with which a replay is refused, or the event that opens it.
+
+        0: the subscription exists, and continues. ``offset`` is the ``stream-offset`` of the
+        SUBSCRIBE, ``opened`` the number of replays that it opens and that are not recorded yet.
+        """
+
+    def begin(self, session: Any, topic_filter: str) -> None:
+        """Begin or continue a replay that was granted."""
+
+    def end(self, session: Any, topic_filter: str) -> None:
+        """End a replay before its subscription ends."""
+
+    def attach(self, session: Any) -> None:
+        """Continue the replays of a session whose client has connected."""
+
+    def detach(self, session: Any) -> None:
+        """Record the cursors of a session whose connection is about to end."""
+
+    def record_cursors(self) -> None:
+        """Record the cursors of all replays: the log is about to be cut."""
+
+    def states(self) -> dict[str, int]:
+        """Return the number of replays of connected clients by state."""
+
+    @property
+    def records_read(self) -> int:
+        """The number of records read since the start."""
+
+    @property
+    def lag(self) -> int:
+        """The largest number of records that a replay has not read yet."""
 
 
 class LogHold(Protocol):

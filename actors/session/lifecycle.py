@@ -11,6 +11,7 @@ import structlog
 from actors.routing.subscriber import is_shared
 from actors.session.decisions import queueing, sharing
 from actors.session.delivery_encoder import DeliveryEncoder
+from actors.session.overdue import left_by
 from actors.session.session_messages import (
     NEXT_TURN,
     ConnectionAttached,
@@ -173,6 +174,8 @@ class SessionLifecycle:
             for subscriber in self._node.router.subscribers(session.name):
                 self._subscriptions.start_actor(subscriber)
             self._delivery.resume()
+            if session.state.replays:
+                self._node.replays.attach(session)
         connection.attached(session, self._keep_alive(connect))
         counters = self._node.counters
         counters.most_clients = max(counters.most_clients, self._node.directory.attached)
@@ -442,11 +445,16 @@ class SessionLifecycle:
         """
         session = self._session
         self._node.retained_pace.flush(session.name)
+        if self._delivery.replays is not None:
+            self._node.replays.detach(session)
         state = session.state
         connection, session.connection = session.connection, None
         self._publisher.connection = None
         if connection is not None and connection.session is session:
             connection.session = None
+        left = self._node.clients.find(session.name).unacknowledged
+        if connection is not None:
+            left = left_by(connection, self._delivery, state, self._node)
         returned = self._delivery.find(sharing.refs_to_return(state))
         self._delivery.forget()
         stays = not state.clean if expiry is None else bool(expiry)
@@ -469,6 +477,7 @@ class SessionLifecycle:
             event.expiry = self._expiry(expiry) if expiry is not None else None
         at = session.emit(event)
         self._node.clients.closed(session.name, reason, self._node.clock.time_ms())
+        self._node.clients.find(session.name).unacknowledged = left
         _log.debug(
             "disconnected",
             client=session.name,

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         MessageExchange,
         NatsBridge,
         PublishObserver,
+        ReplayDirectory,
         SessionDirectory,
         SystemTopics,
         TopicObserver,
@@ -130,6 +131,7 @@ class NodeContext:
         "rebuilding",
         "recovered",
         "reload",
+        "replays",
         "retained_pace",
         "retention",
         "root",
@@ -198,6 +200,8 @@ class NodeContext:
         """The bridge to NATS; None: there is none."""
         self.exchange: MessageExchange | None = None
         """The exchange with the other logs of the node; None: there are none."""
+        self.replays: ReplayDirectory
+        """The replays of connected clients."""
         self.system_topics: SystemTopics
         self.retention: LogHold
         self.observers: list[PublishObserver] = []
@@ -433,7 +437,7 @@ class Authorizer:
     def __init__(self, node: NodeContext, permissions: Permissions) -> None:
         self.permissions: Permissions
         self.refused = RejectionLog("not permitted")
-        """Counts and logs refusals by kind: publish, subscribe, will, bridge."""
+        """Counts and logs refusals by kind: publish, subscribe, history, will, bridge."""
         self.bridge: TopicAcl | None = None
         """The topics that may be exchanged with NATS; None: all."""
         self._node = node
@@ -540,6 +544,15 @@ class Authorizer:
             self._log_denied("subscribe", connection.client_id, topic_filter, connection)
             return ReasonCode.NOT_AUTHORIZED
         return 0
+
+    def refuses_replay(self, connection: ClientConnection, topic_filter: str) -> int:
+        """Return the reason code with which a replay of a filter is refused; 0: it is permitted."""
+        code = self.refuses(connection, topic_filter)
+        access = connection.access
+        if not code and access is not None and not access.may_replay(topic_filter):
+            self._log_denied("history", connection.client_id, topic_filter, connection)
+            return ReasonCode.NOT_AUTHORIZED
+        return code
 
     def allows_pattern(
         self, session: str, connection: ClientConnection, topic_filter: str, fresh: set[int]

@@ -12,6 +12,7 @@ from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Final
 
 from actors.session.decisions import acknowledgements, queueing
+from actors.session.position_properties import with_position
 from actors.session.session_messages import AckCheck
 from eventstore.format.events import Redelivered
 from eventstore.format.positions import to_runs
@@ -19,6 +20,7 @@ from projections.state.waiting_queue import QOS_MASK, RAP_FLAG, RETAIN_FLAG
 from protocol.mqtt.encoder import encode_acks
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.reason_codes import ReasonCode
+from protocol.mqtt.replay_filters import is_replay_filter
 from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
@@ -213,6 +215,12 @@ class Redelivery:
         parts = []
         for (flags, of), run in _alike([(pid, state.inflight[pid]) for pid in unacked]):
             messages = [stored[sent.ref] for _, sent in run]
+            if self._v5 and of is not None and is_replay_filter(of.filter):
+                # Where it took effect is not known; where it was published is not later.
+                messages = [
+                    with_position(message, sent.ref)
+                    for message, (_, sent) in zip(messages, run, strict=True)
+                ]
             numbers = [pid for pid, _ in run]
             sent_as = flags & QOS_MASK, self._has_retain(flags)
             parts.append(delivery.encode(messages, sent_as, numbers, dup=True, of=of))
@@ -311,7 +319,7 @@ class Redelivery:
 def _alike(
     entries: list[tuple[int, InFlight]],
 ) -> list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]]:
-    """Group adjacent deliveries by flags; retained and shared messages also by subscription."""
+    """Group adjacent deliveries by flags; others may also differ by subscription."""
     groups: list[tuple[tuple[int, SubscriptionState | None], list[tuple[int, InFlight]]]] = []
     for pid, sent in entries:
         key = sent.flags, sent.subscription if _is_alone(sent) else None
@@ -324,9 +332,10 @@ def _alike(
 def _is_alone(sent: InFlight) -> bool:
     """Return whether a delivery belongs to one subscription only, even if others match.
 
-    This holds for retained messages, and for those of a shared subscription.
+    This holds for retained messages, for those of a shared subscription, and of a replay.
     """
-    return bool(sent.flags & RETAIN_FLAG) or sent.subscription.filter.startswith(SHARE)
+    held = sent.subscription.filter
+    return bool(sent.flags & RETAIN_FLAG) or held.startswith(SHARE) or is_replay_filter(held)
 
 
 class FirstTransmissions:

@@ -145,7 +145,7 @@ class Session(SessionCore):
     @property
     def awaits_acks(self) -> bool:
         """True while messages wait that an acknowledgement of the client may give room."""
-        if self.state.queued or self.delivery.resuming:
+        if self.state.queued or self.delivery.resuming or self.delivery.replays is not None:
             return True
         return self._node.router.groups.await_room(self.name)
 

@@ -79,6 +79,7 @@ class ClientConnection(OutputSink, Paused, Protocol):
     address: str
     caused: int
     client_id: str | None
+    connected_ms: int
     counted_user: str | None
     ignores_input: bool
     deep_filter: str | None

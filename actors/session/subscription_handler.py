@@ -19,6 +19,7 @@ from eventstore.format.events import LOG_SESSION
 from protocol.mqtt.encoder import SUBSCRIBE_FAILURE, encode_suback, encode_unsuback
 from protocol.mqtt.field_reader import check_topic_filter
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode, filters_string
+from protocol.mqtt.replay_filters import STREAM_OFFSET, is_replay_filter
 from protocol.mqtt.server_packet_encoder_v5 import (
     NO_EXPLANATION,
     Explanation,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from actors.session.interfaces import NatsBridge
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import ClientConnection
+    from eventstore.format.events import ReplayOpened
     from projections.state.retained import RetainedMessage
     from protocol.mqtt.packets import Subscribe, Unsubscribe
 
@@ -108,8 +110,13 @@ class SubscriptionHandler:
             grant = self._grant(connection, packet, at, stop)
             codes += bytes(grant.codes)
             # All are in the index before the event loop runs: no publication is missed.
-            begun = [self._subscribe_to(connection, *entry) for entry in grant.granted.items()]
-            if begun and connection.properties is not None:
+            begun = []
+            for topic_filter, granted in grant.granted.items():
+                if topic_filter in session.state.replays:
+                    self._node.replays.begin(session, topic_filter)
+                else:
+                    begun.append(self._subscribe_to(connection, topic_filter, granted))
+            if grant.granted and connection.properties is not None:
                 self._delivery.subscriptions_changed(grant.granted)
                 indexes = indexes or self._delivery.complete_encoder(0)
             groups += [entry for entry in grant.granted if is_shared(entry)]
@@ -126,15 +133,15 @@ class SubscriptionHandler:
                 ):
                     replayed[subscriber.filter] = no_local
                     shared = is_shared(subscriber.filter)
-                    granted = grant.granted[subscriber.filter]
-                    if not shared and sends_retained(granted.options, is_new=granted.is_new):
+                    new = grant.granted[subscriber.filter]
+                    if not shared and sends_retained(new.options, is_new=new.is_new):
                         yield from self._replay(subscriber)
             if unknown:
                 yield from self._until_known(connection, groups)
                 self._answer(connection, _suback(connection, packet, codes))
                 self._node.journal.order_behind(connection)
             at = stop
-            changes += len(begun) + sum(code >= FAILURE for code in grant.codes)
+            changes += len(grant.granted) + sum(code >= FAILURE for code in grant.codes)
         self.withdraw_announced()
         while indexes and self._delivery.complete_encoder(_INDEXED_AT_ONCE):
             yield NEXT_TURN  # until then no queued message is sent
@@ -224,7 +231,11 @@ class SubscriptionHandler:
         router, owner = node.router, owner_of(connection)
         counted: set[str] = set()
 
+        opened: dict[str, ReplayOpened] = {}
+
         def refuses(whole: str) -> int:
+            if is_replay_filter(whole):
+                return self._refuses_replay(connection, packet, whole, opened)
             topic_filter = whole
             code, full = self._refuses_share(connection, topic_filter), False
             if topic_filter.startswith(SHARE):
@@ -274,7 +285,37 @@ class SubscriptionHandler:
             node.exchange.settle()
         for event in grant.events:
             session.emit(event)
+        self._open_replays(grant, opened)
         return grant
+
+    def _refuses_replay(
+        self,
+        connection: ClientConnection,
+        packet: Subscribe,
+        topic_filter: str,
+        opened: dict[str, ReplayOpened],
+    ) -> int:
+        """Return the reason code with which a replay is refused; 0: it is permitted.
+
+        A new one is added to ``opened``.
+        """
+        if topic_filter in opened:
+            return 0
+        answer = self._node.replays.refuses(
+            self._session.state, connection, topic_filter, _offset(packet), len(opened)
+        )
+        if isinstance(answer, int):
+            return answer
+        opened[topic_filter] = answer
+        return 0
+
+    def _open_replays(self, grant: subscribing.Grant, opened: dict[str, ReplayOpened]) -> None:
+        """Record the replays that were granted."""
+        for topic_filter, event in opened.items():
+            if topic_filter in grant.granted:
+                # Below $stream there may be a subscription of an earlier version.
+                self._node.router.unsubscribe(self._session.name, topic_filter)
+                self._session.emit(event)
 
     def _refuses_share(self, connection: ClientConnection, topic_filter: str) -> int:
         """Return the reason code with which a shared subscription is refused; 0: it is permitted.
@@ -367,6 +408,11 @@ class SubscriptionHandler:
             at += len(part)
             gone = []
             for topic_filter in part:
+                if topic_filter in session.state.replays:
+                    self._node.replays.end(session, topic_filter)
+                    gone.append(topic_filter)
+                    codes.append(ReasonCode.SUCCESS)
+                    continue
                 subscriber = self._node.router.unsubscribe(session.name, topic_filter)
                 if subscriber is None:
                     codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
@@ -460,6 +506,11 @@ def _unsuback(connection: ClientConnection, packet: Unsubscribe, codes: bytearra
         return encode_unsuback(packet.packet_id)
     limit = connection.properties.maximum_packet_size
     return encode_unsuback_v5(packet.packet_id, codes, limit=limit)
+
+
+def _offset(packet: Subscribe) -> str:
+    """Return the beginning of the ``$stream`` filters of a SUBSCRIBE; empty: it has none."""
+    return next((value for name, value in packet.user if name == STREAM_OFFSET), "")
 
 
 def _free(filters: list[Any]) -> Iterator[object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from cli.common import text
 from cli.logs.next_commands import shell_word, show_session
@@ -96,8 +96,12 @@ def _since(problem: Mapping[str, Any]) -> str:
     return text.duration(problem["age_ms"])
 
 
-def _oldest(problem: Mapping[str, Any]) -> str:
+def oldest(problem: Mapping[str, Any]) -> str:
     """Return for how long the oldest delivery waits; the first connection may be over."""
+    connections = problem.get("connections", 1)
+    if connections > 1:  # a shared subscription may have given it another one meanwhile
+        which = "the oldest" if problem.get("slow") else "some"
+        return f"{which} for at least {_since(problem)} on its last {connections:,} connections"
     least = "at least " if problem.get("resumed") else ""
     return f"the oldest for {least}{_since(problem)}"
 
@@ -114,7 +118,7 @@ def _window_full(one: Mapping[str, Any]) -> _Described:
         "does not acknowledge: its window is full",
         (
             f"{one['outstanding']:,} of {one['window']:,} messages for {text.name(one['filter'])} "
-            f"are unacknowledged, {_oldest(one)}; {_behind(one)}"
+            f"are unacknowledged, {oldest(one)}; {_behind(one)}"
         ),
         (
             "the client hangs, or processes messages more slowly than they come, or never sends "
@@ -129,7 +133,7 @@ def _receive_maximum(one: Mapping[str, Any]) -> _Described:
         "does not acknowledge: its Receive Maximum is reached",
         (
             f"{text.count_of(one['outstanding'], 'message')} unacknowledged, all that the client "
-            f"allows, {_oldest(one)}; {_behind(one)}"
+            f"allows, {oldest(one)}; {_behind(one)}"
         ),
         (
             "the client hangs, or processes messages more slowly than they come, or asked for too "
@@ -151,7 +155,7 @@ def _unacknowledged(one: Mapping[str, Any]) -> _Described:
         "does not acknowledge",
         (
             f"{text.count_of(one['count'], 'message')} unacknowledged ({of}), "
-            f"{_oldest(one)}{again}; nothing was acknowledged for "
+            f"{oldest(one)}{again}; nothing was acknowledged for "
             f"{text.duration(one['quiet_ms'])}, and the client last sent something "
             f"{text.duration(one['silent_ms'])} ago"
         ),
@@ -164,7 +168,7 @@ def _slow_acks(one: Mapping[str, Any]) -> _Described:
     return (
         "acknowledges slowly",
         (
-            f"{text.count_of(one['count'], 'message')} unacknowledged, {_oldest(one)}; the last "
+            f"{text.count_of(one['count'], 'message')} unacknowledged, {oldest(one)}; the last "
             f"acknowledgement came {text.duration(one['quiet_ms'])} ago"
         ),
         "the client processes messages more slowly than they come, or never acknowledges some",
@@ -308,6 +312,10 @@ def _capped(count: int) -> str:
     return f"{count:,} or more" if count >= _REMEMBERED else f"{count:,}"
 
 
+_LOST: Final = frozenset({"", "closed", "error", "keep_alive"})
+"""Reasons for ends of connections that came from the client or its network."""
+
+
 def _flapping(one: Mapping[str, Any]) -> _Described:
     ended = f", the last end: {close_text(one['last_close'])}" if one["last_close"] else ""
     return (
@@ -317,7 +325,9 @@ def _flapping(one: Mapping[str, Any]) -> _Described:
             f"{_begin(one)}; {_capped(one['failed'])} of its connections ended without a "
             f"DISCONNECT in the last minute{ended}"
         ),
-        "the client fails after it connected, or its network does",
+        "the client fails after it connected, or its network does"
+        if one["last_close"] in _LOST
+        else "the broker ends its connections because of what the client sends or is allowed to",
         f"foldmq log --type SessionClosed --session {shell_word(one['client'])} -n 6",
     )
 
@@ -325,7 +335,7 @@ def _flapping(one: Mapping[str, Any]) -> _Described:
 def _stuck_release(one: Mapping[str, Any]) -> _Described:
     return (
         "does not complete QoS 2 deliveries",
-        f"{text.count_of(one['count'], 'PUBREL')} without PUBCOMP, {_oldest(one)}",
+        f"{text.count_of(one['count'], 'PUBREL')} without PUBCOMP, {oldest(one)}",
         "the client hangs, or does not implement QoS 2",
         f"foldmq actors tail --client {shell_word(one['client'])}",
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cli.commands.advice import Advice
 from cli.commands.certificate_advice import advise_on_certificates
-from cli.commands.status import followers, reaches_mark, time_off
+from cli.commands.status import followers, time_off
 from cli.common import text
 from cli.logs.next_commands import SERVER_LOG
 from eventstore.format.positions import format_position
@@ -94,8 +94,8 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "started after a crash",
             f"it started {text.duration(up)} ago; the previous run did not end cleanly, its last "
             f"write was {lasted} before that",
-            "the broker failed or was killed (kill -9, out of memory), or the machine stopped"
-            + (f"; {REACHED}" if reaches_mark(status) else ""),
+            "the broker failed or was killed (kill -9, out of memory), or the machine stopped; "
+            + REACHED,
             SERVER_LOG,
         )
     for doubt in (status.get("log") or {}).get("not_proven", ()):
@@ -150,8 +150,9 @@ def _advise_on_reload(status: Mapping[str, Any], subject: str, command: str) -> 
             "did not take its new settings",
             f"{text.escaped(reload['error'], 500)}; {ago} ago",
             "a setting or a file that it names is invalid: the previous settings, users, "
-            "permissions and certificates stay in effect until a reload succeeds",
-            command,
+            "permissions and certificates stay in effect until it is repaired and a reload "
+            "succeeds",
+            f"{check} && {command}" if (check := str(reload.get("check") or "")) else command,
         )
 
 

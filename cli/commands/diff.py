@@ -50,27 +50,29 @@ async def _run(
         changes = changes_in_logs(logs, starts, ends, session, progress)
         if as_json:
             async for log, states in changes:
-                _check_session(session, states)
-                _write_object({"log": log} if log else {}, states)
+                check_session(session, states)
+                sys.stdout.write(text.json_line(states_object(log, states)) + "\n")
             return
         complete = [each async for each in changes]
     for _, states in complete:
-        _check_session(session, states)
+        check_session(session, states)
     for line in diff_lines(
         complete, text.clock(first.time_ms or 0), text.clock(second.time_ms or 0)
     ):
         sys.stdout.write(line + "\n")
 
 
-def _check_session(session: str | None, states: StatesBetween) -> None:
+def check_session(session: str | None, states: StatesBetween) -> None:
+    """Raise NotFound if a session exists at neither point."""
     if session is not None and session not in states.old.sessions | states.new.sessions:
         raise NotFound(f"no session {text.name(session)} at either point")
 
 
-def _write_object(log: dict[str, object], states: StatesBetween) -> None:
+def states_object(log: str, states: StatesBetween) -> dict[str, object]:
+    """Return the differences in a log as a JSON object; one of several logs has a name."""
     ends = {"from": states.before.fields(), "to": states.after.fields()}
     changes = diff_object(states.old, states.new)
-    sys.stdout.write(text.json_line({**log, **ends, **changes}) + "\n")
+    return {**({"log": log} if log else {}), **ends, **changes}
 
 
 def diff_lines(changes: Sequence[LogChanges], first: str, second: str) -> Iterator[str]:

@@ -18,6 +18,7 @@ from cli.commands.broker_advice import (
     lagging_replicas,
 )
 from cli.commands.certificate_advice import advise_on_certificates
+from cli.commands.outbox_advice import advise_on_destinations
 from cli.commands.receivers import denied_subscriptions, outcome_text, preview
 from cli.commands.refusal_advice import advise_on_refusals
 from cli.commands.status import ask_statuses
@@ -54,18 +55,10 @@ def print_advice(flags: SourceFlags, about: str | None, *, as_json: bool) -> boo
 
 async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
     async with open_brokers(flags) as brokers:
-        statuses = {status["node"]: status for status in await ask_statuses(brokers)}
-        if about is None:
-            advice, more = await _all(brokers, statuses)
-        else:
-            advice, more = await _about(brokers, about)
-    commands = NextCommands(flags, pids_of(statuses))
-    advice = [one._replace(next=commands.complete(one.next)) for one in advice]
+        advice, more = await diagnosis(brokers, flags, about)
     if as_json:
         for one in advice:
-            sys.stdout.write(
-                text.json_line(dict(zip(_CODES, one[: len(_CODES)], strict=True))) + "\n"
-            )
+            sys.stdout.write(text.json_line(advice_object(one)) + "\n")
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
         where = brokers.title if about is None else text.name(about)
@@ -74,6 +67,27 @@ async def _run(flags: SourceFlags, about: str | None, *, as_json: bool) -> bool:
             lines += ["", *advice_lines(one, width)]
         sys.stdout.write("\n".join(lines) + "\n")
     return not any(one.severity == "problem" for one in advice)
+
+
+async def diagnosis(
+    brokers: LogBrokers, flags: SourceFlags, about: str | None
+) -> tuple[list[Advice], list[str]]:
+    """Return the problems, or those of a client or of a topic's receivers, and further lines.
+
+    Raises NotFound if ``about`` is neither.
+    """
+    statuses = {status["node"]: status for status in await ask_statuses(brokers)}
+    if about is None:
+        advice, more = await _all(brokers, statuses)
+    else:
+        advice, more = await _about(brokers, about)
+    commands = NextCommands(flags, pids_of(statuses))
+    return [one._replace(next=commands.complete(one.next)) for one in advice], more
+
+
+def advice_object(one: Advice) -> dict[str, Any]:
+    """Return a problem as a JSON object."""
+    return dict(zip(_CODES, one[: len(_CODES)], strict=True))
 
 
 def pids_of(statuses: Mapping[str, Mapping[str, Any]]) -> list[int]:
@@ -106,7 +120,8 @@ async def find_problems(
     answers = [(broker, answer) for broker, answer in found if broker.node in statuses]
     advice = no_answers(brokers)
     for broker, (_, behind) in answers:
-        for one in advise_on_broker(statuses[broker.node], behind):
+        status = statuses[broker.node]
+        for one in (*advise_on_broker(status, behind), *advise_on_destinations(status)):
             advice.append(_of_log(one, brokers.name_of(broker)))
     advice += advise_on_certificates(statuses[broker.node] for broker, _ in answers)
     advice += advise_on_followers(statuses.values())

@@ -34,6 +34,7 @@ def register_log_commands(app: Program) -> None:
     app.command("diff")(_diff)
     app.command("verify")(_attest)
     app.command("why")(_why)
+    app.command("history")(_history)
     app.command("backup")(_backup)
     app.command("restore")(_restore)
     app.command("salvage")(_salvage)
@@ -302,6 +303,55 @@ def _why(
     from cli.commands import why
 
     why.run_why(source, client, topic, where, last, when, as_json=as_json)
+
+
+@with_source_flags
+def _history(
+    source: SourceFlags,
+    topic_filter: Annotated[str, typer.Argument(metavar="FILTER", help="Topic filter.")],
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="WHEN",
+            help="Start here: 10m, 09:30, '2026-11-20 09:30', after 12.3, all, new or last.",
+        ),
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="WHEN", help="End here.")] = None,
+    last: Annotated[
+        bool, typer.Option("--last", help="Only the last message on each topic.")
+    ] = False,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            metavar="COUNT",
+            min=1,
+            help="Only the last COUNT messages, or with --from the first COUNT. Without -n, --from "
+            "and --to: 50, or all with --json.",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Follow: print new messages as they come.")
+    ] = False,
+    without: Annotated[bool, typer.Option("--no-payloads", help="Leave payloads out.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per message.")
+    ] = False,
+) -> None:
+    """List the messages of the past on matching topics.
+
+    Each with its position, which as --from goes on after it. Messages at QoS 2 are listed where
+    they took effect. The log has no messages at QoS 0 unless they were retained. Works with and
+    without a running broker, and only reads. Several logs are merged by time, unless --node names
+    one.
+    """
+    from cli.commands import history
+
+    query = history.history_query(
+        topic_filter, (start, end), count, last=last, follow=follow, brief=not as_json
+    )
+    history.run_history(source, query, history.HistoryOutput(as_json, not without))
 
 
 @with_source_flags

@@ -100,9 +100,14 @@ def event_selection(
     brief = brief and count is None and start is None and end is None
     if topic is not None:
         check_filter(topic)
-    chosen = tuple(_event_type(one) for one in types)
+    chosen = event_types(types)
     count = _BRIEF_SHOWS if brief else count
     return Selection(session, topic, chosen, start, end, count, follow, brief)
+
+
+def event_types(names: Iterable[str]) -> tuple[type, ...]:
+    """Return the types of events with these names; raises UsageError."""
+    return tuple(map(_event_type, names))
 
 
 def _event_type(given: str) -> type:
@@ -191,6 +196,16 @@ def _is_later(one: PointSpec | None, other: PointSpec | None) -> bool:
 
 async def _check_bounds(logs: Logs, wanted: Selection) -> None:
     """Print how much of the selection was deleted; raise CutOff if all of it was."""
+    for said in _beginnings(logs, await incomplete_logs(logs, wanted)):
+        write_notice(said)
+    await write_clock_notes(logs, wanted.start, wanted.end)
+
+
+async def incomplete_logs(logs: Logs, wanted: Selection) -> list[str]:
+    """Return the logs of which a part of the selection was deleted.
+
+    Raises CutOff if all of it was, and UsageError.
+    """
     if _is_later(wanted.start, wanted.end):
         raise UsageError("--from is later than --to")
     logs.check_comparable(wanted.start, wanted.end)
@@ -198,9 +213,7 @@ async def _check_bounds(logs: Logs, wanted: Selection) -> None:
     if len(deleted) == len(logs):
         raise CutOff(f"these records were deleted: {'; '.join(_beginnings(logs, deleted))}")
     incomplete = {*deleted, *await _cut_off(logs, wanted.start)}
-    for said in _beginnings(logs, [log for log in logs if log in incomplete]):
-        write_notice(said)
-    await write_clock_notes(logs, wanted.start, wanted.end)
+    return [log for log in logs if log in incomplete]
 
 
 async def _print_from(
@@ -274,24 +287,15 @@ class _EventPrinter:
     async def print(self, entry: EventEntry) -> None:
         """Print one event; may read the log for the topics of its messages."""
         await self._topics.load(refs_of(entry.event))
-        line = self._object(entry) if self._look.as_json else self._line(entry)
+        if self._look.as_json:
+            found = entry_object(entry, self._topics, self._log, payload=self._look.payload)
+            line = text.json_line(found)
+        else:
+            line = self._line(entry)
         sys.stdout.write(line + "\n")
 
     def _painted(self, said: str, style: Style | None) -> str:
         return painted(said, style, sys.stdout) if self._colours else said
-
-    def _object(self, entry: EventEntry) -> str:
-        area = entry.area if self._look.payload else None
-        found = event_object(
-            entry.event, entry.at, entry.time_ms, self._topics, area, entry.jumped_ms
-        )
-        if entry.cause:
-            found["cause"] = entry.cause
-        if self._log:
-            if "log" in found:  # of Followed: the other log
-                found["followed"] = found.pop("log")
-            found = {"log": self._log, **found}
-        return text.json_line({**found, "void": True} if entry.void else found)
 
     def _line(self, entry: EventEntry) -> str:
         session = getattr(entry.event, "session", None)
@@ -307,6 +311,21 @@ class _EventPrinter:
         stamp = self._painted(stamp, "dim")
         style = "dim" if entry.void else event_style(entry.event)
         return f"{stamp}  {who:<10} {self._painted(said, style)}"
+
+
+def entry_object(
+    entry: EventEntry, topics: MessageTopics, log: str, *, payload: bool
+) -> dict[str, object]:
+    """Return an event as a JSON object; ``log`` is its log, if there are several."""
+    area = entry.area if payload else None
+    found = event_object(entry.event, entry.at, entry.time_ms, topics, area, entry.jumped_ms)
+    if entry.cause:
+        found["cause"] = entry.cause
+    if log:
+        if "log" in found:  # of Followed: the other log
+            found["followed"] = found.pop("log")
+        found = {"log": log, **found}
+    return {**found, "void": True} if entry.void else found
 
 
 def event_style(event: Event) -> Style | None:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from cli.commands.actor_list import LOG_COLUMN, Row
+from cli.commands.advice import oldest
 from cli.common import text
 from cli.common.colour import Style
 from cli.common.tables import Column, Table
@@ -70,10 +71,8 @@ async def _run(
         rows, retained = await preview(brokers, topic, qos, size)
         denied = [] if rows or as_json else await denied_subscriptions(brokers, topic)
     if as_json:
-        found = {"topic": topic, "qos": qos, "retained": retained, "subscriptions": rows}
-        if brokers.several:
-            found["not_answering"] = list(brokers.absent)
-        sys.stdout.write(text.json_line(json_object(found)) + "\n")
+        found = receivers_object(brokers, topic, qos, rows, retained)
+        sys.stdout.write(text.json_line(found) + "\n")
     else:
         if rows:
             rows.sort(key=lambda row: (_rank(row), str(row["client"])))
@@ -83,6 +82,16 @@ async def _run(
         for line in denied:
             sys.stdout.write(line + "\n")
     brokers.check_complete()
+
+
+def receivers_object(
+    brokers: LogBrokers, topic: str, qos: int, rows: list[Row], retained: Row | None
+) -> object:
+    """Return the preview of a message as a JSON object, see :func:`preview`."""
+    found = {"topic": topic, "qos": qos, "retained": retained, "subscriptions": rows}
+    if brokers.several:
+        found["not_answering"] = list(brokers.absent)
+    return json_object(found)
 
 
 async def preview(
@@ -181,11 +190,11 @@ def _stalled(row: Row) -> str:
     parts = []
     for one in row.get("stalled") or ():
         who = "it" if one["client"] == row["client"] else text.name(one["client"])
-        count, age = text.count_of(one["count"], "message"), text.duration(one["age_ms"])
+        count = text.count_of(one["count"], "message")
         parts.append(
-            f"{who} acknowledges slowly: {count} open, the oldest for {age}"
+            f"{who} acknowledges slowly: {count} open, {oldest(one)}"
             if one["slow"]
-            else f"{who} has not acknowledged {count}, the oldest for {age}"
+            else f"{who} has not acknowledged {count}, {oldest(one)}"
         )
     return f", but {'; '.join(parts)}" if parts else ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from cli.commands.advice import Advice
@@ -246,6 +247,18 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
         "more members than the limit allows for",
         _SESSION,
     ),
+    "replays": _RefusalText(
+        "unsubscribed",
+        "connected clients had max_replays replays",
+        "more clients read the past at a time than the limit allows for",
+        _SESSION,
+    ),
+    "replays_per_client": _RefusalText(
+        "unsubscribed",
+        "the client had max_replays_per_client replays",
+        "the client never unsubscribes from replays that have ended",
+        _SESSION,
+    ),
     "wildcards": _RefusalText(
         "unsubscribed",
         "a filter had more wildcards than max_wildcards allows",
@@ -265,6 +278,8 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
         _SESSION,
     ),
 }
+_LARGE: Final = re.compile(r"packet of \d+ bytes, at most \d+ are accepted")
+_LARGER: Final = "the client sends larger packets than it may: send less, or raise max_packet_size"
 _UNKNOWN: Final = _RefusalText("refused", "", "a limit of the broker", SERVER_LOG)
 
 
@@ -292,7 +307,7 @@ def _advice(one: Mapping[str, Any]) -> Advice:
         f"a {noun}" if count == 1 else f"{noun}s",
         title,
         _evidence(one),
-        known.cause,
+        _LARGER if _LARGE.match(str(one.get("error") or "")) else known.cause,
         command,
     )
 

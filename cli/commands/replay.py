@@ -17,13 +17,19 @@ from eventstore.partitions import short_name
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import PointSpec
+from eventstore.reading.progress import Progress
 from projections.past.indexed_sessions import session_at
 from projections.past.joined_state import JoinedRetained, JoinedState, fold_logs
 from projections.past.replay import AsOf, Replay
 from projections.past.topic_lookup import MessageTopics
 from projections.state.session import SessionState
 from projections.views.session_text import session_lines
-from projections.views.session_view import members_of, session_view, with_messages
+from projections.views.session_view import (
+    SessionView,
+    members_of,
+    session_view,
+    with_messages,
+)
 from projections.views.state_view import (
     TotalsView,
     retained_line,
@@ -64,22 +70,24 @@ async def _run(
         if session is not None:
             source = logs.only(session)
             point = await point_at(source, moment)
-            lines = await _session(source, session, point, moment, as_json=as_json)
+            as_of, view = await session_view_at(source, session, point, progress)
+            lines = _session(view, as_of, moment, as_json=as_json)
         else:
             joined = await fold_logs(logs, await points_at(logs, moment), progress)
-            as_of = _as_of(joined, moment)
+            title = _as_of(joined, moment)
             if topic is not None:
-                lines = _retained(joined, topic, as_of, as_json=as_json)
+                lines = _retained(joined, topic, title, as_json=as_json)
             else:
-                lines = _objects(joined, moment) if as_json else summary_lines(joined, as_of)
+                objects = state_objects(joined, moment)
+                lines = map(text.json_line, objects) if as_json else summary_lines(joined, title)
         for line in lines:
             sys.stdout.write(line + "\n")
 
 
-async def _session(
-    source: LogSource, name: str, point: LogPoint, moment: PointSpec | None, *, as_json: bool
-) -> Iterator[str]:
-    """Return a session in full; raises NotFound if it did not exist."""
+async def session_view_at(
+    source: LogSource, name: str, point: LogPoint, progress: Progress
+) -> tuple[AsOf, SessionView]:
+    """Return a session at a point of its log; raises NotFound if it did not exist."""
     members = None
     group = name.startswith(SHARE)
     known = None if group else await session_at(source, name, point)
@@ -97,11 +105,23 @@ async def _session(
     if state is None:
         raise NotFound(f"no session {text.name(name)} as of {as_of}")
     topics = MessageTopics(source, carried)
-    view = session_view(state, jumped_ms=as_of.jumped_ms, members=members)
+    view = session_view(
+        state, jumped_ms=as_of.jumped_ms, members=members, last=as_of.point.sequence
+    )
     await topics.load(row.position for row in view.messages())
-    view = with_messages(view, topics)
+    return as_of, with_messages(view, topics)
+
+
+def session_at_object(as_of: AsOf, view: SessionView) -> dict[str, object]:
+    """Return a session as of a moment as a JSON object."""
+    return {**as_of.fields(), **_object(view)}
+
+
+def _session(
+    view: SessionView, as_of: AsOf, moment: PointSpec | None, *, as_json: bool
+) -> Iterator[str]:
     if as_json:
-        return iter([text.json_line({**as_of.fields(), **_object(view)})])
+        return iter([text.json_line(session_at_object(as_of, view))])
     now_ms = round(time.time() * 1000)
     if moment is not None:
         now_ms = as_of.record_ms if moment.time_ms is None else moment.time_ms
@@ -177,7 +197,7 @@ def _weight(state: SessionState) -> tuple[int, int, bool, str]:
     return -state.queued, -sent, not state.connected, state.session
 
 
-def _objects(joined: JoinedState, moment: PointSpec | None) -> Iterator[str]:
+def state_objects(joined: JoinedState, moment: PointSpec | None) -> Iterator[dict[str, object]]:
     """Yield JSON objects: the totals, every session, and every retained message."""
     head: dict[str, object] = {"kind": "state"}
     all_of = _object(totals(joined))
@@ -196,13 +216,13 @@ def _objects(joined: JoinedState, moment: PointSpec | None) -> Iterator[str]:
         ]
     else:
         head.update(joined.parts[0].as_of.fields())
-    yield text.json_line({**head, "entries": joined.entries, **all_of})
+    yield {**head, "entries": joined.entries, **all_of}
     jumped = _jumped_by_log(joined)
     for log, state in joined.sessions():
         shown = _object(session_view(state, jumped_ms=jumped[log]), log)
-        yield text.json_line({"kind": "session", **shown})
+        yield {"kind": "session", **shown}
     for retained in joined.retained():
-        yield text.json_line({"kind": "retained", **_retained_object(retained, jumped)})
+        yield {"kind": "retained", **_retained_object(retained, jumped)}
 
 
 def _jumped_by_log(joined: JoinedState) -> dict[str, int]:
@@ -212,16 +232,22 @@ def _jumped_by_log(joined: JoinedState) -> dict[str, int]:
 def _retained(
     joined: JoinedState, topic_filter: str, as_of: str, *, as_json: bool
 ) -> Iterator[str]:
-    messages, jumped = list(joined.retained(topic_filter)), _jumped_by_log(joined)
     if as_json:
-        yield from (text.json_line(_retained_object(each, jumped)) for each in messages)
+        yield from map(text.json_line, retained_objects(joined, topic_filter))
         return
+    messages, jumped = list(joined.retained(topic_filter)), _jumped_by_log(joined)
     count = text.count_of(len({each.message.topic for each in messages}), "retained message")
     yield f"{count} on {text.name(topic_filter)} as of {as_of}"
     for each in messages:
         line = retained_line(retained_view(each.message, jumped[each.log]), each.message.payload)
         only = "" if each.everywhere else f" (in {', '.join(map(short_name, each.logs))} only)"
         yield f"{f'  {short_name(each.log)}' if each.log else ''}{line}{only}"
+
+
+def retained_objects(joined: JoinedState, topic_filter: str) -> Iterator[dict[str, object]]:
+    """Yield the retained messages on matching topics as JSON objects."""
+    jumped = _jumped_by_log(joined)
+    return (_retained_object(each, jumped) for each in joined.retained(topic_filter))
 
 
 def _retained_object(retained: JoinedRetained, jumped: dict[str, int]) -> dict[str, object]:

@@ -110,17 +110,24 @@ def _clock(time_ms: int | None) -> str | None:
     return None if time_ms is None else text.clock(time_ms)
 
 
-async def _get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
+async def retained_message(brokers: LogBrokers, topic: str) -> tuple[dict[str, Any], bytes]:
+    """Return a retained message as a JSON object, and its payload; raises Refused if none is."""
+
     async def ask(broker: LiveBroker) -> tuple[dict[str, Any], bytes]:
         found = await broker.ask("retained.get", topic=topic)
         return brokers.labelled(broker, found), await _payload(broker, found)
 
+    found, payload = await brokers.any(ask)
+    shown = json_object({key: found[key] for key in found if key != "payload_base64"})
+    assert isinstance(shown, dict)  # noqa: S101 - it is of a mapping
+    return shown, payload
+
+
+async def _get(flags: SourceFlags, topic: str, *, newline: bool, as_json: bool) -> None:
     async with open_brokers(flags) as brokers:
-        found, payload = await brokers.any(ask)
+        found, payload = await retained_message(brokers, topic)
     if as_json:
-        shown = json_object({key: found[key] for key in found if key != "payload_base64"})
-        assert isinstance(shown, dict)  # noqa: S101 - it is of a mapping
-        sys.stdout.write(text.json_line({**shown, **text.payload_field(payload)}) + "\n")
+        sys.stdout.write(text.json_line({**found, **text.payload_field(payload)}) + "\n")
         return
     out = sys.stdout.buffer
     if out.isatty():

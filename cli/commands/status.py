@@ -8,6 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from cli.commands.certificate_advice import advise_on_certificates, certificate_line
+from cli.commands.outbox_advice import destinations_text
 from cli.commands.status_totals import add_free_space, added_up, memory_parts
 from cli.common import text
 from cli.common.colour import Style, painted
@@ -48,8 +49,7 @@ async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
         found = await ask_statuses(brokers)
     ready = all(one["ready"] for one in found) and not brokers.absent
     if as_json:
-        about = {"ready": ready, "logs": found, "not_answering": list(brokers.absent)}
-        sys.stdout.write(text.json_line(about if brokers.several else found[0]) + "\n")
+        sys.stdout.write(text.json_line(status_object(found, brokers)) + "\n")
     else:
         for line in status_lines(found, brokers):
             sys.stdout.write(line + "\n")
@@ -57,6 +57,14 @@ async def _run(flags: SourceFlags, *, as_json: bool) -> bool:
             _table(found, brokers)
     brokers.check_complete()
     return ready
+
+
+def status_object(found: Sequence[Status], brokers: LogBrokers) -> Status:
+    """Return the statuses of the brokers that answer as a JSON object."""
+    if not brokers.several:
+        return found[0]
+    ready = all(one["ready"] for one in found) and not brokers.absent
+    return {"ready": ready, "logs": found, "not_answering": list(brokers.absent)}
 
 
 async def ask_statuses(brokers: LogBrokers) -> list[Status]:
@@ -141,6 +149,8 @@ def status_lines(found: Sequence[Status], brokers: LogBrokers) -> Iterator[str]:
         yield _fact("encryption", text.escaped(at_rest, 500))
     for where, status in of_log:
         yield from _proof(status, where)
+        if status.get("destinations"):
+            yield _fact("outbox", where + destinations_text(status["destinations"]))
     yield _fact("processes" if several else "process", _process(total))
     yield from _memory(total)
 
@@ -162,11 +172,10 @@ def _dropped_lines(count: int) -> Iterator[str]:
 def crash_text(found: Mapping[str, Any]) -> str:
     """Return that the previous run of a broker crashed, as text."""
     lasted = time_off(found)
-    said = (
+    return (
         f"after a crash: the previous run did not end cleanly, its last write was {lasted} before "
-        "this start"
+        f"this start; {REACHED}"
     )
-    return f"{said}; {REACHED}" if reaches_mark(found) else said
 
 
 def time_off(status: Mapping[str, Any]) -> str:
@@ -175,12 +184,6 @@ def time_off(status: Mapping[str, Any]) -> str:
     if off is None:  # a broker of an older version
         off = status["started_ms"] - status["crashed_ms"]
     return text.duration(off) if off > 0 else "an unknown time (the clock was set back)"
-
-
-def reaches_mark(found: Mapping[str, Any]) -> bool:
-    """Return whether the log that a crash left was known to be whole at this start."""
-    doubts = (found.get("log") or {}).get("not_proven", ())
-    return all(one["from_ms"] != found["crashed_ms"] for one in doubts)
 
 
 def _proof(found: Mapping[str, Any], where: str = "") -> Iterator[str]:

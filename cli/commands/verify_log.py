@@ -9,10 +9,11 @@ from typing import NamedTuple
 from cli.common import text
 from cli.common.progress_bar import progress
 from cli.logs.logs import Logs, open_logs
-from cli.logs.point_resolution import jump_notes
 from cli.logs.source_flags import SourceFlags
+from cli.logs.stored_log import store_damage
 from eventstore.display import log_prefix
 from eventstore.format.positions import sequence_of
+from eventstore.reading.log_points import jump_notes
 from eventstore.reading.log_source import LogSource
 from projections.audit.exchange_audit import ExchangeAudit, audit_exchange
 from projections.audit.log_verifier import LogVerifier, verify_log
@@ -40,6 +41,14 @@ class _Problems:
             sys.stdout.write(f"{self.prefix}record {sequence} {what}\n")
         elif self.count == _MAX_PROBLEMS + 1:
             sys.stdout.write(f"{self.prefix}further problems are only counted\n")
+
+    def stored(self, damage: str) -> None:
+        """Print what happened to the files of the log."""
+        self.count += 1
+        if self.as_json:
+            self.listed.append({"record": None, "what": damage})
+        else:
+            sys.stdout.write(f"{self.prefix}{damage}\n")
 
     def found(self, violation: Violation) -> None:
         """Print a violation of a rule of the audit."""
@@ -77,6 +86,9 @@ async def _verify(source: LogSource, log: str, *, as_json: bool) -> _Verified:
     """Check a log and print the result; ``log`` is its name if there are several."""
     problems = _Problems(log_prefix(log), as_json=as_json)
     verifier = await verify_log(source, problems, progress)
+    damage = await store_damage(source)
+    if damage is not None:
+        problems.stored(damage)
     if as_json:
         times = {
             key: None if value is None else text.iso(value)

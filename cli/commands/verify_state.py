@@ -10,6 +10,7 @@ from cli.common.progress_bar import progress
 from cli.logs.logs import open_logs
 from cli.logs.source_flags import SourceFlags
 from cli.logs.state_client import NoBroker, StateClient
+from cli.logs.stored_log import require_stored
 from eventstore.display import log_prefix
 from eventstore.errors import CutMeanwhile
 from eventstore.format.positions import Position, format_position
@@ -89,7 +90,9 @@ class _Verification:
             if not source.live:
                 raise NoBroker(node, f"no broker is running on {source.where}")
             broker = StateClient(source, node)
-        return await StateVerification(source, node, broker, self._session, progress).outcome()
+        outcome = await StateVerification(source, node, broker, self._session, progress).outcome()
+        await require_stored(source)
+        return outcome
 
     def _print(self, log: str, source: LogSource, outcome: VerificationOutcome) -> None:
         if self._as_json:

@@ -120,18 +120,24 @@ def _write(found: list[LogStory], node: str | None, client: str | None, *, as_js
     paint = _on_stdout if has_colours(sys.stdout) else None
     now_ms = int(time.time() * 1000)
     for number, one in enumerate(found):
-        log, story, note = one
         if as_json:
-            mine = client if log in ("", node) else None
-            more = {"log": log, **({"note": note} if note else {})} if log else {}
-            sys.stdout.write(text.json_line({**more, **story_object(story, mine)}) + "\n")
+            sys.stdout.write(text.json_line(log_story_object(one, node, client)) + "\n")
             continue
+        log = one.log
         if number:
             sys.stdout.write("\n")
         if log:
             sys.stdout.write(f"log {log}\n")
         for line in log_story_lines(one, node, client, now_ms, paint):
             sys.stdout.write(line + "\n")
+
+
+def log_story_object(found: LogStory, node: str | None, client: str | None) -> dict[str, object]:
+    """Return a history as a JSON object; ``node`` is the log with the session of the client."""
+    log, story, note = found
+    mine = client if log in ("", node) else None
+    more = {"log": log, **({"note": note} if note else {})} if log else {}
+    return {**more, **story_object(story, mine)}
 
 
 def position_of_message(given: str) -> Position:

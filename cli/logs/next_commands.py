@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cli.settings.log_settings import NATS_SETTINGS, PATH_SETTINGS
-from cli.settings.setting_sources import PREFIX, flag_of
+from cli.settings.setting_sources import CONFIG_VARIABLE, PREFIX, flag_of
 from eventstore.nats.server_urls import without_secrets
 
 if TYPE_CHECKING:
@@ -33,8 +33,18 @@ _SHOW: Final = "sessions show "
 _SHOW_FLAGLIKE: Final = f"{_SHOW}-- "
 _WITH_FLAGS: Final = frozenset(
     {
-        *("actors", "backup", "confirm-clock", "diff", "doctor", "log", "reload", "replay"),
-        *("nodes", "retained", "sessions", "status", "subscriptions", "top", "verify", "why"),
+        *("actors", "backup", "confirm-clock", "diff", "doctor", "history", "log", "reload"),
+        *(
+            "nodes",
+            "replay",
+            "retained",
+            "sessions",
+            "status",
+            "subscriptions",
+            "top",
+            "verify",
+            "why",
+        ),
     }
 )
 """Commands with flags that select the broker."""
@@ -84,6 +94,8 @@ class NextCommands:
             for name in (*NATS_SETTINGS, "encryption_key_file"):
                 if value := os.environ.get(PREFIX + name.upper()):
                     given[name] = value
+            if value := os.environ.get(CONFIG_VARIABLE):
+                given["config"] = value
         given |= flags.settings
         if flags.config is not None:
             given["config"] = flags.config
@@ -110,7 +122,10 @@ class NextCommands:
         self._pids = list(pids)
 
     def complete(self, command: str) -> str:
-        """Return a command of an advice as it runs here."""
+        """Return a command of an advice as it runs here; or two, joined by ``&&``."""
+        first, joined, then = command.partition(" && ")
+        if joined:  # the broker has completed the first one
+            return f"{first} && {self.complete(then)}"
         if command == SERVER_LOG:
             command = next(filter(None, map(_log_command, self._pids)), _STATUS)
         program, _, rest = command.partition(" ")

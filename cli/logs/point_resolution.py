@@ -9,13 +9,14 @@ from datetime import UTC, datetime
 
 from cli.common.units import seconds
 from cli.logs.source import write_notice
-from eventstore.display import clock, duration, escaped, log_prefix
+from eventstore.display import clock, escaped, log_prefix
 from eventstore.errors import UsageError, naming_log
 from eventstore.format.positions import index_of, sequence_of
 from eventstore.reading.log_points import (
     LogPoint,
     all_until,
     clock_spans,
+    jump_notes,
     last_between,
     last_until,
     time_of,
@@ -25,8 +26,6 @@ from eventstore.reading.position_text import PointSpec
 from eventstore.reading.position_text import parse_point as parse
 
 _TIME_OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.[0-9]+)?)?")
-_LISTED = 3
-"""Number of jumps of the clock that are listed."""
 _EXPECTED = (
     "expected a position such as 12 or 12.3, a time such as '2026-11-20 09:30' or '09:30', "
     "'10m ago' or 'now'"
@@ -130,18 +129,6 @@ async def clock_notes(source: LogSource, moments: Iterable[PointSpec | None]) ->
                 "the first is meant where one is"
             )
     return notes
-
-
-def jump_notes(jumps: Iterable[tuple[int, int]]) -> list[str]:
-    """Return a line about jumps of the clock, or none; each is a record and its milliseconds."""
-    listed = [
-        f"{'forward' if ms > 0 else 'back'} by {duration(abs(ms))} at record {record}"
-        for record, ms in jumps
-    ]
-    if not listed:
-        return []
-    more = f" and {len(listed) - _LISTED} times more" if len(listed) > _LISTED else ""
-    return [f"the clock jumped {', '.join(listed[-_LISTED:])}{more}: times are not continuous"]
 
 
 async def start_at(source: LogSource, moment: PointSpec | None) -> LogPoint:

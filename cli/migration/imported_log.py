@@ -33,7 +33,7 @@ from cli.migration.mosquitto_database import (
 )
 from eventstore.datadir import new_node_id
 from eventstore.format.event_parsing import Event
-from eventstore.format.events import LOG_SESSION, NATS_SESSION
+from eventstore.format.events import API_SESSION, LOG_SESSION, NATS_SESSION
 from eventstore.format.node_events import (
     CheckpointBegun,
     CheckpointCompleted,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 _RECORD_BYTES: Final = 1024 * 1024
 """Approximate size from which the next record is begun."""
 _GROUP_QOS: Final = 2
-_RESERVED_NAMES: Final = (SHARE, LOG_SESSION, NATS_SESSION)
+_RESERVED_NAMES: Final = (SHARE, LOG_SESSION, API_SESSION, NATS_SESSION)
 
 
 class ImportedState:

@@ -33,6 +33,8 @@ class ImportedSettings:
         self.target = target.absolute()
         self.settings: dict[str, object] = {}
         self.listeners: list[dict[str, object]] = []
+        self.connections: dict[str, dict[str, object]] = {}
+        """Connections to other brokers, by name."""
         self.permissions = ""
         """Content of the permission file; empty: there is none."""
         self.passwords: dict[str, str] = {}
@@ -109,6 +111,8 @@ class ImportedSettings:
         yield from _assignments(self.settings)
         for listener in self.listeners:
             yield from ("", "[[listen]]", *_assignments(listener))
+        for name, connection in self.connections.items():
+            yield from ("", f"[connection.{name}]", *_assignments(connection))
 
 
 def _assignments(values: dict[str, object]) -> Iterator[str]:

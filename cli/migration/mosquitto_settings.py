@@ -15,6 +15,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cli.migration.mosquitto_bridges import ImportedConnection
 from cli.settings.setting_sources import ConfigError
 from cli.users import acl_import
 
@@ -138,7 +139,7 @@ class _Translation:
         self._global: dict[str, _Option] = {}
         self._default = _Listener(str(result.source))
         self._listeners: list[_Listener] = []
-        self._bridges: dict[str, _Option] = {}
+        self._connections: list[ImportedConnection] = []
         self._local = False
         """Whether the file has no listener: Mosquitto 2 then serves this machine, and anybody."""
 
@@ -155,16 +156,12 @@ class _Translation:
             self._add_listener(listener)
         for option in self._global.values():
             self._add_global(option)
-        for name, option in self._bridges.items():
-            self._result.unmatch(
-                option.place,
-                f"connection {name}: foldmq has no bridges to MQTT brokers: keep a Mosquitto with "
-                "this connection, and give it a second connection to foldmq, which accepts bridges",
-            )
+        for connection in self._connections:
+            connection.finish()
         return MosquittoFile(self._database())
 
     def _collect(self) -> None:
-        """Assign the options to the broker, its listeners and its bridges."""
+        """Assign the options to the broker, its listeners and its connections."""
         options = list(_options(self._result.source))
         apart = any(one.name == "per_listener_settings" and _is_true(one) for one in options)
         listener, bridge = self._default, False
@@ -176,10 +173,11 @@ class _Translation:
                 self._listeners.append(listener)
                 bridge = False
             elif name == "connection":
-                self._bridges[option.value] = option
+                made = ImportedConnection(option.value, option.place, self._result)
+                self._connections.append(made)
                 bridge = True
             elif bridge and name not in _KNOWN:
-                continue  # an option of the bridge
+                self._connections[-1].add(option.place, name, option.value, self._path)
             elif name in ("port", "bind_address"):
                 self._default.options[name] = option
                 part = "port" if name == "port" else "host"

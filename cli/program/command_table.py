@@ -146,6 +146,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "Inspect the actors of a running broker.",
             ),
             CommandEntry(
+                "outbox",
+                "cli.commands.outbox_commands",
+                "List and change destinations that get messages from the log.",
+            ),
+            CommandEntry(
                 "nodes",
                 "cli.commands.operator_commands",
                 "List the nodes of a cluster.",
@@ -164,6 +169,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
         "Read the event log",
         (
             CommandEntry("why", "cli.commands.log_commands", "Explain what happened to a message."),
+            CommandEntry(
+                "history",
+                "cli.commands.log_commands",
+                "List the messages of the past on matching topics.",
+            ),
             CommandEntry("log", "cli.commands.log_commands", "List the events of the log."),
             CommandEntry(
                 "replay",
@@ -174,6 +184,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "diff",
                 "cli.commands.log_commands",
                 "Show the differences between the states at two points in time.",
+            ),
+            CommandEntry(
+                "mcp",
+                "cli.mcp.mcp_command",
+                "Let a language model ask a running broker and its log.",
             ),
             CommandEntry("spark", "cli.spark.spark_commands", "Run Spark jobs on the log."),
         ),

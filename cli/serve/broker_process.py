@@ -91,6 +91,10 @@ class MemberFacts(NamedTuple):
     nats_clients: dict[str, str]
     """Options of a connection to the embedded NATS server for NATS clients; empty: there is
     none."""
+    record_format: int = 1
+    """Newest format of records that the main process can read, and so can all that it started.
+
+    A process that is started again may have newer code: the files were replaced meanwhile."""
 
     def encode(self) -> str:
         """Return the value of the environment variable."""

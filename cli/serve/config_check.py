@@ -13,6 +13,7 @@ from cli.common import text
 from cli.common.colour import painted
 from cli.common.package_version import version
 from cli.common.units import Address
+from cli.logs.key_files import store_key
 from cli.serve.auth_factory import Access, make_permissions
 from cli.serve.certificates import read_certificates
 from cli.serve.key_checks import check_keys
@@ -21,8 +22,11 @@ from cli.serve.log_bound import log_bound
 from cli.serve.log_store import check_files, fit_packet_size, nats_tls, nats_users
 from cli.settings.setting_sources import ConfigError, read_layers
 from cli.settings.settings import Settings, load_settings
+from cli.settings.sink_settings import check_sink_files
 from eventstore.datadir import DataDir
 from eventstore.format.record_size import STORED_MAX, largest_record
+from eventstore.server.process import EmbeddedServer
+from eventstore.server.store_encryption import usable_key
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -75,6 +79,13 @@ def _check_certificates(settings: Settings) -> None:
         raise ConfigError(*problems)
 
 
+def _check_store(settings: Settings) -> None:
+    """Raise StoreKeyError if the embedded NATS server would not start with the key of its store."""
+    if settings.nats_url is None:
+        key = store_key(settings.encryption_key_file)
+        usable_key(DataDir(settings.data_dir), key, remedy=EmbeddedServer.remedy)
+
+
 def check_configuration(settings: Settings) -> None:
     """Read all files that the settings name; raises the errors of ``serve``, all in one."""
     listeners = Listeners(settings)
@@ -85,7 +96,9 @@ def check_configuration(settings: Settings) -> None:
         lambda: make_permissions(settings),
         lambda: Access(settings, "", None).authenticator(settings).close(),
         lambda: check_files(settings),
+        lambda: check_sink_files(settings),
         lambda: check_keys(settings),
+        lambda: _check_store(settings),
         lambda: nats_users(settings),
         lambda: nats_tls(settings),
         lambda: fit_packet_size(settings, largest_record(STORED_MAX, subject)),

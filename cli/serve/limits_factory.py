@@ -10,9 +10,11 @@ import structlog
 
 from actors.limits.bridge_options import BridgeOptions
 from actors.limits.broker_options import BrokerOptions
+from actors.limits.destination_options import DestinationOptions
 from actors.limits.limit_options import LimitOptions, Quota
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings
+from eventstore.format.records import FORMAT
 from protocol.nats.mapping import Mapping, parse_users
 from protocol.nats.property_headers import allowed_names
 
@@ -24,11 +26,13 @@ def make_options(
     key: bytes = b"",
     users: str = "",
     default_bound: int = 0,
+    record_format: int = FORMAT,
 ) -> BrokerOptions:
     """Return the broker's options for a log with records of at most ``largest`` bytes.
 
     ``key`` is the key of pseudonyms, empty without, ``users`` the digest of the files with users,
-    ``default_bound`` the bound of the log if ``keep_bytes`` is not set.
+    ``default_bound`` the bound of the log if ``keep_bytes`` is not set, ``record_format`` the
+    newest format that all processes of this node can read.
     The settings are those returned by :func:`cli.serve.log_store.fit_packet_size`.
     """
     values = _same_named(BrokerOptions, settings)
@@ -45,6 +49,14 @@ def make_options(
         pseudonym_key=key,
         users_digest=users,
         users_elsewhere=bool(settings.jwt_keys or settings.auth_subject),
+        record_format=record_format,
+        destinations=tuple(
+            DestinationOptions(
+                *(name, sink.kind, sink.filters, sink.digest, sink.begin),
+                *(sink.max_behind, sink.max_behind_bytes, sink.when_full),
+            )
+            for name, sink in settings.destinations.items()
+        ),
     )
 
 

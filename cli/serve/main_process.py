@@ -59,6 +59,7 @@ from cli.settings.settings import check_settings
 from cluster.edge_listeners import Edges
 from cluster.status import Role, decode_status
 from eventstore.datadir import DataDir
+from eventstore.format.records import FORMAT
 from eventstore.nats.cluster_messages import NodeMessages
 from eventstore.nats.jetstream import ServerWatch
 from eventstore.nats.log_stream import durability_promise
@@ -582,7 +583,7 @@ class Member:
         if not (own.path / "node").exists():
             own.write_private(own.path / "node", node + "\n")
         self._facts = MemberFacts(
-            self.number, list(names), str(own.path), nats, 0, cluster, nats_clients
+            self.number, list(names), str(own.path), nats, 0, cluster, nats_clients, FORMAT
         )
 
     async def run(self) -> None:

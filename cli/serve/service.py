@@ -57,20 +57,24 @@ from cli.serve.log_store import (
 )
 from cli.serve.main_process import check_process_count
 from cli.serve.microservice import serve_inspector
+from cli.serve.outbox_process import OutboxProcess
 from cli.serve.systemd_notify import Notifier
 from cli.serve.web_process import WebProcess
 from cli.settings.settings import RELOADABLE, Settings, check_settings
+from cli.settings.sink_settings import check_sink_files
 from cluster.leader import Replaced
 from cluster.standby import FellBehind, Leadership
 from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, StoreGone
 from eventstore.format.record_size import largest_packet
+from eventstore.format.records import FORMAT
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from projections.log_proof import SHOWN_AT_START, Doubt, statement
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from actors.access.backend_selection import BackendSelection
+    from actors.limits.broker_options import BrokerOptions
     from actors.session.node_context import NodeContext
     from cli.common.units import Address
     from cli.serve.log_bound import LogBound
@@ -123,6 +127,7 @@ class Service:
         self._metrics: Address | None = None
         self._web = WebProcess(settings)
         self._index = IndexProcess()
+        self._outbox = OutboxProcess()
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
         self._reloading = asyncio.Lock()
@@ -189,6 +194,7 @@ class Service:
             self._notifier.stopping("draining")
             if not self._moves_to:
                 self._listeners.close_kept()
+            await self._outbox.stop()
             await self._drain(broker)
             if self._restarts:
                 reason = f"the leadership was handed over to node {self._moves_to}"
@@ -230,6 +236,7 @@ class Service:
         # Report invalid files before anything is started.
         Access(settings, "", None).authenticator(settings).close()
         check_files(settings)
+        check_sink_files(settings)
         if self._process is None:
             check_keys(settings)
         datadir = stack.enter_context(DataDir(settings.data_dir))
@@ -262,9 +269,7 @@ class Service:
         users = users_digest(settings, secret)
         self._log_owner = datadir if settings.nats_url is None else disk_owner
         self._bound = log_bound(settings, self._log_owner, self._stream)
-        options = make_options(
-            settings, self._node, self._largest, self._key, users, self._bound.bytes
-        )
+        options = self._options(settings, users, self._bound.bytes)
         self._access = access = Access(settings, self._node, store.clients, secret)
         access.load_known_users(datadir)
         stack.callback(lambda: access.store_known_users(datadir))
@@ -311,6 +316,8 @@ class Service:
         await stack.enter_async_context(self._index)
         journal = broker.node.journal
         self._index.start(settings, datadir, lambda: journal.durable)
+        await stack.enter_async_context(self._outbox)
+        self._outbox.start(settings, datadir, broker.node, store.client, listening)
         if self._process is None:
             self._announce(listening, datadir, store, broker.node.state.proof.doubts)
         else:
@@ -567,6 +574,11 @@ class Service:
             self._note_reload(broker.node, outcome)
             return outcome
 
+    def _options(self, settings: Settings, users: str, bound: int) -> "BrokerOptions":
+        newest = FORMAT if self._process is None else self._process.facts.record_format
+        newest = min(newest, FORMAT)
+        return make_options(settings, self._node, self._largest, self._key, users, bound, newest)
+
     async def _reload(self, broker: Broker) -> tuple[str, ...]:
         """Apply reloadable settings; return the names of changed ones that need a restart.
 
@@ -581,7 +593,7 @@ class Service:
         bound, before = self._bound, self._settings
         if (merged.keep_bytes, merged.keep) != (before.keep_bytes, before.keep):
             bound = log_bound(merged, self._log_owner, self._stream)
-        options = make_options(merged, self._node, self._largest, self._key, users, bound.bytes)
+        options = self._options(merged, users, bound.bytes)
         largest = largest_packet(self._largest)
         listeners = await asyncio.to_thread(self._listeners.options, merged, largest)
         permissions = await asyncio.to_thread(make_permissions, merged)
@@ -593,12 +605,18 @@ class Service:
         broker.node.certificates = certificates
         self._listeners.reloaded(merged)
         self._access.reloaded(merged)
+        self._outbox.reload(merged)
         self._authenticator, self._settings, self._bound = authenticator, merged, bound
         later = tuple(
             name
             for name in Settings.model_fields
             if name not in RELOADABLE and getattr(new, name) != getattr(merged, name)
         )
+        for table, changed in (
+            ("sink", new.sinks != merged.sinks),
+            ("connection", new.connections != merged.connections),
+        ):
+            later = (*later, table) if changed else later
         if later:
             log.warning("changed settings that need a restart", settings=", ".join(later))
         log.info("settings reloaded")

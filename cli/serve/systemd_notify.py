@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from actors.node.reload_outcome import ReloadOutcome
+from cli.logs.next_commands import completed
 from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
@@ -115,7 +116,8 @@ class Notifier:
             _log.exception(failed, reason=error)
         finally:
             self._notify("READY=1")
-        return ReloadOutcome(time.time_ns() // 1_000_000, error, later)
+        check = completed("foldmq config check") if error else ""
+        return ReloadOutcome(time.time_ns() // 1_000_000, error, later, check)
 
     def stopping(self, what: str) -> None:
         """Report that the broker stops, and why."""

@@ -41,5 +41,8 @@ def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
     if settings.web is not None:
         chosen["web"] = str(settings.web)  # host names of the page
         chosen["web_idle"] = str(settings.web_idle)
+        chosen["web_api"] = str(settings.web_api).lower()
+        if settings.web_cors:
+            chosen["web_cors"] = ",".join(settings.web_cors)
     chosen["data_dir"] = str(datadir.path)
     return given | {PREFIX + name.upper(): value for name, value in chosen.items()}

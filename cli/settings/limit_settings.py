@@ -118,6 +118,19 @@ class LimitFields(SettingsGroup):
         description="Maximum number of members of one shared subscription, connected or not. "
         "Further ones are refused with 0x97, below MQTT 5 with 0x80. 0: unlimited.",
     )
+    max_replays: int = Field(
+        default=_DEFAULTS.max_replays,
+        ge=0,
+        description="Maximum number of replays ($replay/...) of all connected clients. Further "
+        "ones are refused with 0x97, below MQTT 5 with 0x80; those of resumed sessions wait. 0: "
+        "clients cannot replay messages.",
+    )
+    max_replays_per_client: int = Field(
+        default=_DEFAULTS.max_replays_per_client,
+        ge=1,
+        description="Maximum number of replays of one session. Further ones are refused with "
+        "0x97, below MQTT 5 with 0x80.",
+    )
     subscribe_rate: Rate = Field(
         default=int(_DEFAULTS.subscribe_rate),
         description="Topic filters per second that one client may subscribe to and unsubscribe "

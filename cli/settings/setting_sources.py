@@ -46,6 +46,10 @@ RENAMED: Final[Mapping[str, str]] = MappingProxyType(
 """Old names of settings, which still work: each with the name to use."""
 
 
+TABLES: Final = ("sink", "connection")
+"""Settings that are tables with names of the operator's: ``[sink.NAME]`` in the TOML file only."""
+
+
 class ConfigError(FoldmqError):
     """Settings are unknown, have invalid values, or contradict each other.
 
@@ -67,6 +71,8 @@ class Layer(NamedTuple):
     where: str = ""
     old: Mapping[str, str] = MappingProxyType({})
     """Old names that were used, by the new ones."""
+    tables: Mapping[str, Mapping[str, object]] = MappingProxyType({})
+    """The tables of a file, by their kind and name."""
 
     def shown(self, name: str) -> str:
         """Return a name as the operator wrote it."""
@@ -100,13 +106,25 @@ def read_layers(
     layers = [
         Layer(flags, "flag"),
         Layer(_from_environment(environment, known, problems), "environment"),
-        *([Layer(_from_file(config, known, problems), "file", str(config))] if config else []),
+        *([_file_layer(config, known, problems)] if config else []),
     ]
     if unknown is not None:
         unknown += problems
     elif problems:
         raise UnknownSettingError(*problems)
     return [_with_new_names(layer) for layer in layers]
+
+
+def _file_layer(path: Path, known: Collection[str], problems: list[str]) -> Layer:
+    values = _from_file(path, {*known, *TABLES}, problems)
+    tables: dict[str, Mapping[str, object]] = {}
+    for kind in TABLES:
+        table = values.pop(kind, {})
+        if isinstance(table, dict) and all(isinstance(each, dict) for each in table.values()):
+            tables[kind] = table
+        else:
+            problems.append(f"{path}: {kind}: must be tables, such as [{kind}.NAME]")
+    return Layer(values, "file", str(path), tables=tables)
 
 
 def merge_layers(layers: Iterable[Layer]) -> dict[str, Any]:

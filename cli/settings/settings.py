@@ -22,8 +22,19 @@ from actors.limits.broker_options import BrokerOptions
 from cli.common.units import Address
 from cli.settings.access_settings import AccessFields, access_contradictions
 from cli.settings.bridge_settings import BridgeFields, bridge_contradictions
+from cli.settings.connection_settings import (
+    ConnectionSettings,
+    connection_contradictions,
+    read_connections,
+)
 from cli.settings.limit_settings import LimitFields
-from cli.settings.listener_settings import Listen, ListenerFields, listed_twice, problem
+from cli.settings.listener_settings import (
+    Listen,
+    ListenerFields,
+    Origins,
+    listed_twice,
+    problem,
+)
 from cli.settings.log_settings import INDEX_BYTES, LogSettings, log_contradictions
 from cli.settings.setting_sources import ConfigError, UnknownSettingError, read_layers
 from cli.settings.setting_types import (
@@ -36,6 +47,7 @@ from cli.settings.setting_types import (
     checked_kind,
     read_settings,
 )
+from cli.settings.sink_settings import SinkSettings, read_sinks, sink_contradictions
 from cli.settings.storage_settings import (
     ClusterFields,
     StorageFields,
@@ -204,6 +216,16 @@ class Settings(
         description='Address of the web page, or "off". It asks for a token: the one in the '
         "data directory, or one created with 'foldmq web-token'.",
     )
+    web_api: bool = Field(
+        default=True,
+        description="Serve the HTTP API below /api/v1 at the address of the web page. It asks for "
+        "a token as well.",
+    )
+    web_cors: Origins = Field(
+        default=(),
+        description="Origin of other web pages that may use the HTTP API, with a token. May be "
+        "repeated. Default: none.",
+    )
     web_operate: bool = Field(
         default=False,
         description="Permit tokens with the role operate to disconnect clients, and to remove "
@@ -232,11 +254,35 @@ class Settings(
     )
 
     _old_names: tuple[str, ...] = PrivateAttr(default=())
+    _sinks: dict[str, "SinkSettings"] = PrivateAttr(default_factory=dict)
+    _connections: dict[str, "ConnectionSettings"] = PrivateAttr(default_factory=dict)
 
     @property
     def old_names(self) -> tuple[str, ...]:
         """A line for each setting that the operator set by its old name."""
         return self._old_names
+
+    @property
+    def sinks(self) -> dict[str, "SinkSettings"]:
+        """The destinations of the outbox by name: the tables ``[sink.NAME]``."""
+        return self._sinks
+
+    @property
+    def connections(self) -> dict[str, "ConnectionSettings"]:
+        """The connections to other brokers by name: the tables ``[connection.NAME]``."""
+        return self._connections
+
+    @property
+    def destinations(self) -> dict[str, "SinkSettings | ConnectionSettings"]:
+        """The destinations of the outbox by name; connections only with messages out."""
+        connections = {name: each for name, each in self._connections.items() if each.filters}
+        return {**self._sinks, **connections}
+
+    def take_destinations(
+        self, sinks: dict[str, "SinkSettings"], connections: dict[str, "ConnectionSettings"]
+    ) -> None:
+        """Set the results of :attr:`sinks` and :attr:`connections`."""
+        self._sinks, self._connections = sinks, connections
 
     def remember_old_names(self, lines: Iterable[str]) -> None:
         """Set the result of :attr:`old_names`."""
@@ -337,9 +383,12 @@ def load_settings(
     """
     problems: list[str] = []
     layers = read_layers(flags, environment, config, Settings.model_fields, problems)
+    sinks = read_sinks(layers, problems)
+    connections = read_connections(layers, problems)
     settings = read_settings(Settings, layers, problems)
     if problems:
         raise UnknownSettingError(*problems)
+    settings.take_destinations(sinks, connections)
     check_settings(settings)
     settings.remember_old_names(
         f"{layer.shown(new)}: this setting is called {new} now"
@@ -378,6 +427,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         cluster_contradictions,
         access_contradictions,
         bridge_contradictions,
+        sink_contradictions,
+        connection_contradictions,
     ):
         yield from contradictions(settings)
 

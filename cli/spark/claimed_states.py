@@ -7,6 +7,7 @@ from cli.common import text
 from cli.common.progress_bar import progress
 from cli.logs.broker_client import NoLiveBroker
 from cli.logs.state_client import NoBroker, StateClient
+from cli.logs.stored_log import require_stored
 from cli.spark.log_location import Found
 from eventstore.format.positions import Position, position
 from eventstore.reading.log_source import LogSource
@@ -44,10 +45,15 @@ async def no_claims(_found: Found) -> ClaimedStates:
 
 
 def with_open_ends(gather: GatherClaims) -> GatherClaims:
-    """Return the same, with notes about the logs whose ends are not proven and not continued."""
+    """Return the same, with notes about the logs whose ends are not proven and not continued.
+
+    It raises StoreGone for a log whose files are not where its broker stored them.
+    """
 
     async def gather_all(found: Found) -> ClaimedStates:
         claims = await gather(found)
+        for log in found.logs:
+            await require_stored(log)
         ends = [log.unproven for log in found.logs if log.unproven is not None]
         claims.notes += [statement(unproven_end(end)) for end in ends]
         return claims

@@ -110,10 +110,10 @@ def _start_lines(node: NodeRecovery) -> Iterator[str]:
 
 
 def _start(start: BrokerStart) -> str:
-    how = "after a crash" if start.crashed else "not after a crash"
+    how = " after a crash" if start.crashed else ""
     void = ", in the middle of a turn, which was discarded" if start.interrupted else ""
     at = format_position(start.at)
-    return f"started at {at} on {text.clock(start.time_ms)} {how}{void}"
+    return f"started at {at} on {text.clock(start.time_ms)}{how}{void}"
 
 
 def recovery_object(outcome: RecoveryOutcome) -> dict[str, object]:

@@ -41,7 +41,7 @@ class PermissionQuery(NamedTuple):
     client: str
     action: Action
     topic: str
-    """A topic filter, for a subscription."""
+    """A topic filter, for a subscription or a replay."""
     groups: Sequence[str] = ()
     """Groups of the user besides those in the file, as from a token."""
 
@@ -128,6 +128,7 @@ def _row(rule: Rule | None) -> dict[str, object] | None:
         "allow": rule.allow,
         "publish": rule.publish,
         "subscribe": rule.subscribe,
+        "history": rule.history,
         "filter": rule.filter,
         "where": rule.where,
     }

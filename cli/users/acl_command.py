@@ -49,8 +49,11 @@ def _check(
     ],
     client: Annotated[str, typer.Argument(metavar="CLIENT", help="Client identifier.")],
     action: Annotated[
-        Literal["publish", "subscribe"],
-        typer.Argument(metavar="ACTION", help="Action to check: publish or subscribe."),
+        Literal["publish", "subscribe", "history"],
+        typer.Argument(
+            metavar="ACTION",
+            help="Action to check: publish, subscribe, or history, which replays need besides.",
+        ),
     ],
     topic: Annotated[
         str, typer.Argument(metavar="TOPIC", help="Topic, or topic filter to subscribe to.")
@@ -77,7 +80,7 @@ def _check(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check whether a client may publish or subscribe.
+    """Check whether a client may publish, subscribe, or read the past.
 
     Prints the rule that decides. Exits with 0 if it is allowed, with 1 if it is denied.
     """

@@ -66,8 +66,8 @@ def _add(
         Role,
         typer.Option(
             "--role",
-            help="Role: view (without payloads), view-all (with payloads), or operate (may make "
-            "changes).",
+            help="Role: view (without payloads), view-all (with payloads), operate (may make "
+            "changes), or publish (may publish through the HTTP API, and nothing else).",
         ),
     ],
     expires: Annotated[

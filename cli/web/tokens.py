@@ -48,7 +48,7 @@ log = structlog.get_logger("foldmq")
 
 
 class Role(enum.StrEnum):
-    """The permissions of a token; each role includes the previous ones."""
+    """The permissions of a token; each role but ``publish`` includes the previous ones."""
 
     VIEW = "view"
     """View everything but payloads."""
@@ -56,11 +56,18 @@ class Role(enum.StrEnum):
     """View payloads as well."""
     OPERATE = "operate"
     """Make changes as well."""
+    PUBLISH = "publish"
+    """Publish messages through the HTTP API, and nothing else."""
+
+    @property
+    def views(self) -> bool:
+        """Return whether pages and answers are shown at all."""
+        return self is not Role.PUBLISH
 
     @property
     def sees_payloads(self) -> bool:
         """Return whether payloads are shown."""
-        return self is not Role.VIEW
+        return self in (Role.VIEW_ALL, Role.OPERATE)
 
     @property
     def makes_changes(self) -> bool:

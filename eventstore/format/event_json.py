@@ -7,7 +7,7 @@ type and version still come last.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
@@ -63,7 +63,10 @@ def _added(kind: type) -> dict[str, Any]:
     """Return the fields that were added to an event type, with their defaults."""
     columns = fields(kind)
     names = [one.name for one in columns]
-    return {one.name: one.default for one in columns[names.index("v") + 1 :]}
+    return {
+        one.name: one.default if one.default_factory is MISSING else one.default_factory()
+        for one in columns[names.index("v") + 1 :]
+    }
 
 
 _ADDED: Final = {

@@ -13,6 +13,13 @@ from typing import Annotated, Any, Final, TypeAlias, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from eventstore.format.destination_events import (
+    DestinationClosed,
+    DestinationOpened,
+    Forwarded,
+    ForwardLost,
+    ForwardRefused,
+)
 from eventstore.format.events import (
     Acked,
     Assigned,
@@ -27,6 +34,8 @@ from eventstore.format.events import (
     Redelivered,
     Refused,
     Released,
+    ReplayOpened,
+    ReplayReached,
     RetainedExpired,
     Returned,
     SessionClosed,
@@ -93,7 +102,12 @@ Event: TypeAlias = (
     | CheckpointBegun
     | CheckpointCompleted
     | ClockJumped
+    | DestinationClosed
+    | DestinationOpened
     | Followed
+    | Forwarded
+    | ForwardLost
+    | ForwardRefused
     | LimitsApplied
     | LogArchived
     | LogCut
@@ -112,6 +126,8 @@ Event: TypeAlias = (
     | Subscribed
     | SubscriptionDenied
     | Unsubscribed
+    | ReplayOpened
+    | ReplayReached
     | MessagePublished
     | Delivered
     | Queued
@@ -230,6 +246,7 @@ _RUNS: dict[type, Callable[[Any], list[Run]]] = {
     Expired: attrgetter("refs"),
     Assigned: attrgetter("refs"),
     Redelivered: attrgetter("pids"),
+    ForwardRefused: attrgetter("refs"),
 }
 """Event type -> the column with one integer for each of its entries."""
 

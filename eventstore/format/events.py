@@ -24,6 +24,11 @@ from eventstore.format.positions import Run
 
 NATS_SESSION: Final = "$nats"
 """The client identifier of publications by NATS clients in the log. No client can have it."""
+API_SESSION: Final = "$api/"
+"""Prefix of the client identifiers of publications through the HTTP API, before the name of the
+token. No client can have such an identifier."""
+API_USER: Final = "$api"
+"""The user of these publications, in the rules of permissions."""
 LOG_SESSION: Final = "$log/"
 """Prefix of the client identifiers of messages taken from other logs, before the name of the log.
 No client can have such an identifier."""
@@ -154,6 +159,65 @@ class Unsubscribed:
     filters: list[str]
     e: Literal["Unsubscribed"] = "Unsubscribed"
     v: Literal[1] = 1
+
+
+@dataclass(slots=True)
+class ReplayOpened:
+    """A replay was granted: its subscription, granted in the same turn, reads the log.
+
+    Logs are named as by ``Followed``; the empty name is that of this log.
+    """
+
+    session: str
+    filter: str
+    """Filter of the subscription, as the client sent it: $replay/FROM/FILTER and the like."""
+    start: dict[str, int]
+    """For each log the position after which it begins; a log that is not named begins at
+    ``start_ms``."""
+    e: Literal["ReplayOpened"] = "ReplayOpened"
+    v: Literal[1] = 1
+    start_ms: int = 0
+    """Unix time in milliseconds: it begins with the first record that is not older; 0: at the
+    beginning of the log."""
+    until: dict[str, int] = field(default_factory=dict)
+    """For each log the last position that it reads; a log that is not named is read up to
+    ``until_ms``."""
+    until_ms: int = 0
+    """Unix time in milliseconds: it ends before the first record that is later; 0: it goes on with
+    new messages."""
+    last: bool = False
+    """Up to ``start`` it sends the last message of each topic, and then all messages."""
+    topic_filter: str = ""
+    """It sends the messages on topics that match this filter; empty: the one at the end of
+    ``filter``."""
+
+
+@dataclass(slots=True)
+class ReplayReached:
+    """A replay has read the logs up to these positions.
+
+    The Delivered of its messages at QoS 1 and 2 are in the same turn, before this event.
+    """
+
+    session: str
+    filter: str
+    """Filter of the subscription, as the client sent it."""
+    through: dict[str, int]
+    """For each log whose position has changed, the last position that was read; messages take
+    effect at a position."""
+    e: Literal["ReplayReached"] = "ReplayReached"
+    v: Literal[1] = 1
+    sent: int = 0
+    """Number of messages sent since the last such event, at any QoS."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Number of other messages that match, by the reason: not_permitted, expired,
+    packet_too_large, no_local, erased."""
+    gap: dict[str, list[int]] = field(default_factory=dict)
+    """For each log of which a part was removed unread: first and last position of that part."""
+    state: str = ""
+    """live: everything was read; withheld: the client may not read the messages at present; ended:
+    it reached its end; damaged: the log cannot be read further; too_many_topics: for the last
+    message of each; empty: it reads the past."""
 
 
 @dataclass(slots=True)

@@ -360,12 +360,13 @@ class OperatorActed:
     """An operator requested an action; its consequences follow in the same turn."""
 
     action: str
-    """kick, restart, remove_session, clear_retained, confirm_clock or reload."""
+    """kick, restart, remove_session, clear_retained, confirm_clock, reload, pause_destination,
+    resume_destination or skip_destination."""
     by: str
     """Name given by the operator, who had the credentials of the NATS account."""
     target: str
     """Client identifier, or name of the actor; for retained messages their number;
-    settings for a reload, the clock for confirm_clock."""
+    settings for a reload, the clock for confirm_clock; name of the destination."""
     session: str | None = None
     """Client identifier of the session concerned."""
     e: Literal["OperatorActed"] = "OperatorActed"

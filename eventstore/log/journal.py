@@ -119,6 +119,8 @@ class Journal:
         self.on_durable: Callable[[int, bytes], None] = _nothing
         """Called with sequence and link of the last record on disk, before the output that waited
         for it is released."""
+        self.on_stored: Callable[[PendingRecord], None] | None = None
+        """Called with each record that is on disk; None: nobody reads the log as it grows."""
         self.on_deferred: Callable[[float], None] = _nothing
         """Called when events stay in the open record because no output waits for them: the caller
         has to call :meth:`flush_deferred` in so many seconds; no longer at an earlier request."""
@@ -480,6 +482,8 @@ class Journal:
             self.stats.stored(record.events, record.entries, record.size)
             self.stats.commit.observe(now - record.begun)
             releasing += record.effects
+            if self.on_stored is not None:
+                self.on_stored(record)
         # A small record goes first: it is synced while the output is written to the sockets.
         small = not self._finished and self._size < self._parallel_from
         try:

@@ -290,11 +290,17 @@ async def salvage(
             size = sum(file.stat().st_size for file in _files(damaged.jetstream))
             files = block_files(damaged.jetstream, log_names(node)[0])
             compressed = any(is_compressed(file, key) for file in files)
+            if compressed and key is not None:
+                raise DataDirError(
+                    damaged.path,
+                    "is compressed by its NATS server, and a salvage would write it to the disk "
+                    "unencrypted: copy it with 'foldmq backup' and 'foldmq restore'",
+                )
             require_room(new, (3 if compressed else 1) * size)
             if compressed:
-                files = [await _as_plain_file(damaged, new, node, progress, key)]
+                files = [await _as_plain_file(damaged, new, node, progress)]
             mark = Watermark(damaged.path / "log.mark", log_names(node)[0]).read()
-            stored = StoredLog(files, node, progress, None if compressed else key)
+            stored = StoredLog(files, node, progress, key)
             plan = await asyncio.to_thread(Plan, stored, mark)
             work = Rescue(plan, node, str(damaged.path), software)
             if plan.holes or plan.begin > 1:
@@ -324,18 +330,14 @@ def _exclusive_access(damaged: DataDir) -> Iterator[None]:
 
 
 async def _as_plain_file(
-    damaged: DataDir,
-    new: DataDir,
-    node: str,
-    progress: Callable[[str, int, int], None],
-    key: StoreKey | None,
+    damaged: DataDir, new: DataDir, node: str, progress: Callable[[str, int, int], None]
 ) -> Path:
     """Return a file with the messages that a server recovers from a copy of a compressed store."""
     copy = work_directory(new, "copy", node)
     await asyncio.to_thread(_copy, damaged, copy, progress)
     stream, subject = log_names(node)
     plain = copy.path / "1.blk"
-    async with opened_store(copy, "always", key) as client:
+    async with opened_store(copy, "always") as client:
         # a stream that was not recovered is created: NATS fills it with the messages it finds
         await ensure_stream(client, stream, [subject])
         first, last = await read_bounds(client, stream)

@@ -164,6 +164,7 @@ class IndexFiles:
             last.whole,
             first.began_ms,
             first.heir,
+            all(one.head.effects for one in some),
         )
         self._replace(some, head, _merged([one.items() for one in some]))
 

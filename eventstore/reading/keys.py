@@ -11,6 +11,8 @@ key                 value
 ``T`` topic         records that name the topic of a message
 ``E`` topic         those of them in which its retained message expires
 ``D`` topic         records that name the topic of dropped messages that never had a position
+``P`` topic         records in which messages at QoS 2 on the topic are released; without a topic:
+                    those of which the topic was not known
 ``R`` group         triples: a record of the group, a later one that refers to messages in it, and
                     the indexes of these messages in the former, as runs
 ``K`` type          records with an event of a rare type
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 SESSION: Final = "S"
 LIFECYCLE: Final = "L"
 TOPIC: Final = "T"
+EFFECT: Final = "P"
 RETAINED_EXPIRED: Final = "E"
 DROPPED: Final = "D"
 REFERRED: Final = "R"

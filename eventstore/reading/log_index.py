@@ -9,6 +9,7 @@ from eventstore.format.positions import Position, from_runs, position
 from eventstore.reading.keys import (
     CHECK_LENGTH,
     CHECKS,
+    EFFECT,
     RARE,
     REFERRED,
     STATES,
@@ -109,7 +110,7 @@ class LogIndex:
     ) -> list[int]:
         """Return the records that name a matching topic; all such topics begin with the prefix.
 
-        ``kind`` is ``TOPIC`` or ``DROPPED``.
+        ``kind`` is ``TOPIC``, ``EFFECT`` or ``DROPPED``.
         """
         found: set[int] = set()
         for segment in self._between(first, last):
@@ -117,6 +118,20 @@ class LogIndex:
                 if matches(key[1:]):
                     found.update(unpack_sequences(value))
         return self._within(sorted(found), first, last)
+
+    def effects(
+        self, prefix: str, matches: Callable[[str], bool], first: int, last: int
+    ) -> list[int] | None:
+        """Return the records between two in which messages on matching topics may take effect.
+
+        ``prefix`` is as for :meth:`topics`. None: the index does not show it.
+        """
+        segments = self._between(first, last)
+        if first < self.first or last > self.last or not all(one.head.effects for one in segments):
+            return None
+        found = {*self.topics(prefix, matches, first, last), *self.sequences(EFFECT, first, last)}
+        found.update(self.topics(prefix, matches, first, last, EFFECT))
+        return sorted(found)
 
     def topic(self, topic: str, first: int = 0, last: int | None = None) -> list[int]:
         """Return the records that name a topic."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from eventstore.datadir import DataDir
 from eventstore.display import name
-from eventstore.errors import DataDirBusy, NatsUnavailable, NoLog
+from eventstore.errors import DataDirBusy, NatsUnavailable, NoLog, StoreGone
 from eventstore.log.watermark import Watermark
 from eventstore.nats.connection import ConnectionOptions, check_server, connect, disconnect
 from eventstore.nats.discovery import LOG_STREAM_PREFIX, list_logs
@@ -109,6 +109,7 @@ async def open_directory(
         raise NoLog(f"data directory {datadir.path}: does not exist")
     stored = _stored(datadir)
     if not stored:
+        _check_unused(datadir)
         raise NoLog(
             f"data directory {datadir.path}: contains no log (for a log on a NATS server, set "
             "--nats-url)"
@@ -139,6 +140,19 @@ def _stored(datadir: DataDir) -> set[str]:
     """Return the streams of logs in the store of a data directory."""
     found = datadir.jetstream.glob(f"jetstream/*/streams/{LOG_STREAM_PREFIX}*")
     return {path.name for path in found}
+
+
+def _check_unused(datadir: DataDir) -> None:
+    """Raise StoreGone if a broker runs on a data directory without a log."""
+    if not datadir.nats_config.exists():
+        return
+    try:
+        datadir.lock()
+    except DataDirBusy:
+        raise StoreGone(
+            f"{datadir.jetstream} has no log although a broker runs: see foldmq status"
+        ) from None
+    datadir.unlock()
 
 
 def _missing(datadir: DataDir, stream: str) -> NoLog:

@@ -7,14 +7,18 @@ Within a log the times of records run backwards only where the clock jumped back
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from eventstore.display import duration
 from eventstore.format.positions import MAX_INDEX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from eventstore.reading.log_source import LogSource
+
+_LISTED: Final = 3
+"""Number of jumps of the clock that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,18 @@ async def clock_spans(source: LogSource) -> Sequence[ClockSpan]:
         found.append(ClockSpan(first, last, jump_ms, record.time_ms))
         last = first - 1
     return found[::-1]
+
+
+def jump_notes(jumps: Iterable[tuple[int, int]]) -> list[str]:
+    """Return a line about jumps of the clock, or none; each is a record and its milliseconds."""
+    listed = [
+        f"{'forward' if ms > 0 else 'back'} by {duration(abs(ms))} at record {record}"
+        for record, ms in jumps
+    ]
+    if not listed:
+        return []
+    more = f" and {len(listed) - _LISTED} times more" if len(listed) > _LISTED else ""
+    return [f"the clock jumped {', '.join(listed[-_LISTED:])}{more}: times are not continuous"]
 
 
 async def last_until(source: LogSource, time_ms: int) -> int:

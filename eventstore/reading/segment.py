@@ -60,6 +60,8 @@ class SegmentHead:
     """Time of the first record, Unix time in milliseconds."""
     heir: bool = False
     """Whether it contains the last states of sessions from segments that were removed."""
+    effects: bool = False
+    """Whether it has the keys ``P``; earlier versions wrote none."""
 
 
 def write_segment(

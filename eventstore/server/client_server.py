@@ -190,7 +190,7 @@ class ClientServer(NatsProcess):
     """
 
     title: ClassVar[str] = "NATS server for clients"
-    _remedy: ClassVar[str] = (
+    remedy: ClassVar[str] = (
         "save the streams of NATS clients with 'nats account backup', remove the directory, and "
         "restore them with 'nats account restore'"
     )

@@ -244,7 +244,7 @@ class NatsProcess(abc.ABC):
 
     title: ClassVar[str]
     """Name of the server in messages."""
-    _remedy: ClassVar[str]
+    remedy: ClassVar[str]
     """How a store that is not encrypted becomes an encrypted one."""
 
     def __init__(
@@ -366,7 +366,7 @@ class NatsProcess(abc.ABC):
         self._store_lock = await take_store(self._datadir, self._log)
 
     def _check_store(self) -> None:
-        usable_key(self._datadir, self._key, remedy=self._remedy)
+        usable_key(self._datadir, self._key, remedy=self.remedy)
 
     def _release_store(self) -> None:
         if self._store_lock is not None:
@@ -609,7 +609,7 @@ class EmbeddedServer(NatsProcess):
     """
 
     title: ClassVar[str] = "embedded NATS server"
-    _remedy: ClassVar[str] = (
+    remedy: ClassVar[str] = (
         "copy it into an encrypted one with 'foldmq salvage', one with several logs with 'foldmq "
         "backup' and 'restore' (docs/encryption.md)"
     )

@@ -12,12 +12,13 @@ from projections.audit.rule_table import Rule, Violation
 from projections.audit.unfinished_deliveries import Latencies, UnfinishedDeliveries
 from projections.state.waiting_queue import QOS_MASK, RETAIN_FLAG
 from protocol.mqtt.reason_codes import FAILURE
+from protocol.mqtt.replay_filters import is_replay_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from projections.audit.expected_messages import ExpectedMessage
-    from projections.state.session import SessionState
+    from projections.state.session import InFlight, SessionState
 
 
 class AcknowledgementAudit:
@@ -102,7 +103,7 @@ class AcknowledgementAudit:
                 self._report(at + number, f"PUBACK {pid}: not in flight at QoS 1")
             elif codes and codes[number] >= FAILURE:
                 self.open.pop(sent.ref, None)  # refused, or not sent again
-            elif not sent.flags & RETAIN_FLAG:
+            elif _is_timed(sent):
                 self._done(1, sent.ref, ms)
 
     def received(self, _state: SessionState, event: Received, _at: Position, _ms: int) -> None:
@@ -131,13 +132,18 @@ class AcknowledgementAudit:
             sent = state.releasing.get(pid)
             if sent is None:
                 self._report(at + number, f"PUBCOMP {pid}: no PUBREL was sent")
-            elif not sent.flags & RETAIN_FLAG:
+            elif _is_timed(sent):
                 self._done(2, sent.ref, ms)
 
     def _done(self, qos: int, ref: Position, ms: int) -> None:
         message = self.open.pop(ref, None)
         if message is not None:
             self.latencies.add(qos, ms - message.time_ms)
+
+
+def _is_timed(sent: InFlight) -> bool:
+    """Return whether a message was sent when it was published: neither retained nor replayed."""
+    return not (sent.flags & RETAIN_FLAG or is_replay_filter(sent.subscription.filter))
 
 
 ANSWERS: Final[

@@ -32,7 +32,7 @@ from projections.audit.audit_results import (
     quantile,
 )
 from projections.audit.broker_logs import find_brokers
-from projections.audit.chain_check import COUNTS, DROPS, RATES, SHARED_THERE
+from projections.audit.chain_check import COUNTS, DROPS, RATES, REPLAYS_THERE, SHARED_THERE
 from projections.audit.drop_rules import UNKNOWN_LIMITS
 from projections.audit.expected_packs import EFFECT_COLUMNS
 from projections.audit.facts import (
@@ -45,6 +45,7 @@ from projections.audit.facts import (
     GRANT,
     NEEDED,
     OWED,
+    READ,
     RELEASED,
     REPLAY,
     RETAINED,
@@ -80,6 +81,13 @@ from projections.audit.log_folds import (
     spans_of,
 )
 from projections.audit.log_summary import LogSummaries, summarize_logs
+from projections.audit.replay_fold import (
+    FILTER_COLUMNS,
+    READ_COLUMNS,
+    filters_of,
+    fold_replays,
+    matching_messages,
+)
 from projections.audit.retained_audit import RETAINED_COLUMNS, fold_retained
 from projections.audit.rule_table import RULES, UNEXPECTED, Rule, Violation
 from projections.audit.unfinished_deliveries import BUCKETS
@@ -316,6 +324,8 @@ class AuditEngine:
         if any(note.about == SHARED_THERE for note in notes):
             steps, fold = [facts.chosen(sessions, SHARED)], partial(fold_shares, plan)
             results.append(facts.by_key(steps, by_session, ("at",), fold, SHARE_COLUMNS))
+        if any(note.about == REPLAYS_THERE for note in notes):
+            results += self._replays(facts, plan, sessions, released)
         if any(log.cuts for log in logs.values()):
             needed = [facts.of(CARRIED), *(facts.chosen(one, NEEDED) for one in results)]
             fold = partial(fold_cuts, plan)
@@ -332,6 +342,23 @@ class AuditEngine:
                 facts.by_key(connections, ("session",), by_time, fold_owners, OWNER_COLUMNS)
             )
         self._collect(facts, results)
+
+    @staticmethod
+    def _replays(facts: Facts, plan: AuditPlan, sessions: Any, released: Any) -> list[Any]:
+        """Return the results for replays: their steps, and the messages that match."""
+        steps = facts.chosen(sessions, READ)
+        named = facts.each(steps, filters_of, FILTER_COLUMNS, FILTER_COLUMNS)
+        filters = sorted(set(facts.rows([named], "node", "topic")))
+        if not filters:
+            return []
+        columns = READ_COLUMNS, READ_COLUMNS
+        effects = [facts.of(EFFECT)]
+        if released is not None:
+            effects.append(facts.chosen(released, EFFECT))
+        fold = partial(matching_messages, filters)
+        tables = [steps, *(facts.each(one, fold, *columns) for one in effects)]
+        fold = partial(fold_replays, plan, filters)
+        return [facts.by_key(tables, ("node",), ("at", "kind"), fold, READ_COLUMNS)]
 
     # Results.
 

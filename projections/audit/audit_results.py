@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from projections.audit.audit_outcome import MAX_VIOLATIONS
-from projections.audit.facts import CONNECTED, NEEDED, OWED, SHARED, TOTALS, VIOLATION
+from projections.audit.facts import CONNECTED, NEEDED, OWED, READ, SHARED, TOTALS, VIOLATION
 from projections.audit.unfinished_deliveries import BUCKETS
 
 if TYPE_CHECKING:
@@ -180,6 +180,10 @@ class AuditResults:
     def shared(self, node: str, group: str, at: Position, data: bytes) -> None:
         """Add a step of a shared subscription."""
         self._add(SHARED, node, group, at, data=data)
+
+    def read(self, node: str, session: str, at: Position, topic_filter: str, data: bytes) -> None:
+        """Add a step of a replay."""
+        self._add(READ, node, session, at, topic_filter, data=data)
 
     def _add(
         self,

@@ -25,13 +25,18 @@ PIECE, PROBLEM, OPEN, BEGUN, COMPLETED, CUT, REPEATED, RATES, DROPS, COUNTS = (
 STARTED, STOPPED, LIMITS, ACTED, CLEARED_BY, ARCHIVED, SHARED_THERE, FOLLOWED = (
     "started", "stopped", "limits", "acted", "cleared", "archived", "shared", "followed",
 )  # fmt: skip
-BRIDGED_LATER, DOUBT, GIVEN_UP, TORN = "bridged later", "doubt", "given up", "torn"
+BRIDGED_LATER, DOUBT, GIVEN_UP, JUMPED, TORN = (
+    "bridged later", "doubt", "given up", "jumped", "torn",
+)  # fmt: skip
+REPLAYS_THERE, CLOCK, DESTINATION = "replays", "clock", "destination"
 """Subjects of notes. OPEN: the turn that begins there is not checked to its end. COUNTS: the number
 of facts of each kind. ACTED: an operator removed retained messages, CLEARED_BY: their removal.
 SHARED_THERE: the log has shared subscriptions. FOLLOWED: the log takes messages of another one.
 BRIDGED_LATER: NATS is reported to have messages that come later in the log. DOUBT: nothing can be
-said about a part of the log. TORN: a record of a turn that is not whole, behind its beginning: its
-events did not happen."""
+said about a part of the log. JUMPED: the clock jumped. TORN: a record of a turn that is not whole,
+behind its beginning: its events did not happen. REPLAYS_THERE: the log has replays. CLOCK: from
+there on, the times of records contain other jumps of the clock. DESTINATION: an event of a
+destination of the outbox."""
 
 
 class LogNote(NamedTuple):

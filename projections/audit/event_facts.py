@@ -6,6 +6,13 @@ from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
+from eventstore.format.destination_events import (
+    DestinationClosed,
+    DestinationOpened,
+    Forwarded,
+    ForwardLost,
+    ForwardRefused,
+)
 from eventstore.format.events import (
     NATS_SESSION,
     Delivered,
@@ -13,6 +20,7 @@ from eventstore.format.events import (
     MessagePublished,
     Queued,
     Released,
+    ReplayOpened,
     RetainedExpired,
     Subscribed,
     WillArmed,
@@ -23,6 +31,7 @@ from eventstore.format.node_events import (
     BrokerStopped,
     CheckpointBegun,
     CheckpointCompleted,
+    ClockJumped,
     Followed,
     LimitsApplied,
     LogArchived,
@@ -49,12 +58,15 @@ from projections.audit.chain_check import (
     DOUBT,
     FOLLOWED,
     GIVEN_UP,
+    JUMPED,
     LIMITS,
     REPEATED,
+    REPLAYS_THERE,
     SHARED_THERE,
     STARTED,
     STOPPED,
 )
+from projections.audit.destination_check import DestinationNotes
 from projections.audit.event_codec import pack_events, packed_item
 from projections.audit.expected_messages import packed_size
 from projections.audit.facts import CLEARED, EXPIRED_SO, REPEATED_SO, SET
@@ -78,7 +90,9 @@ if TYPE_CHECKING:
 _SENT: Final = 65_536
 """Maximum QoS 2 messages held until their release; others are joined by a fold."""
 _MAX_REF: Final = 1 << 62
-_OF_SUBSCRIPTIONS: Final = frozenset({"generation", "clean", "connected", "subscriptions"})
+_OF_SUBSCRIPTIONS: Final = frozenset(
+    {"generation", "clean", "connected", "subscriptions", "replays"}
+)
 """Fields of a session's snapshot that concern its subscriptions."""
 
 
@@ -109,12 +123,14 @@ class FactMakers:
         """Sessions and retained messages repeated since the last note."""
         self._repeated_at: Position = 0
         """Position of the first of them."""
-        self._shared = False
+        self._shared = self._replays = False
+        self._destinations = DestinationNotes(note)
 
     def finish(self, last: Position) -> None:
         """Emit the remaining facts; no events follow until ``last``."""
         self._give_sent()
         self._note_repeated(last)
+        self._destinations.finish()
 
     # Messages.
 
@@ -141,8 +157,6 @@ class FactMakers:
             payloads = self._payloads(event)
             refs = range(at, at + count)
             self._facts.wills.extend(refs, refs, self._checks(event, payloads), _topics(event))
-        if not qos and not event.retain:
-            return False
         refs = range(at, at + count)
         if count == 1 and qos and not event.retain and (qos == 1 or event.will):  # most frequent
             self._message(event, at)
@@ -164,11 +178,10 @@ class FactMakers:
             if event.retain:
                 self._with_payload(event, event.session, at, payloads)
             return event.retain
-        if qos:
-            sessions, levels = [event.session] * count, [qos | self.record.part << 2] * count
-            self._facts.effects.extend(
-                sessions, refs, refs, times, levels, checks, topics, sizes, expires
-            )
+        sessions, levels = [event.session] * count, [qos | self.record.part << 2] * count
+        self._facts.effects.extend(
+            sessions, refs, refs, times, levels, checks, topics, sizes, expires
+        )
         if event.retain:
             nothing = [None] * count
             kinds = [SET | qos << 2] * count
@@ -263,6 +276,15 @@ class FactMakers:
                     event.session, at, self.record.steady_ms, number, topic_filter
                 )
 
+    def _opened_replay(self, event: ReplayOpened, at: Position) -> None:
+        self._of_span(event, at)
+        self._has_replays()
+
+    def _has_replays(self) -> None:
+        if not self._replays:
+            self._replays = True
+            self._note(0, REPLAYS_THERE, {})
+
     def _armed(self, event: WillArmed, at: Position) -> bool:
         self._of_span(event, at)
         area = self.record.payload
@@ -277,6 +299,8 @@ class FactMakers:
         if not any(self._repeated):
             self._repeated_at = at
         self._repeated[0] += event.last
+        if "replays" in event.state:
+            self._has_replays()
         state = {name: event.state[name] for name in event.state if name in _OF_SUBSCRIPTIONS}
         short = SessionSnapshot(event.session, state, event.part, event.last)
         one = packed_item(short, at, self.record.steady_ms, self.record.part)
@@ -371,6 +395,7 @@ class FactMakers:
             self._repeated = [0, 0]
 
     def _cut(self, event: LogCut, at: Position) -> None:
+        self._destinations.finish()
         fields = ("first", "link", "begins_ms")
         self._note(at, CUT, {name: getattr(event, name) for name in fields})
 
@@ -412,6 +437,16 @@ class FactMakers:
         if event.through >= at:
             self._note(at, BRIDGED_LATER, {"through": event.through})
 
+    def _forwarded(self, event: Forwarded, at: Position) -> None:
+        self._destinations.forwarded(event, at)
+
+    def _destination(
+        self,
+        event: DestinationOpened | ForwardRefused | ForwardLost | DestinationClosed,
+        at: Position,
+    ) -> None:
+        self._destinations.other(event, at)
+
     def _followed(self, event: Followed, at: Position) -> None:
         if event.log not in self.followed:
             self.followed.add(event.log)
@@ -420,6 +455,9 @@ class FactMakers:
     def _given_up(self, event: LogSalvaged, at: Position) -> None:
         self._doubtful(event, at)
         self._note(at, GIVEN_UP, {"first": event.first, "last": event.end, "until": event.until})
+
+    def _jumped(self, event: ClockJumped, at: Position) -> None:
+        self._note(at, JUMPED, {"ms": event.ms})
 
     def _archived(self, event: LogArchived, at: Position) -> None:
         known = self.links.get(event.through)
@@ -507,6 +545,7 @@ FACT_MAKERS: Final[dict[type, Callable[[FactMakers, Any, Position], bool | None]
     Queued: FactMakers._queued,
     MessageDropped: FactMakers._dropped,
     Subscribed: FactMakers._subscribed,
+    ReplayOpened: FactMakers._opened_replay,
     WillArmed: FactMakers._armed,
     SessionSnapshot: FactMakers._snapshot,
     RetainedSnapshot: FactMakers._repeated_messages,
@@ -519,12 +558,18 @@ FACT_MAKERS: Final[dict[type, Callable[[FactMakers, Any, Position], bool | None]
     LogEndUnproven: FactMakers._doubtful,
     BrokerStarted: FactMakers._started,
     BrokerStopped: FactMakers._stopped,
+    ClockJumped: FactMakers._jumped,
     LimitsApplied: FactMakers._limits,
     OperatorActed: FactMakers._acted,
     Followed: FactMakers._followed,
     LogArchived: FactMakers._archived,
     LogSalvaged: FactMakers._given_up,
     Bridged: FactMakers._bridged,
+    Forwarded: FactMakers._forwarded,
+    **dict.fromkeys(
+        (DestinationOpened, ForwardRefused, ForwardLost, DestinationClosed),
+        FactMakers._destination,
+    ),
 }
 """Type of event -> method that makes its facts; other types make none.
 

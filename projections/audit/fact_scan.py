@@ -13,6 +13,7 @@ from eventstore.format.node_events import RetainedSnapshot
 from eventstore.format.positions import MAX_INDEX, position
 from eventstore.format.records import HEAD_SIZE, link_of
 from projections.audit.chain_check import (
+    CLOCK,
     COUNTS,
     DROPS,
     OPEN,
@@ -78,6 +79,8 @@ class FactScan:
         self._end = BEYOND_ALL if end is None else end
         self._piece: LogPiece | None = None
         self._pieces = 0
+        self._jumped_ms = 0
+        """The sum of the jumps of the clock in the last record."""
         self._rates = RateCounts(interval_ms)
         self._drops: Counter[str] = Counter()
         self._packs = EventBatches(self.facts)
@@ -106,6 +109,11 @@ class FactScan:
         self._takers.before_ms = (
             self._piece.ends_steady_ms if follows and self._piece is not None else 0
         )
+        if record.time_ms - record.steady_ms != self._jumped_ms:
+            self._jumped_ms = record.time_ms - record.steady_ms
+            before_ms = self._takers.before_ms
+            values = {"jumped_ms": self._jumped_ms, "before_ms": before_ms}
+            self._note(position(record.sequence, 0), CLOCK, values)
         self._extend(link, record.time_ms, record.steady_ms, size)
         if not found.void:
             self._take_events(record)

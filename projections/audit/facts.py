@@ -22,8 +22,8 @@ EFFECT: Final = 9
 """A message of ``session`` on ``topic``, published at ``ref``, took effect at ``at``.
 
 ``number`` is its QoS plus four times the part of that record in its turn, ``check`` a checksum of
-its properties and payload, ``time_ms`` the time of its effect, ``size`` its
-``packed_size``, ``expires`` the Unix time in seconds at which it expires, 0: never."""
+its properties and payload, ``time_ms`` the time of its effect, ``size`` its ``packed_size``,
+``expires`` the Unix time in seconds at which it expires, 0: never. At QoS 0 only replays count."""
 SENT: Final = 2
 """A message published at ``ref`` with QoS 2; it may take effect elsewhere in the log.
 
@@ -81,6 +81,9 @@ CONNECTED: Final = 22
 SHARED: Final = 23
 """A step of a shared subscription, its name in ``session``: ``data`` contains the other fields of
 a ``SharedStep``, serialized."""
+READ: Final = 25
+"""A step of a replay of ``session`` that ends at ``at``: ``topic`` is the filter of its messages,
+``data`` a ``ReplayStep``, serialized."""
 TOTALS: Final = 24
 """The ``AuditTotals`` of a task, serialized in ``data``."""
 

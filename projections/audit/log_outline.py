@@ -97,12 +97,29 @@ class LogOutline:
     """The first position of records that a salvage gave up, and the one behind them."""
     begin: Position = 0
     """The first position of the log."""
+    clocks: tuple[tuple[Position, int, int], ...] = ()
+    """Where the clock jumped, in order: position, sum of the jumps from there on in milliseconds,
+    and the time of the record before, without jumps; 0: not known."""
 
     def limits_at(self, at: Position) -> Limits | None:
         """Return the limits that apply at a position; None: they are not known."""
         number = bisect_right(self.limits, at, key=_place)
         limits = self.limits[number - 1] if number else None
         return None if limits is None or self.interrupted(limits.at, at) else limits
+
+    def reached(self, at: Position, steady_ms: int, time_ms: int) -> bool:
+        """Return whether a record, or one before it, has at least a time on the clock.
+
+        ``steady_ms`` is the time of the record without the jumps of the clock.
+        """
+        jumped_ms = 0
+        for place, jumped_behind_ms, before_ms in self.clocks:
+            if place > at:
+                break
+            if before_ms and before_ms + jumped_ms >= time_ms:
+                return True
+            jumped_ms = jumped_behind_ms
+        return steady_ms + jumped_ms >= time_ms
 
     def until(self, since: Position, at: Position, time_ms: int) -> int:
         """Return the time of an event, or the end of the run of ``since`` if that ended before."""

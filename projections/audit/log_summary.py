@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventstore.format.positions import INDEX_BITS, Position, format_position, position, sequence_of
+from eventstore.reading.log_points import jump_notes
 from projections.audit.audit_outcome import NodeSummary
 from projections.audit.chain_check import (
     ACTED,
@@ -16,11 +17,14 @@ from projections.audit.chain_check import (
     BEGUN,
     BRIDGED_LATER,
     CLEARED_BY,
+    CLOCK,
     COMPLETED,
     CUT,
+    DESTINATION,
     DOUBT,
     FOLLOWED,
     GIVEN_UP,
+    JUMPED,
     LIMITS,
     OPEN,
     PIECE,
@@ -34,6 +38,7 @@ from projections.audit.chain_check import (
     LogPiece,
     join_pieces,
 )
+from projections.audit.destination_check import destination_breaks
 from projections.audit.log_outline import Limits, LogOutline, OutlineBuilder
 from projections.audit.rule_table import Rule
 from projections.log_proof import LogProof, doubts_of
@@ -162,6 +167,8 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
             f"node {node}: behind the records that were given up, sessions are audited from their "
             "next beginning or from the next complete checkpoint on"
         )
+    jumps = [(sequence_of(note.at), note.values["ms"]) for note in sorted(notes[JUMPED], key=_at)]
+    found.remarks += [f"node {node}: {note}" for note in jump_notes(jumps)]
     complete = breaks
     breaks = _completions(completed, begun, notes[REPEATED], begin)
     breaks += _outside_checkpoints(notes)
@@ -174,6 +181,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
     breaks += _not_acted(notes)
     breaks += _runs(notes, piece.first.sequence, outline)
     breaks += _archived(notes[ARCHIVED])
+    breaks += destination_breaks(sorted([*notes[DESTINATION], *judged], key=_at))
     if holes:  # the lost records may explain what is missing until the state is complete again
         first = position(min(one["first"] for one in lost), 0)
         breaks = [one for one in breaks if not first <= one.at < whole]
@@ -256,7 +264,11 @@ def _outline(
         made.stopped(note.at)
     lost = [(note.values["first"], note.values["last"] + 1) for note in notes[GIVEN_UP]]
     given_up = tuple((position(first, 0), position(end, 0)) for first, end in sorted(lost))
-    return replace(made.outline(ends_ms), given_up=given_up, begin=begin)
+    clocks = tuple(
+        (note.at, note.values["jumped_ms"], note.values["before_ms"])
+        for note in sorted(notes[CLOCK], key=_at)
+    )
+    return replace(made.outline(ends_ms), given_up=given_up, begin=begin, clocks=clocks)
 
 
 def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:

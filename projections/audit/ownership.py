@@ -18,6 +18,8 @@ from eventstore.format.events import (
     Redelivered,
     Refused,
     Released,
+    ReplayOpened,
+    ReplayReached,
     Returned,
     SessionClosed,
     SessionOpened,
@@ -40,11 +42,12 @@ if TYPE_CHECKING:
 _OF_CONNECTIONS: Final = frozenset(
     {
         Acked, Completed, Delivered, InboundReplaced, MessagePublished, Received, Redelivered,
-        Refused, Released, Returned, Subscribed, SubscriptionDenied, Unsubscribed, WillArmed,
+        Refused, Released, ReplayOpened, Returned, Subscribed, SubscriptionDenied, Unsubscribed,
+        WillArmed,
     }
 )  # fmt: skip
 """Events, other than those of wills, that require a connection of the session."""
-_OF_SESSIONS: Final = frozenset({Expired, MessageDropped, SessionTakenOver})
+_OF_SESSIONS: Final = frozenset({Expired, MessageDropped, ReplayReached, SessionTakenOver})
 """Events that require an existing session."""
 _SERVED: Final = _OF_CONNECTIONS - {Returned}
 """Events that cannot happen to a connection that a stopped broker left open."""
@@ -84,7 +87,7 @@ class OwnershipAudit:
         kind = type(event)
         if kind in _CHANGES:
             self._change(event, state, at)
-        elif kind in _OF_CONNECTIONS:
+        elif kind in _OF_CONNECTIONS or (kind is ReplayReached and event.sent):  # type: ignore[union-attr]
             will = kind is MessagePublished and event.will  # type: ignore[union-attr]
             if not will and not (state is not None and state.connected):
                 self._report(at, f"{kind.__name__} without a connection")

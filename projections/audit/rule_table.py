@@ -146,6 +146,14 @@ class Rule(StrEnum):
         "retained messages",
         "the retained message of a topic is the one that was retained last",
     )
+    REPLAY = (
+        "replay",
+        "messages read for replays",
+        (
+            "between two cursors of a replay, each message that took effect and matches is sent "
+            "once, in that order, or counted as left out"
+        ),
+    )
     SESSION = (
         "session",
         "sessions",

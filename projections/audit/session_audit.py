@@ -40,6 +40,7 @@ from projections.audit.expected_messages import ExpectedMessage, ExpectedMessage
 from projections.audit.log_outline import LogOutline
 from projections.audit.ordering_rules import QueueProgress, TopicOrder
 from projections.audit.ownership import OwnershipAudit
+from projections.audit.replay_audit import OF_REPLAYS, ReplayAudit, ReplayStep
 from projections.audit.rule_coverage import EventCases
 from projections.audit.rule_table import UNEXPECTED, Rule, Violation
 from projections.audit.session_ends import SessionEnds
@@ -57,6 +58,7 @@ from projections.state.session import SHARED_HOME, SHARED_PART
 from projections.state.single_session import SessionFold, split_area
 from projections.state.snapshot import encode_session
 from projections.state.waiting_queue import QOS_MASK
+from protocol.mqtt.replay_filters import is_replay_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -130,7 +132,8 @@ class SessionAudit:
     ``begin`` is the first position of a log that was cut: messages before it are not known.
     ``tell`` is called with each violation; without it they are collected in ``violations``.
     ``shared`` is called with each step that concerns shared subscriptions, for
-    ``projections.audit.shared_subscription_audit``. ``outline`` is the outline of the log as a
+    ``projections.audit.shared_subscription_audit``, ``replayed`` with each step of a replay and its
+    position, for ``projections.audit.replay_fold``. ``outline`` is the outline of the log as a
     whole; without it drops are not compared with limits.
 
     A subscription counts for the whole of each turn in which it existed: see
@@ -145,6 +148,7 @@ class SessionAudit:
         tell: Callable[[Violation], object] | None = None,
         shared: Callable[[SharedStep], object] | None = None,
         outline: LogOutline | None = None,
+        replayed: Callable[[ReplayStep, Position], object] | None = None,
     ) -> None:
         self.session = session
         self.fold = SessionFold(session, whole)
@@ -184,6 +188,7 @@ class SessionAudit:
         self._ends = SessionEnds(self._found, outline)
         self._progress = QueueProgress(self._found, self._case, outline)
         self._owner = OwnershipAudit(session, self._found, outline)
+        self._replays = ReplayAudit(self._found, outline, replayed)
         self._off: dict[str, int] = {}
         """Filters whose queue has the wrong number of bytes -> difference."""
 
@@ -254,6 +259,8 @@ class SessionAudit:
                 self._owner.take(event, state, at, turn)
                 self._wills.take(event, state, at, time_ms, turn)
                 self._progress.before(at, time_ms)
+                if state is not None and (state.replays or kind in OF_REPLAYS):
+                    self._replays.take(state, event, at, time_ms)
             fold.take(event, at, time_ms, payload)
         except INCONSISTENCIES as error:
             self._broken = True
@@ -262,6 +269,8 @@ class SessionAudit:
         state = fold.state
         if self._known:
             self._progress.after(state, at, time_ms, event)
+            if state is not None and state.replays:
+                self._replays.after(state, at, time_ms)
             if state is not None and kind in _QUEUE_CHANGES:
                 self._check_bytes(state, event, at)
         if self._shared is not None:
@@ -286,6 +295,7 @@ class SessionAudit:
         self._order.clear()
         self._local.clear()
         self._answers.interrupted()
+        self._replays.forget()
         self._in_turn.clear()
         self._off.clear()
         outline, shared = self._outline, self._tell_shared
@@ -361,6 +371,7 @@ class SessionAudit:
         self._ends.end_turn()
         self._owner.end_turn()
         self._repetitions.end_turn()
+        self._replays.end_turn()
 
     # Reporting.
 
@@ -384,6 +395,7 @@ class SessionAudit:
         self._order.clear()
         self._local.clear()
         self._answers.forget()
+        self._replays.forget()
 
     # The session.
 
@@ -445,6 +457,8 @@ class SessionAudit:
             held = state.subscriptions.get(event.filter)
             self._report_all(single_event_rules.from_the_head(held, refs, flags, at))
             self._report_all(single_event_rules.sent_in_time(held, refs, ms, at))
+        if self._replays.delivered(state, event, at):
+            return
         if event.filter.startswith(SHARE):
             return  # the shared subscription records the outcome of these messages in Assigned
         if event.retain:
@@ -533,6 +547,10 @@ class SessionAudit:
             # At QoS 2 these are not sent again; a PUBREL for them is.
             in_flight = state.inflight.values()
             ended = {sent.ref for sent in in_flight if sent.flags & QOS_MASK == 2}
+            if is_replay_filter(event.filter):
+                ended |= {
+                    sent.ref for sent in in_flight if sent.subscription.filter == event.filter
+                }
         for ref in refs:
             if event.queued >= 0:
                 message = self._queue.pop(ref, None)

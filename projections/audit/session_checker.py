@@ -17,6 +17,7 @@ from eventstore.format.events import (
     Delivered,
     MessageDropped,
     Queued,
+    ReplayOpened,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from projections.audit.event_codec import Packed
     from projections.audit.home_rule import LogPlace
     from projections.audit.log_summary import LogSummary
+    from projections.audit.replay_audit import ReplayStep
     from projections.audit.rule_table import Violation
     from projections.audit.shared_subscription_steps import SharedStep
     from projections.state.session import SessionState
@@ -58,6 +60,7 @@ _OF_HOMES: Final = frozenset({SessionOpened, SessionSnapshot, Subscribed})
 _OF_WHOLE_TURNS: Final = frozenset(
     {
         Rule.UNDELIVERED, Rule.DROP, Rule.WILL, Rule.SESSION, Rule.OWNERSHIP, Rule.CHECKPOINT,
+        Rule.REPLAY,
     }
 )  # fmt: skip
 """Rules that cannot be audited in a turn whose rest is missing."""
@@ -100,7 +103,13 @@ class SessionChecker:
         self._results = results
         self._counts = results.totals.counts
         self._audit = SessionAudit(
-            session, log.whole, log.begin, self._found, self._shared, log.outline
+            session,
+            log.whole,
+            log.begin,
+            self._found,
+            self._shared,
+            log.outline,
+            self._replayed,
         )
         self._place = place if place is not None and has_home(session) else None
         """The place of the log among those of its broker; None: it is not checked, or no more."""
@@ -296,6 +305,8 @@ class SessionChecker:
                 self._cancel({topic_filter for topic_filter, _ in filters})
             elif isinstance(event, Unsubscribed):
                 self._cancel(set(event.filters))
+            elif isinstance(event, ReplayOpened):
+                self._cancel({event.filter})
             return
         for ref in from_runs(paid):
             places = self._owed.get(ref)
@@ -332,6 +343,10 @@ class SessionChecker:
         if step.at < self._log.complete:
             return  # of a state that is not known any more behind lost records
         self._results.shared(self._log.node, step.group, step.at, orjson.dumps(step[1:]))
+
+    def _replayed(self, step: ReplayStep, at: Position) -> None:
+        data = orjson.dumps(list(step))
+        self._results.read(self._log.node, self._session, at, step.topic_filter, data)
 
     def _report(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
         self._results.violation(rule, self._log.node, self._session, at, what, ref)

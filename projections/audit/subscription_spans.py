@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
+    ReplayOpened,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -37,6 +38,7 @@ SUBSCRIPTION_EVENTS: Final[
         type[SessionSnapshot],
         type[Subscribed],
         type[Unsubscribed],
+        type[ReplayOpened],
         type[WillArmed],
         type[WillCancelled],
         type[WillFired],
@@ -48,6 +50,7 @@ SUBSCRIPTION_EVENTS: Final[
     SessionSnapshot,
     Subscribed,
     Unsubscribed,
+    ReplayOpened,
     WillArmed,
     WillCancelled,
     WillFired,
@@ -107,6 +110,8 @@ class SubscriptionSpans:
                 self._grant(state.subscriptions[topic_filter], at)
         elif isinstance(event, Unsubscribed):
             self._close(event.filters, at)
+        elif isinstance(event, ReplayOpened):
+            self._open.pop(event.filter, None)  # it reads its messages from the log
         elif isinstance(event, SessionSnapshot) and state is not before:
             held = {one.filter: one for one in state.active()}
             self._close([gone for gone in self._open if gone not in held], at)
@@ -132,6 +137,8 @@ class SubscriptionSpans:
             return  # the shared subscription selects the member for each message
         if held.options & SHARED_PART:
             return  # another log assigns its messages
+        if held.replay is not None:
+            return  # it reads its messages from the log
         known = self._open.get(topic_filter)
         if known is not None:
             if (known[0], known[3]) == (qos, no_local):

@@ -71,6 +71,8 @@ class EventEntry(NamedTuple):
     """Why it happened, for the end of a sentence, if only later events show it."""
     jumped_ms: int = 0
     """Sum of the jumps of the clock up to its record."""
+    record: Record | None = None
+    """Its record, where a reader returned it."""
 
 
 class EventFilter:
@@ -280,16 +282,18 @@ class EventReader:
                 yield entry
 
     async def latest(
-        self, count: int, end: LogPoint, turns: TurnAssembler, *, ended: bool
+        self, count: int, end: LogPoint, turns: TurnAssembler, *, ended: bool, begin: int = 0
     ) -> list[EventEntry]:
         """Return the last selected events up to a point, reading backwards until they are found.
 
-        ``turns`` gets the parts of an incomplete turn; otherwise as :meth:`entries`.
+        ``turns`` gets the parts of an incomplete turn; no record before ``begin`` is read.
+        Otherwise as :meth:`entries`.
         """
         source, chosen = self.source, list[EventEntry]()
         last, block = end, _LOOK_BACK
-        while last.sequence >= source.begin and len(chosen) < count:
-            first = self._selected.begin_of_block(source, source.begin, last.sequence, block)
+        begin = max(begin, source.begin)
+        while last.sequence >= begin and len(chosen) < count:
+            first = self._selected.begin_of_block(source, begin, last.sequence, block)
             start, newest = LogPoint(first, 0), last is end
             own = turns if newest else TurnAssembler(anywhere=True)
             found: deque[EventEntry] = deque(maxlen=count - len(chosen))
@@ -321,5 +325,5 @@ class EventReader:
                 cause = cause_of(events, number)
                 jumped = record.jumps.total_ms
                 yield EventEntry(
-                    base + index, record.time_ms, event, record.payload, void, cause, jumped
+                    base + index, record.time_ms, event, record.payload, void, cause, jumped, record
                 )

@@ -5,6 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from eventstore import display
+from eventstore.format.destination_events import (
+    DestinationClosed,
+    DestinationOpened,
+    Forwarded,
+    ForwardLost,
+    ForwardRefused,
+)
 from eventstore.format.event_json import field_values
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -21,6 +28,8 @@ from eventstore.format.events import (
     Redelivered,
     Refused,
     Released,
+    ReplayOpened,
+    ReplayReached,
     RetainedExpired,
     Returned,
     SessionClosed,
@@ -56,13 +65,10 @@ from eventstore.format.node_events import (
     WebAccessed,
 )
 from eventstore.format.positions import (
-    MAX_INDEX,
     Position,
     Run,
     format_position,
     from_runs,
-    index_of,
-    sequence_of,
 )
 from eventstore.format.records import payload_bounds
 from eventstore.format.stored_properties import expiry_ms, on_clock
@@ -77,6 +83,7 @@ from eventstore.reasons import (
 )
 from projections.log_proof import cause, unproven_end
 from projections.past.message_story import topic_of
+from projections.views.replay_view import opened_text, place_text, reached_text
 from projections.views.session_text import options_text
 from projections.views.session_view import Published, Topics
 from protocol.mqtt.reason_codes import ReasonCode
@@ -395,6 +402,35 @@ def _acted(event: OperatorActed, _topics: Topics) -> str:
     return f"operator {display.name(event.by)}: {action} {display.name(event.target)}"
 
 
+def _destination_opened(event: DestinationOpened, _topics: Topics) -> str:
+    filters = position_text.several(map(display.name, event.filters), len(event.filters))
+    what = f"destination {display.name(event.to)} ({display.escaped(event.kind)})"
+    if event.run:
+        return f"{what} continues: {filters}"
+    return f"{what} opened: {filters}, after {place_text(event.after)}"
+
+
+def _forwarded(event: Forwarded, _topics: Topics) -> str:
+    said = f"{display.name(event.to)} has its messages up to {place_text(event.through)}"
+    if event.received > event.through:
+        said += f", and received up to {place_text(event.received)}"
+    return f"{said}: {event.count} more" if event.count else said
+
+
+def _forward_refused(event: ForwardRefused, topics: Topics) -> str:
+    code = f"{event.code}: " if event.code else ""
+    reason = code + display.escaped(event.reason)
+    return f"{display.name(event.to)} refused {_messages(event.refs, topics)}: {reason}"
+
+
+def _forward_lost(event: ForwardLost, _topics: Topics) -> str:
+    number = "messages" if event.messages < 0 else f"{event.messages} messages"
+    return (
+        f"{number} after {place_text(event.after)}, up to {place_text(event.until)}, are "
+        f"not sent to {display.name(event.to)}: {display.escaped(event.reason)}"
+    )
+
+
 def _web_accessed(event: WebAccessed, _topics: Topics) -> str:
     if event.outcome.startswith("token_"):
         change = display.escaped(event.outcome.removeprefix("token_"))
@@ -425,12 +461,6 @@ def _started(event: BrokerStarted, _topics: Topics) -> str:
     return f"{what}: node {display.name(event.leader)} leads, epoch {event.epoch}{cause}"
 
 
-def _place(through: Position) -> str:
-    """Return a position, or the record that ends there."""
-    sequence, index = sequence_of(through), index_of(through)
-    return f"record {sequence}" if index == MAX_INDEX else format_position(through)
-
-
 _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     BrokerStarted: _started,
     LimitsApplied: _limits,
@@ -450,6 +480,8 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
         + position_text.several(map(display.name, event.filters), len(event.filters))
     ),
     SubscriptionDenied: _denied,
+    ReplayOpened: lambda event, _: opened_text(event),
+    ReplayReached: lambda event, _: reached_text(event),
     MessagePublished: _published,
     Delivered: _delivered,
     Queued: _queued,
@@ -490,8 +522,15 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     ClockJumped: _clock_jumped,
     MessagesCarried: _carried,
     Bridged: lambda event, _: f"NATS has all publications up to {format_position(event.through)}",
+    DestinationOpened: _destination_opened,
+    Forwarded: _forwarded,
+    ForwardRefused: _forward_refused,
+    ForwardLost: _forward_lost,
+    DestinationClosed: lambda event, _: (
+        f"destination {display.name(event.to)} closed: {display.escaped(event.reason)}"
+    ),
     Followed: lambda event, _: (
-        f"took the messages of log {display.name(event.log)} up to {_place(event.through)}"
+        f"took the messages of log {display.name(event.log)} up to {place_text(event.through)}"
         + (f", without {_messages(event.expired, {})}, which had expired" if event.expired else "")
     ),
     LogArchived: _archived,

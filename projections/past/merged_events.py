@@ -99,14 +99,25 @@ class MergedReader:
                 yield entry
 
     async def latest(
-        self, count: int, ends: Mapping[str, LogPoint], *, ended: bool
+        self,
+        count: int,
+        ends: Mapping[str, LogPoint],
+        *,
+        ended: bool,
+        begins: Mapping[str, int] | None = None,
     ) -> list[LogEntry]:
-        """Return the last events up to a point of each log; otherwise as :meth:`entries`."""
+        """Return the last events up to a point of each log, from a record on in ``begins``.
+
+        Otherwise as :meth:`entries`.
+        """
+        begins = begins or {}
         streams = []
         for log, reader in self.readers.items():
             with naming_log(log):
                 turns = self._turns[log]
-                found = await reader.latest(count, ends[log], turns, ended=ended)
+                found = await reader.latest(
+                    count, ends[log], turns, ended=ended, begin=begins.get(log, 0)
+                )
             streams.append((log, _streamed(found)))
         return [entry async for entry in merged_entries(streams)][-count:]
 

@@ -26,6 +26,7 @@ from eventstore.reading.segment import BadIndex
 from projections.past.event_reader import EventFilter, EventReader
 from projections.past.indexed_sessions import IndexedSessions
 from projections.past.message_story import topic_of
+from projections.past.replay_past import replays_of, replays_of_message
 from projections.past.subscriber_state import EarlierSession, SubscriptionChange, UnreadDrops
 from protocol.mqtt.shared_filters import split_share
 from protocol.mqtt.topics import filters_overlap, matches
@@ -55,6 +56,7 @@ async def add_receiver_past(
 
     Raises as ``LogSource.records``.
     """
+    replaying = await replays_of(source, client) if stories else None
     for story in stories:
         subscriber = story.subscriber
         if subscriber is None and source.begin > 1 and not story.beginning:
@@ -72,6 +74,9 @@ async def add_receiver_past(
         elif subscriber.connected and _is_unrecorded(story, subscriber):
             drops = await _unread_drops(source, story, subscriber, client)
             story.subscriber = subscriber._replace(unread=drops)
+        if replaying is not None and story.subscriber is not None:
+            replays = await replays_of_message(source, replaying, story)
+            story.subscriber = story.subscriber._replace(replays=replays)
 
 
 async def _add_changes(

@@ -9,11 +9,13 @@ from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import format_position
 from eventstore.reasons import close_text, drop_text_with_limit, expiry_text
 from projections.past.event_text import denial_text
+from projections.views.replay_view import left_out_text, place_text, state_text
 
 if TYPE_CHECKING:
     from projections.past.message_story import MessageStory
     from projections.past.subscriber_state import (
         EarlierSession,
+        ReplayPast,
         SubscriberState,
         SubscriptionChange,
         UnreadDrops,
@@ -25,6 +27,16 @@ def receiver_reason(story: MessageStory) -> str:
     subscriber = story.subscriber
     if story.share and not (subscriber is not None and story.share in subscriber.shared):
         return f"was not a receiver: the message was assigned to {display.name(story.share)} only"
+    if subscriber is not None and subscriber.replays:
+        replays = "; it ".join(_replay(story, replay) for replay in subscriber.replays)
+        if not (subscriber.filters or subscriber.shared):
+            return replays
+        return f"{_standing(story, subscriber)}; it {replays}"
+    return _standing(story, subscriber)
+
+
+def _standing(story: MessageStory, subscriber: SubscriberState | None) -> str:
+    """Return why no subscription sent the message to the session when it took effect."""
     if subscriber is None:
         cut = f": {story.beginning}" if story.beginning else ""
         return f"is not known at that time: the log does not go back that far{cut}"
@@ -49,6 +61,33 @@ def receiver_reason(story: MessageStory) -> str:
     if subscriber.unread is not None:
         return f"was subscribed ({granted}) and connected, but {_unread(subscriber.unread)}"
     return f"was subscribed ({granted}) and connected: sent at QoS 0, which is not recorded"
+
+
+def _replay(story: MessageStory, replay: ReplayPast) -> str:
+    """Return what a replay did with the message."""
+    which = f"has a replay, {display.name(replay.filter)}, which"
+    if replay.never:
+        return f"{which} {_NEVER[replay.never]}"
+    read = replay.read
+    if read is None and replay.through >= story.effective_at:
+        return f"{which} has read further, but the log does not show what became of the message"
+    if read is None:
+        reached = f"has reached {place_text(replay.through)}" if replay.through >= 0 else "is at"
+        reached += "" if replay.through >= 0 else " its beginning"
+        state = f" ({state_text(replay.state)})" if replay.state else ""
+        return f"{which} {reached}{state}; this message is {format_position(story.effective_at)}"
+    when = f"{format_position(read.at)}, {display.clock(read.time_ms)}"
+    if read.unread:
+        return f"{which} lost it: it was cut off unread, as recorded at {when}"
+    sent = f"{display.count_of(read.sent, 'message')} sent{left_out_text(read.left_out)}"
+    return f"{which} read it at {when}, with {sent}"
+
+
+_NEVER = {
+    "before": "begins behind this message",
+    "after": "ends before this message",
+    "last": "sends only the last message of each topic of that time",
+}
 
 
 def _earlier(subscriber: SubscriberState) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from eventstore.format.events import InboundReplaced, MessagePublished, Released
 from eventstore.format.node_events import CheckpointBegun, CheckpointCompleted
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, from_runs, position, to_runs
 from eventstore.format.records import ChainChecker
@@ -11,6 +12,7 @@ from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.keys import (
     CHECKS,
     DROPPED,
+    EFFECT,
     LIFECYCLE,
     RARE,
     REFERRED,
@@ -22,6 +24,7 @@ from eventstore.reading.keys import (
     pack_sequences,
 )
 from eventstore.reading.segment import SegmentHead
+from projections.past.message_story import topic_of
 from projections.past.state_cache import StateCache
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 
@@ -46,6 +49,8 @@ _LIFECYCLE: Final = frozenset(
     {"SessionOpened", "SessionClosed", "SessionExpired", "SessionSnapshot", "Redelivered"}
 )
 _LINK_DIGITS: Final = 8
+_UNRELEASED: Final = 65_536
+"""Number of messages at QoS 2 whose topics are remembered until they are released."""
 
 
 class SegmentBuilder:
@@ -75,6 +80,8 @@ class SegmentBuilder:
         self._lists: dict[str, list[int]] = {}
         self._references: dict[str, list[Any]] = {}
         self._checks: dict[str, list[int | str]] = {}
+        self._unreleased: dict[Position, str] = {}
+        """Message at QoS 2 -> its topic: the latest ones that were seen."""
         self._first = begin
         self._began_ms = 0
         self._link = ""
@@ -116,6 +123,7 @@ class SegmentBuilder:
             self._link,
             self._whole,
             self._began_ms,
+            effects=True,
         )
         lists: dict[str, list[Any]] = {**self._lists, **self._references}
         checks = self._checks
@@ -140,7 +148,9 @@ class SegmentBuilder:
                 for index, event in events:
                     _refer(event, sequences[0], earlier)
                     if effective:
-                        self._fold(event, position(part.sequence, index), part)
+                        at = position(part.sequence, index)
+                        self._fold(event, at, part)
+                        self._follow(event, at, keys)
             except INCONSISTENCIES as error:
                 raise inconsistency(part, error) from error
             self._note(part)
@@ -156,6 +166,21 @@ class SegmentBuilder:
         self.next = sequences[-1] + 1
         if self._whole >= 0:
             self._states.save_due(touched, position(self.next, 0))
+
+    def _follow(self, event: Event, at: Position, keys: set[str]) -> None:
+        """Add the topics of messages at QoS 2 that take effect."""
+        if isinstance(event, MessagePublished):
+            if event.qos == 2 and not event.will:
+                topics = [topic_of(event, number) for number in range(event.count)]
+                self._unreleased.update(zip(range(at, at + event.count), topics, strict=True))
+                while len(self._unreleased) > _UNRELEASED:
+                    del self._unreleased[next(iter(self._unreleased))]
+        elif isinstance(event, Released):
+            topics = [self._unreleased.pop(ref, "") for ref in from_runs(event.refs)]
+            keys.update(EFFECT + topic for topic in topics)
+        elif isinstance(event, InboundReplaced):
+            for ref in from_runs(event.refs):
+                self._unreleased.pop(ref, None)
 
     def _note(self, part: Record) -> None:
         """Record the check of a record, and the bounds of the segment."""

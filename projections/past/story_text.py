@@ -16,7 +16,9 @@ from projections.past.receiver_reason import (
     receiver_reason,
     shared_member_text,
 )
+from projections.views.replay_view import READING
 from protocol.mqtt.reason_codes import ReasonCode
+from protocol.mqtt.replay_filters import is_replay_filter
 from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from projections.past.subscriber_state import (
         DeniedFilter,
         EarlierSession,
+        ReplayPast,
         SubscriptionChange,
         UnreadDrops,
     )
@@ -148,6 +151,8 @@ def _message(story: MessageStory) -> str:
         parts.append(f"QoS {story.qos}{' retained' if story.retain else ''}")
     if story.size is not None:
         parts.append(display.size(story.size))
+        if story.retain and not story.size and story.effective:
+            parts.append("which removed the retained message on the topic")
     if story.expires:
         parts.append(f"expires {display.clock(expiry_ms(story.expires))}")
     return ", ".join(parts)
@@ -208,7 +213,8 @@ def _copy_lines(copy: DeliveryCopy, paint: Paint, *, expired: bool) -> Iterator[
     origin = "as a retained message, " if copy.retain else ""
     shared = copy.session.startswith(SHARE)  # each member has its own QoS
     granted = f" at QoS {copy.qos}" if copy.qos and not shared else ""
-    held = f", subscription {display.name(copy.filter)}" if copy.filter else ""
+    kind = "replay" if is_replay_filter(copy.filter) else "subscription"
+    held = f", {kind} {display.name(copy.filter)}" if copy.filter else ""
     yield f"  for {display.name(copy.session)}{held}{granted}: {origin}{outcome}"
     for step in copy.steps:
         yield f"    {paint(stamp(step.at, step.time_ms), 'dim')}  {_copy_step(step, copy)}"
@@ -327,6 +333,11 @@ def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
             **({"ended": _change_object(subscriber.ended)} if subscriber.ended else {}),
             **({"begun": _change_object(subscriber.begun)} if subscriber.begun else {}),
             **({"unread": _unread_object(subscriber.unread)} if subscriber.unread else {}),
+            **(
+                {"replays": [_replay_object(one) for one in subscriber.replays]}
+                if subscriber.replays
+                else {}
+            ),
         },
         "copies": [
             {
@@ -375,6 +386,25 @@ def _unread_object(one: UnreadDrops) -> dict[str, object]:
         "dropped": one.dropped,
         "messages": one.messages,
     }
+
+
+def _replay_object(one: ReplayPast) -> dict[str, object]:
+    found: dict[str, object] = {
+        "filter": one.filter,
+        "through": format_position(one.through) if one.through >= 0 else None,
+        "state": one.state or READING,
+    }
+    if one.never:
+        found["never"] = one.never
+    if one.read is not None:
+        found |= {
+            "read": format_position(one.read.at),
+            "read_at": display.iso(one.read.time_ms),
+            "sent": one.read.sent,
+            "left_out": dict(one.read.left_out),
+            "cut_off": one.read.unread,
+        }
+    return found
 
 
 def _step_object(step: StoryStep) -> dict[str, object]:

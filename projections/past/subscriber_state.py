@@ -71,6 +71,33 @@ class UnreadDrops(NamedTuple):
     """The limits at that time, by the names of their settings; None: not recorded."""
 
 
+class ReadMark(NamedTuple):
+    """The step in which a replay passed a message; the log has only counts of messages."""
+
+    at: Position
+    time_ms: int
+    sent: int
+    left_out: Mapping[str, int]
+    """Number of matching messages that were not sent, by the reason."""
+    unread: bool
+    """Whether the message had been cut off before it was read."""
+
+
+class ReplayPast(NamedTuple):
+    """What a replay of the chosen session did with the message."""
+
+    filter: str
+    through: Position
+    """How far it has read at the end of the log; -1: not at all."""
+    state: str
+    """As in ``ReplayReached``."""
+    never: str
+    """before: it begins behind the message; after: it ends before it; last: the message may not be
+    the last of its topic; empty: it reads the message."""
+    read: ReadMark | None
+    """None: it has not read the message, or the log does not show it."""
+
+
 class SubscriberState(NamedTuple):
     """The subscriptions of the chosen session at the time the message took effect."""
 
@@ -97,6 +124,8 @@ class SubscriberState(NamedTuple):
     """Its last matching subscription that ended shortly before the message."""
     begun: SubscriptionChange | None = None
     """Its first matching subscription that began shortly after the message."""
+    replays: Sequence[ReplayPast] = ()
+    """Its replays that match the topic, as of the end of the log."""
 
 
 def describe_subscriber(
@@ -111,7 +140,7 @@ def describe_subscriber(
     if state is None:
         return SubscriberState(False, False, [], denied=refused)
     trie: FilterTrie[SubscriptionState] = FilterTrie()
-    active = state.active()
+    active = [held for held in state.active() if held.replay is None]
     for held in active:
         trie.insert(split_share(held.filter)[1], held.filter, held)
     found = sorted(trie.match(topic), key=attrgetter("filter"))

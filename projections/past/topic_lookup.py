@@ -129,7 +129,9 @@ class MessageTopics:
         first = self._source.first
         gone = {sequence for sequence in unknown if sequence < first}
         if gone and self._carriers is None:
-            self._carriers = await self._look() if self._thorough else {}
+            self._carriers = (
+                await carriers_in(self._source, self._progress) if self._thorough else {}
+            )
         wanted = unknown - gone
         for sequence in gone:
             carriers = self._carriers.get(sequence, ()) if self._carriers else ()
@@ -139,22 +141,6 @@ class MessageTopics:
         for start in range(0, len(missing), _LOAD):
             for record in await self._source.some(missing[start : start + _LOAD]):
                 self.note(position(record.sequence, 0), record.events(), record.time_ms)
-
-    async def _look(self) -> dict[int, list[int]]:
-        """Return the records that repeat messages, by the original records of the messages."""
-        found: dict[int, list[int]] = {}
-        doing = "searching for messages from before the cut"
-        source, words = self._source, [b'"MessagesCarried"']
-        with self._progress(doing, source.last) as update:
-            found_in = source.records_with(words, update)
-            if not source.index.empty:
-                found_in = read_listed(source, _carriers, source.begin, source.cut_at)
-            async for record in found_in:
-                for _, event in record.events():
-                    if isinstance(event, MessagesCarried):
-                        for old in {ref >> INDEX_BITS for ref in from_runs(event.refs)}:
-                            found.setdefault(old, []).append(record.sequence)
-        return found
 
     def get(self, ref: Position) -> Published | None:
         """Return the known facts of a message; None if it is not loaded."""
@@ -170,6 +156,25 @@ class MessageTopics:
         size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
         client = event.session if isinstance(event, MessagePublished) else None
         return Published(topic_of(event, offset), size, time_ms, client, copied_ms)
+
+
+async def carriers_in(source: LogSource, progress: Progress = silent) -> dict[int, list[int]]:
+    """Return the records that repeat messages, by the original records of the messages.
+
+    Raises CorruptLog or CutMeanwhile.
+    """
+    found: dict[int, list[int]] = {}
+    doing = "searching for messages from before the cut"
+    with progress(doing, source.last) as update:
+        found_in = source.records_with([b'"MessagesCarried"'], update)
+        if not source.index.empty:
+            found_in = read_listed(source, _carriers, source.begin, source.cut_at)
+        async for record in found_in:
+            for _, event in record.events():
+                if isinstance(event, MessagesCarried):
+                    for old in {ref >> INDEX_BITS for ref in from_runs(event.refs)}:
+                        found.setdefault(old, []).append(record.sequence)
+    return found
 
 
 def _carriers(index: LogIndex) -> Sequence[int]:

@@ -8,7 +8,7 @@ events of the log. The number of clients is limited to those with the latest cha
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -31,6 +31,18 @@ _FRESH_MS = 60_000
 _MIN_MS = 900
 _ORDERLY: Final = BROKER_ENDS | {"disconnect", "kicked"}
 """Reasons for ends of connections that are no failure of the client or its network."""
+
+
+class Unacknowledged(NamedTuple):
+    """Deliveries that the last connections of a client left unacknowledged."""
+
+    ref: Position
+    """Message of the oldest one."""
+    released: bool
+    """Whether it waits for the PUBCOMP."""
+    connected_ms: int
+    """Milliseconds for which deliveries were unacknowledged on these connections."""
+    connections: int
 
 
 class ClientHistory:
@@ -56,6 +68,7 @@ class ClientHistory:
         "since_ms",
         "taken_ms",
         "takeovers",
+        "unacknowledged",
     )
 
     def __init__(self, since_ms: int = 0) -> None:
@@ -89,6 +102,8 @@ class ClientHistory:
         """Its user, if it has one, and the user's groups at the last denial; None: not known, or
         the permission file did not decide. It is not stored."""
         self.denied_count = self.denied_ms = 0
+        self.unacknowledged: Unacknowledged | None = None
+        """What its last connections left unacknowledged; None: nothing. It is not stored."""
         self.saved: Position = 0
         """Version stored in the projections; 0: none is stored."""
         self._sample: tuple[int, int, int] | None = None

@@ -189,11 +189,13 @@ class ProjectionMark:
     """Name, position and link of the other logs from which the node takes messages."""
     doubts: list[Doubt] = field(default_factory=list)
     """The parts of the log about which nothing can be said."""
+    destinations: list[list[Any]] = field(default_factory=list)
+    """Name and state of each destination (``projections.state.destinations``)."""
 
     def body(self) -> bytes:
         """Return the body of the mark's entry.
 
-        Earlier versions have no epoch, no other logs and no doubts.
+        Earlier versions have no epoch, no other logs, no doubts and no destinations.
         """
         found = {one.name: getattr(self, one.name) for one in fields(self)}
         if not self.epoch:
@@ -203,6 +205,8 @@ class ProjectionMark:
         found["doubts"] = [tuple(one) for one in self.doubts]
         if not self.doubts:
             del found["doubts"]
+        if not self.destinations:
+            del found["destinations"]
         return orjson.dumps(found)
 
 

@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from eventstore.format.destination_events import (
+    DestinationClosed,
+    DestinationOpened,
+    Forwarded,
+    ForwardLost,
+    ForwardRefused,
+)
 from eventstore.format.event_parsing import LogEvent, entries
 from eventstore.format.events import (
     InboundReplaced,
@@ -51,6 +58,7 @@ from eventstore.format.turn_events import (
 from eventstore.format.turn_expansion import expanded
 from projections.log_proof import LogProof, doubts_of
 from projections.state import turn_fold
+from projections.state.destinations import Destinations
 from projections.state.history_fold import HISTORY_EVENTS, add_to_history
 from projections.state.retained import RetainedIndex
 from projections.state.session import EVOLVE, SessionState, settle
@@ -112,6 +120,7 @@ class NodeState:
         "checkpoints",
         "clients",
         "cuts",
+        "destinations",
         "dirty",
         "doubtful",
         "entries",
@@ -148,6 +157,8 @@ class NodeState:
         """The extent of the archive, as recorded in the log."""
         self.bridged: Position | None = None
         """Position up to which NATS has the publications; None: there has never been a bridge."""
+        self.destinations = Destinations()
+        """The destinations to which the outbox passes messages on."""
         self.followed: dict[str, FollowedLog] = {}
         """The other logs of the node from which this one takes messages, by name."""
         self.jumped_ms = 0
@@ -354,9 +365,11 @@ class NodeState:
         epoch: int = 0,
         followed: Iterable[tuple[str, Position, str]] = (),
         doubts: Iterable[Sequence[Any]] = (),
+        destinations: Iterable[Sequence[Any]] = (),
     ) -> None:
         """Adopt the state in the projections' mark: see ``projections.state.format``."""
         self.bridged = bridged
+        self.destinations.load(destinations)
         self.epoch = epoch
         self.followed = {name: FollowedLog(through, link) for name, through, link in followed}
         self.checkpoints = [Checkpoint(*one) for one in checkpoints]
@@ -462,6 +475,13 @@ class NodeState:
     def _bridged(self, event: Bridged, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.bridged = event.through or None
 
+    def _destination(self, event: LogEvent, at: Position, _ms: int, _: Sequence[bytes]) -> None:
+        self.destinations.fold(event, at)
+
+    def _acted(self, event: OperatorActed, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
+        if self.destinations:
+            self.destinations.act(event)
+
     def _followed(self, event: Followed, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.followed[event.log] = FollowedLog(event.through, event.link)
 
@@ -506,6 +526,11 @@ _OF_THE_NODE: Final[
     CheckpointBegun: NodeState._checkpoint_begun,
     CheckpointCompleted: NodeState._checkpoint_completed,
     ClockJumped: NodeState._nothing,
+    DestinationClosed: NodeState._destination,
+    DestinationOpened: NodeState._destination,
+    Forwarded: NodeState._destination,
+    ForwardLost: NodeState._destination,
+    ForwardRefused: NodeState._destination,
     Followed: NodeState._followed,
     LimitsApplied: NodeState._nothing,
     LeaderProved: NodeState._nothing,
@@ -514,7 +539,7 @@ _OF_THE_NODE: Final[
     LogEndUnproven: NodeState._unproven,
     LogSalvaged: NodeState._salvaged,
     MessagesCarried: NodeState._carried,
-    OperatorActed: NodeState._nothing,
+    OperatorActed: NodeState._acted,
     RetainedCleared: NodeState._cleared,
     RetainedExpired: NodeState._cleared,
     RetainedSnapshot: NodeState._retained_snapshot,

@@ -30,6 +30,8 @@ from eventstore.format.events import (
     Redelivered,
     Refused,
     Released,
+    ReplayOpened,
+    ReplayReached,
     Returned,
     SessionClosed,
     SessionOpened,
@@ -44,6 +46,7 @@ from eventstore.format.events import (
 from eventstore.format.positions import Position, count_runs, from_runs
 from projections.state.filter_links import holds_links
 from projections.state.waiting_queue import WaitingQueue
+from protocol.mqtt.replay_filters import replayed_filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -53,6 +56,35 @@ SHARED_HOME, SHARED_PART = 64, 128
 """Subscription options that clients cannot request, of shared subscriptions with members in several
 logs: of the one that matches topics, and of those that get the messages it assigns to their
 logs."""
+
+
+@dataclass(slots=True, eq=False)
+class ReplayState:
+    """How far a subscription has read the log, whose messages it sends; see ``ReplayOpened``."""
+
+    topic_filter: str
+    """The messages on topics that match this filter are sent."""
+    start: dict[str, Position]
+    """Positions after which it began, by the name of the log; "": this one."""
+    start_ms: int = 0
+    """Where it began in other logs: Unix time in milliseconds; 0: at their beginning."""
+    until: dict[str, Position] = field(default_factory=dict)
+    """The last positions to be read, by the name of the log."""
+    until_ms: int = 0
+    """The last time to be read in other logs, Unix time in milliseconds; 0: there is none."""
+    last: bool = False
+    """Up to ``start`` it sends the last message of each topic, and then all messages."""
+    through: dict[str, Position] = field(default_factory=dict)
+    """The last positions that were read, by the name of the log; of a log that has none, nothing
+    was read."""
+    state: str = ""
+    """See ``ReplayReached``."""
+    sent: int = 0
+    """Number of messages sent."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Number of other messages that match, by the reason."""
+    reached_ms: int = 0
+    """Time of the last ReplayReached, or of the beginning; Unix time in milliseconds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +105,8 @@ class SubscriptionState:
     """Waiting messages, oldest first; None when there never were any."""
     queued_bytes: int = 0
     """Their payload bytes."""
+    replay: ReplayState | None = None
+    """What it reads, if it reads the log; None: it gets messages as they are published."""
 
 
 class InFlight(NamedTuple):
@@ -166,6 +200,9 @@ class SessionState:
     waiting: dict[str, SubscriptionState] = field(default_factory=_no_entries)
     """The subscriptions with a non-empty queue, by topic filter, in the order in which the queues
     began to fill. To add entries, use :meth:`own_waiting`."""
+    replays: dict[str, SubscriptionState] = field(default_factory=_no_entries)
+    """The subscriptions that read the log, by topic filter. To add entries, use
+    :meth:`own_replays`."""
     all_linked: bool = False
     """Whether a filter that may have linked others was removed while messages wait: see
     ``filter_links``."""
@@ -206,6 +243,12 @@ class SessionState:
             self.waiting = {}
         return self.waiting
 
+    def own_replays(self) -> dict[str, SubscriptionState]:
+        """Return ``replays``, to which entries may be added."""
+        if type(self.replays) is not dict:
+            self.replays = {}
+        return self.replays
+
     def active(self) -> list[SubscriptionState]:
         """Return the subscriptions that new messages are matched with."""
         return [held for held in self.subscriptions.values() if held.active]
@@ -217,6 +260,7 @@ def _reset(state: SessionState) -> None:
     state.releasing = _no_entries()
     state.inbound = _no_entries()
     state.waiting = _no_entries()
+    state.replays = _no_entries()
     state.last_pid = state.queued = state.queued_bytes = 0
     state.all_linked = False
     state.links = None
@@ -285,7 +329,38 @@ def _unsubscribed(state: SessionState, event: Unsubscribed, _at: Position, _ms: 
         held = state.subscriptions.get(topic_filter)
         if held is not None:
             held.active = False
+            if held.replay is not None:
+                held.replay = None
+                del state.replays[topic_filter]
             _forget_if_done(state, held)
+
+
+def _replay_opened(state: SessionState, event: ReplayOpened, _at: Position, ms: int) -> None:
+    held = state.subscription(event.filter)
+    state.own_replays()[event.filter] = held
+    held.replay = ReplayState(
+        event.topic_filter or replayed_filter(event.filter),
+        event.start,
+        event.start_ms,
+        event.until,
+        event.until_ms,
+        event.last,
+        {} if event.last else dict(event.start),
+        reached_ms=ms,
+    )
+
+
+def _replay_reached(state: SessionState, event: ReplayReached, _at: Position, ms: int) -> None:
+    held = state.replays.get(event.filter)
+    if held is None or held.replay is None:  # the event that opened it was lost
+        return
+    replay = held.replay
+    replay.through.update(event.through)
+    replay.state = event.state
+    replay.sent += event.sent
+    replay.reached_ms = ms
+    for reason, count in event.left_out.items():
+        replay.left_out[reason] = replay.left_out.get(reason, 0) + count
 
 
 def _published(state: SessionState, event: MessagePublished, at: Position, _ms: int) -> None:
@@ -495,6 +570,8 @@ EVOLVE: dict[type, Callable[[SessionState, Any, Position, int], None]] = {
     Subscribed: _subscribed,
     SubscriptionDenied: _denied,
     Unsubscribed: _unsubscribed,
+    ReplayOpened: _replay_opened,
+    ReplayReached: _replay_reached,
     MessagePublished: _published,
     Released: _released,
     Delivered: _delivered,

@@ -10,11 +10,19 @@ A field may be added with a default; any other change needs a new version of Ses
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from eventstore.format.positions import from_runs, to_runs
-from projections.state.session import InFlight, SessionState, SubscriptionState, Will
+from projections.state.session import (
+    InFlight,
+    ReplayState,
+    SessionState,
+    SubscriptionState,
+    Will,
+)
 from projections.state.waiting_queue import WaitingQueue
+from protocol.mqtt.replay_filters import replayed_filter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +41,9 @@ RECEIVE_MAXIMUM = 65_535
 """The default Receive Maximum of a client."""
 _TEXT_FACTOR = 6
 """Largest number of bytes that a character takes in JSON."""
+_REPLAY_BYTES = 512
+_LOG_BYTES = 96
+"""Largest number of bytes of a replay without its filter, and of a log in it, with its name."""
 
 
 def encode_session(state: SessionState) -> list[Part]:
@@ -111,8 +122,11 @@ def _add_subscriptions(parts: list[Part], size: int, state: SessionState) -> int
 def _elements(state: SessionState) -> Iterator[tuple[str, Any, int]]:
     """Yield (field, element of its list, approximate largest size in bytes)."""
     numbers: dict[int, int] = {}
-    if state.waiting or state.inflight or state.releasing:
+    if state.waiting or state.inflight or state.releasing or state.replays:
         numbers = {id(held): number for number, held in enumerate(state.subscriptions.values())}
+    for held in state.replays.values():
+        if held.replay is not None:
+            yield "replays", *_replay_element(numbers[id(held)], held.filter, held.replay)
     # Queues are ordered by the time at which they began to fill.
     for held in state.waiting.values():
         if held.queue is None:
@@ -137,6 +151,20 @@ def _elements(state: SessionState) -> Iterator[tuple[str, Any, int]]:
         some = received[at : at + _ENTRIES_AT_ONCE]
         element = [to_runs([pid for pid, _ in some]), to_runs([ref for _, ref in some])]
         yield "inbound", element, _ENTRY_BYTES * len(some)
+
+
+def _replay_element(number: int, topic_filter: str, replay: ReplayState) -> tuple[list[Any], int]:
+    """Return the fields of a replay that differ from their default values, and the size."""
+    values = ((name, getattr(replay, name)) for name in _REPLAY_FIELDS)
+    plain = {name: value for name, value in values if value}
+    if replay.topic_filter == replayed_filter(topic_filter):
+        del plain["topic_filter"]
+    size = _TEXT_FACTOR * len(plain.get("topic_filter", "")) + _REPLAY_BYTES
+    logs = len(replay.start) + len(replay.until) + len(replay.through)
+    return [number, plain], size + _LOG_BYTES * logs
+
+
+_REPLAY_FIELDS = tuple(one.name for one in fields(ReplayState))
 
 
 def _alike(table: dict[int, InFlight]) -> Iterator[tuple[list[int], list[InFlight]]]:
@@ -172,6 +200,11 @@ def decode_session(session: str, parts: Iterable[Part]) -> SessionState:
             one = SubscriptionState(element[0], element[1], *element[2:])
             state.subscriptions[one.filter] = one
             held.append(one)
+        for index, replay in part.get("replays", ()):
+            name = held[index].filter
+            known = {"topic_filter": replayed_filter(name), "start": {}, **replay}
+            held[index].replay = ReplayState(**known)
+            state.own_replays()[name] = held[index]
         for index, size, runs in part.get("queues", ()):
             _decode_queue(state, held[index], size, runs)
         _decode_sent(state.inflight, held, part.get("inflight", ()))

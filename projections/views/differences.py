@@ -5,10 +5,11 @@ The facts of a session are smaller than its view, since those of all sessions ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore import display
+from projections.views.replay_view import replay_view
 from projections.views.session_text import OF_MEMBERS, expiry_text, options_text, will_text
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ class Granted(NamedTuple):
     """Subscription identifier of MQTT 5; 0: none."""
 
 
+class ReplayFacts(NamedTuple):
+    """How far a replay has read."""
+
+    through: str
+    state: str
+    sent: int
+
+
 @dataclass(frozen=True, slots=True)
 class SessionFacts:
     """The compared facts of a session."""
@@ -48,6 +57,8 @@ class SessionFacts:
     """Without its position."""
     expiry: int | None = None
     """Session expiry interval in seconds; None: the setting of the broker."""
+    replays: dict[str, ReplayFacts] = field(default_factory=dict)
+    """By the filter of the subscription."""
 
 
 NO_SESSION = SessionFacts(False, {}, frozenset(), (0, 0, {}), frozenset(), None)
@@ -107,6 +118,11 @@ def session_facts(state: SessionState) -> SessionFacts:
         frozenset(state.inbound),
         None if will is None else will._replace(ref=0, grace=0),
         state.expiry,
+        {
+            name: ReplayFacts(view.through, view.state, view.sent)
+            for name, held in state.replays.items()
+            if held.replay is not None and (view := replay_view(held.replay))
+        },
     )
 
 
@@ -180,6 +196,10 @@ def session_diff(old: SessionFacts, new: SessionFacts, name: str = "") -> Iterat
         elif (granted := was or now) is not None:
             qos = OF_MEMBERS if topic_filter == name else _text(granted)
             yield f"{_mark(was, now)} {shown} {qos}"
+    for topic_filter in sorted(old.replays.keys() & new.replays.keys()):
+        earlier, later = old.replays[topic_filter], new.replays[topic_filter]
+        if earlier != later:
+            yield f"~ replay {display.name(topic_filter)} {_read(earlier)} -> {_read(later)}"
     if old.in_flight != new.in_flight:
         gone, come = len(old.in_flight - new.in_flight), len(new.in_flight - old.in_flight)
         end = "ended with the session" if new is NO_SESSION else "completed"
@@ -198,6 +218,10 @@ def session_diff(old: SessionFacts, new: SessionFacts, name: str = "") -> Iterat
     if old.expiry != new.expiry and new is not NO_SESSION:
         before = "" if old is NO_SESSION else f"{expiry_text(old.expiry)} -> "
         yield f"session expiry {before}{expiry_text(new.expiry)}"
+
+
+def _read(replay: ReplayFacts) -> str:
+    return f"{replay.state} at {replay.through or 'its beginning'}, {replay.sent:,} sent"
 
 
 def _text(granted: Granted) -> str:
@@ -241,4 +265,9 @@ def _session_object(facts: SessionFacts) -> dict[str, object]:
         "inbound": sorted(facts.inbound),
         "will": will and {key: getattr(will, key) for key in ("topic", "qos", "retain", "delay")},
         "expiry": facts.expiry,
+        **(
+            {"replays": {name: read._asdict() for name, read in facts.replays.items()}}
+            if facts.replays
+            else {}
+        ),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from eventstore import display
@@ -10,6 +10,7 @@ from eventstore.format.positions import Position, format_position
 from eventstore.format.stored_properties import expiry_ms
 from eventstore.reading import position_text
 from projections.state.waiting_queue import QOS_MASK, WaitingQueue
+from projections.views.replay_view import READING, state_text, vector_text
 from projections.views.session_text import will_text
 
 if TYPE_CHECKING:
@@ -96,6 +97,25 @@ def _show_will(will: Any, _jumped_ms: int) -> str:
     return "none" if will is None else f"{will_text(will)} ({format_position(will.ref)})"
 
 
+def _replays(state: SessionState) -> list[Any]:
+    return [
+        (name, asdict(held.replay))
+        for name, held in state.replays.items()
+        if held.replay is not None
+    ]
+
+
+def _show_replay(one: tuple[str, dict[str, Any]], jumped_ms: int) -> str:
+    topic_filter, replay = one
+    counts = ", ".join(f"{name} {count:,}" for name, count in replay["left_out"].items())
+    return (
+        f"{display.name(topic_filter)}: {display.name(replay['topic_filter'])} through "
+        f"{vector_text(replay['through']) or 'nothing'}, {replay['sent']:,} sent, "
+        f"{counts or 'none'} left out, {state_text(replay['state'] or READING)}, since "
+        f"{display.clock(replay['reached_ms'] + jumped_ms)}"
+    )
+
+
 FIELDS = (
     _one("connected", lambda state: state.connected, _plain),
     _one("clean session", lambda state: state.clean, _plain),
@@ -118,6 +138,7 @@ FIELDS = (
         _show_subscription,
         lambda state: len(state.subscriptions),
     ),
+    SessionField("replays", _replays, _show_replay, lambda state: len(state.replays)),
     SessionField("queued", _queues, _show_queue, lambda state: len(state.waiting)),
     SessionField(
         "in flight",

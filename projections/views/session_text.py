@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from eventstore import display
 from eventstore.format.positions import format_position
 from eventstore.reasons import close_text, dropped_by, pause_text
+from projections.views.replay_view import replay_text
 from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED, RETAIN_HANDLING
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ def _subscriptions(part: Part[SubscriptionView], now_ms: int) -> Iterator[str]:
     for row in part.rows:
         queued = f", {queued_text(row.queued, row.queued_bytes)}" if row.queued else ""
         yield f"    {display.name(row.filter)}  {_granted(row)}{_window(row)}{queued}"
+        if row.replay is not None:
+            yield f"      {replay_text(row.replay, now_ms)}"
         for message in row.oldest:
             yield f"      {_message(message)}{_waits(message, now_ms)}"
         if row.queued > len(row.oldest):

@@ -7,6 +7,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
+from projections.views.replay_view import ReplayView, replay_view
 from protocol.mqtt.shared_filters import SHARE
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class SubscriptionView:
     queued_bytes: int
     oldest: Sequence[MessageView] = ()
     """The next few of the waiting messages."""
+    replay: ReplayView | None = None
+    """How far it has read, if it reads the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +197,12 @@ def session_view(
     offset: int = 0,
     most: int | None = None,
     members: Part[MemberView] | None = None,
+    last: int | None = None,
 ) -> SessionView:
     """Return a session; its lists have ``most`` items, None: all, from ``offset`` on.
 
     ``jumped_ms`` is the sum of the jumps of the clock, which times in states do not include.
+    ``last`` is the last record of the log at that moment; None: not known.
     """
     topic = live.topic if live is not None else _unknown
     end = None if most is None else offset + most
@@ -207,7 +212,10 @@ def session_view(
 
     def subscription(held: SubscriptionState) -> SubscriptionView:
         qos: int | None = None if held.filter == state.session else held.qos
-        return subscription_row(held, qos if live is None else live.granted_qos(held), live)
+        row = subscription_row(held, qos if live is None else live.granted_qos(held), live)
+        if held.replay is not None:
+            row = replace(row, replay=replay_view(held.replay, jumped_ms, last))
+        return row
 
     def delivery(item: tuple[int, InFlight]) -> DeliveryView:
         packet_id, sent = item
@@ -350,6 +358,8 @@ def _row(kind: type[Row], values: Mapping[str, Any]) -> Row:
     own = {name: values[name] for name in _names(kind) & values.keys()}
     if kind is SubscriptionView:
         own["oldest"] = [_row(MessageView, each) for each in own["oldest"]]
+        if own.get("replay") is not None:
+            own["replay"] = _row(ReplayView, own["replay"])
     return kind(**own)
 
 

@@ -22,6 +22,7 @@ _TIMES: Final = frozenset(
         "last_active",
         "last_close",
         "published",
+        "reached",
         "sent",
         "set",
         "set_before",
@@ -43,18 +44,22 @@ def plain(value: Any) -> Any:
     for name in names:
         each = getattr(value, name)
         own[name] = each if type(each) in _SCALARS else plain(each)
+    if own.get("replay", names) is None:
+        del own["replay"]  # an ordinary subscription
     live = own.pop("live", None)
     return own | live if live else own
+
+
+def json_name(name: str) -> str:
+    """Return the name in JSON of a field of a view."""
+    return name.removesuffix("_ms") + "_at" if name in _TIMES else name
 
 
 def json_object(value: object, key: str = "") -> object:
     """Return a view, or a reply of a broker, as an object of ``--json``."""
     value = plain(value)
     if isinstance(value, Mapping):
-        return {
-            name.removesuffix("_ms") + "_at" if name in _TIMES else name: json_object(each, name)
-            for name, each in value.items()
-        }
+        return {json_name(name): json_object(each, name) for name, each in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):
         return [json_object(each, key) for each in value]
     if isinstance(value, int) and key in ("position", "ref"):

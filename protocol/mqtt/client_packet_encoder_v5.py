@@ -1,14 +1,14 @@
-"""Encoder of the packets of an MQTT 5 client, for tools and tests."""
+"""Encoder of the packets of an MQTT 5 client: of bridges to other brokers, and of tests."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from protocol.mqtt import property_table as table
+from protocol.mqtt.client_packet_encoder import field_bytes, packet_bytes
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import PID_BYTES
 from protocol.mqtt.property_codec import Value, encode_properties, with_length
-from protocol.mqtt.remaining_length import encode_length
 
 if TYPE_CHECKING:
     from protocol.mqtt.packets import (
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     )
 
 
-def encode_connect(connect: Connect) -> bytes:
+def encode_connect_v5(connect: Connect) -> bytes:
     """Encode a CONNECT (section 3.1)."""
     will = connect.will
     flags = connect.clean << 1
-    parts = [_field(connect.client_id.encode())]
+    parts = [field_bytes(connect.client_id.encode())]
     if will is not None:
         flags |= 0x04 | will.qos << 3 | will.retain << 5
         delay = encode_properties({table.WILL_DELAY: will.delay or None})
         parts += (
             with_length(delay + will.block),
-            _field(will.topic.encode()),
-            _field(will.payload),
+            field_bytes(will.topic.encode()),
+            field_bytes(will.payload),
         )
     if connect.username is not None:
         flags |= 0x80
-        parts.append(_field(connect.username.encode()))
+        parts.append(field_bytes(connect.username.encode()))
     if connect.password is not None:
         flags |= 0x40
-        parts.append(_field(connect.password))
+        parts.append(field_bytes(connect.password))
     block = _connect_block(connect.properties) if connect.properties is not None else b""
     head = b"\0\4MQTT" + bytes((MQTT_5, flags)) + PID_BYTES[connect.keep_alive]
-    return _packet(0x10, head, with_length(block), *parts)
+    return packet_bytes(0x10, head, with_length(block), *parts)
 
 
 def _connect_block(properties: ConnectProperties) -> bytes:
@@ -62,7 +62,7 @@ def _connect_block(properties: ConnectProperties) -> bytes:
     return encode_properties(values, properties.user)
 
 
-def encode_publish(
+def encode_publish_v5(
     topic: bytes,
     payload: bytes,
     qos: int = 0,
@@ -75,10 +75,10 @@ def encode_publish(
     """Encode one PUBLISH (section 3.3); ``packet_id`` is ignored at QoS 0."""
     number = PID_BYTES[packet_id] if qos else b""
     first = 0x30 | dup << 3 | qos << 1 | retain
-    return _packet(first, _field(topic), number, with_length(block), payload)
+    return packet_bytes(first, field_bytes(topic), number, with_length(block), payload)
 
 
-def encode_subscribe(subscribe: Subscribe) -> bytes:
+def encode_subscribe_v5(subscribe: Subscribe) -> bytes:
     """Encode a SUBSCRIBE (section 3.8)."""
     block = encode_properties(
         {table.SUBSCRIPTION_IDENTIFIER: subscribe.identifier or None}, subscribe.user
@@ -86,15 +86,15 @@ def encode_subscribe(subscribe: Subscribe) -> bytes:
     options = subscribe.options or [0] * len(subscribe.filters)
     parts = [PID_BYTES[subscribe.packet_id], with_length(block)]
     for (topic_filter, qos), more in zip(subscribe.filters, options, strict=True):
-        parts += (_field(topic_filter.encode()), bytes((qos | more,)))
-    return _packet(0x82, *parts)
+        parts += (field_bytes(topic_filter.encode()), bytes((qos | more,)))
+    return packet_bytes(0x82, *parts)
 
 
-def encode_unsubscribe(unsubscribe: Unsubscribe) -> bytes:
+def encode_unsubscribe_v5(unsubscribe: Unsubscribe) -> bytes:
     """Encode an UNSUBSCRIBE (section 3.10)."""
     block = with_length(encode_properties({}, unsubscribe.user))
-    filters = (_field(topic_filter.encode()) for topic_filter in unsubscribe.filters)
-    return _packet(0xA2, PID_BYTES[unsubscribe.packet_id], block, *filters)
+    filters = (field_bytes(topic_filter.encode()) for topic_filter in unsubscribe.filters)
+    return packet_bytes(0xA2, PID_BYTES[unsubscribe.packet_id], block, *filters)
 
 
 def encode_disconnect(packet: Disconnect) -> bytes:
@@ -105,8 +105,8 @@ def encode_disconnect(packet: Disconnect) -> bytes:
     }
     block = encode_properties(values, packet.user)
     if block:
-        return _packet(0xE0, bytes((packet.reason,)), with_length(block))
-    return _packet(0xE0, bytes((packet.reason,))) if packet.reason else b"\xe0\0"
+        return packet_bytes(0xE0, bytes((packet.reason,)), with_length(block))
+    return packet_bytes(0xE0, bytes((packet.reason,))) if packet.reason else b"\xe0\0"
 
 
 def encode_auth(packet: Auth) -> bytes:
@@ -116,15 +116,6 @@ def encode_auth(packet: Auth) -> bytes:
         table.AUTHENTICATION_DATA: packet.data,
         table.REASON_STRING: packet.reason_string,
     }
-    return _packet(
+    return packet_bytes(
         0xF0, bytes((packet.reason,)), with_length(encode_properties(values, packet.user))
     )
-
-
-def _field(raw: bytes) -> bytes:
-    return PID_BYTES[len(raw)] + raw
-
-
-def _packet(first: int, *parts: bytes) -> bytes:
-    body = b"".join(parts)
-    return bytes((first,)) + encode_length(len(body)) + body

@@ -1,4 +1,4 @@
-"""Decoder of the packets of a server, for traces.
+"""Decoder of whole packets of a server, for traces; ``server_decoder`` checks them first.
 
 The bytes are whole packets that the broker itself wrote: properties that the encoder guarantees are
 not checked. Packets are read lazily, so that a caller that needs only the first few does not pay
@@ -84,9 +84,9 @@ def read_server_packets(data: bytes, *, v5: bool) -> Iterator[tuple[ServerPacket
             stop = read_acks(data, at, acks)
             yield acks, stop
         elif kind is PacketType.PUBLISH:
-            yield _read_publish(data[at], data, body, stop, v5=v5), stop
+            yield read_publish(data[at], data, body, stop, v5=v5), stop
         else:
-            yield _read_answer(kind, data[body:stop], v5=v5), stop
+            yield read_answer(kind, data[body:stop], v5=v5), stop
         at = stop
 
 
@@ -107,7 +107,8 @@ def count_server_packets(data: bytes, at: int, most: int) -> int:
     return count
 
 
-def _read_publish(first: int, data: bytes, body: int, stop: int, *, v5: bool) -> SentMessage:
+def read_publish(first: int, data: bytes, body: int, stop: int, *, v5: bool) -> SentMessage:
+    """Read a PUBLISH with the first byte ``first`` and the body ``data[body:stop]``."""
     qos = first >> 1 & 3
     begin = body + 2
     end = begin + int.from_bytes(data[body:begin], "big")
@@ -132,7 +133,8 @@ def _read_publish(first: int, data: bytes, body: int, stop: int, *, v5: bool) ->
     return SentMessage(publish, tuple(identifiers), alias)
 
 
-def _read_answer(kind: PacketType, body: bytes, *, v5: bool) -> Answer:
+def read_answer(kind: PacketType, body: bytes, *, v5: bool) -> Answer:
+    """Read the body of a packet that is neither a PUBLISH nor one of a client."""
     if kind not in FROM_SERVERS or kind in _FROM_CLIENTS_ONLY or (not v5 and kind in _V5_ONLY):
         raise ValueError(f"{kind.name}, which no server sends")
     answer = Answer(kind)

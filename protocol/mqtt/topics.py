@@ -9,7 +9,7 @@ from protocol.errors import FoldmqError
 MAX_TOPIC_BYTES = 65_535
 """Longest topic name or filter in bytes of UTF-8 [MQTT-4.7.3-3]."""
 
-RESERVED_ROOTS = frozenset({"$SYS", "$foldmq", "$JS", "$MQTT", "$NRG"})
+RESERVED_ROOTS = frozenset({"$SYS", "$foldmq", "$replay", "$JS", "$MQTT", "$NRG"})
 """First levels that belong to the broker; no client publishes at or below them.
 
 ``$SYS`` contains the broker's status, ``$foldmq`` is reserved for foldmq, and the others are the
@@ -20,6 +20,8 @@ except that a filter that begins with a wildcard does not match them [MQTT-4.7.2
 
 _READABLE_ROOTS = frozenset({"$SYS"})
 
+_REPLAY_STATE = "$replay/state"
+"""Clients get notices about their replays on it."""
 _BRIDGES = ["$SYS", "broker", "connection"]
 _NATS_ROOT = "$nats"
 _NATS_REQUESTS = f"{_NATS_ROOT}/request/"
@@ -103,7 +105,8 @@ def is_bridge_state(topic: str) -> bool:
 def is_reserved_filter(topic_filter: str) -> bool:
     """Return whether clients may not subscribe to ``topic_filter``.
 
-    Filters below ``RESERVED_ROOTS`` are refused, except those below ``$SYS``. Filters that begin
+    Filters below ``RESERVED_ROOTS`` are refused, except those below ``$SYS`` and the topic of
+    notices about replays; a replay is no ordinary subscription. Filters that begin
     with a wildcard cannot match any of these topics and are never refused.
     """
     if not topic_filter.startswith("$"):
@@ -111,6 +114,8 @@ def is_reserved_filter(topic_filter: str) -> bool:
     root = topic_filter.partition("/")[0]
     if root == _NATS_ROOT:
         return not topic_filter.startswith(_NATS_REQUESTS)
+    if topic_filter == _REPLAY_STATE:
+        return False
     return root in RESERVED_ROOTS and root not in _READABLE_ROOTS
 
 

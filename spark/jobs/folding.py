@@ -106,9 +106,14 @@ def fold_session(group: SessionGroup, whole: Position, *, clock: bool = False) -
 
 def _shift(state: SessionState | None, jumped_ms: int) -> None:
     """Add the jumps of the clock to the times of a snapshot, which lack them."""
-    for packets in (state.inflight, state.releasing) if state and jumped_ms else ():
+    if state is None or not jumped_ms:
+        return
+    for packets in (state.inflight, state.releasing):
         for packet_id, sent in packets.items():
             packets[packet_id] = sent._replace(sent_ms=sent.sent_ms + jumped_ms)
+    for held in state.replays.values():
+        if held.replay is not None:
+            held.replay.reached_ms += jumped_ms
 
 
 @contextmanager

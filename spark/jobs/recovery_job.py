@@ -68,7 +68,7 @@ class BrokerStart:
     """Position of its BrokerStarted."""
     time_ms: int
     crashed: bool
-    """The previous broker ended without a clean shutdown."""
+    """The previous broker ended without a clean shutdown, as far as the log proves it."""
     interrupted: bool
     """It ended while it wrote a turn: the written part is void."""
 
@@ -206,6 +206,8 @@ def _starts(log: Log) -> tuple[dict[str, BrokerStart], dict[str, list[Doubt]]]:
             starts[node] = BrokerStart(at, time_ms, crashed, interrupted=False)
         if row["type"] in ("BrokerStarted", "BrokerStopped"):
             stopped[node] = row["type"] == "BrokerStopped"
+        if row["type"] == "LogEndUnproven" and node in starts:  # nothing need have crashed
+            starts[node] = replace(starts[node], crashed=False)
         event = parse_event_json(row["json"], node, at)
         proofs[node].take(event, sequence_of(at), time_ms)
     return starts, {node: proof.doubts for node, proof in proofs.items()}

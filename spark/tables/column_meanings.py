@@ -104,8 +104,13 @@ ENTRY_MEANINGS: Final[Mapping[str, str]] = {
     "log",
     "begins_ms": "time of the first remaining record, Unix time in milliseconds",
     "through": "last archived record; of Bridged the position up to which messages are with NATS, "
-    "of Followed the position in the other log up to which it was taken",
+    "of Followed the position in the other log up to which it was taken, of Forwarded the position "
+    "up to which the destination has its messages",
     "log": "the other log of which Followed says how far it was taken",
+    "to": "name of the destination of the outbox",
+    "kind": "kind of the sink of a destination",
+    "after": "position after which messages are due to a destination, or are lost to it",
+    "until": "last position of a range that is not sent to a destination",
     "where": "directory of the archive",
     "action": "what the operator did",
     "by": "name of the operator or of the archiver, as given in the request",

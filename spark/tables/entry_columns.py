@@ -152,6 +152,7 @@ _OF_MESSAGES: Final[Mapping[str, Maker]] = {
     "expires_at": lambda group: Cells(*group.expiries()),
 }
 _PIDS: Final[Mapping[str, Maker]] = {"packet_id": _of_runs("pids")}
+_WITHOUT_QOS: Final = ("Unsubscribed", "SubscriptionDenied", "DestinationOpened")
 _REFS: Final[Mapping[str, Maker]] = {"ref": _of_runs("refs")}
 _OWN: Final[Mapping[str, Mapping[str, Maker]]] = {
     "MessagePublished": {
@@ -175,15 +176,17 @@ _OWN: Final[Mapping[str, Mapping[str, Maker]]] = {
     "MessageDropped": {"refs": _dropped_refs, "topics": _dropped_topics},
     "SessionClosed": {"expiry": _of_field("expiry")},
     "Subscribed": {"filters": _of_field("filters")},
-    **{kind: {"filters": _filters} for kind in ("Unsubscribed", "SubscriptionDenied")},
+    **{kind: {"filters": _filters} for kind in _WITHOUT_QOS},
+    "ForwardRefused": _REFS,
     **{kind: {"topics": _of_field("topics")} for kind in ("RetainedCleared", "RetainedExpired")},
 }
 """Event type -> the columns that are no field of the events, or have another form."""
 _ELSEWHERE: Final = {
     **{kind: {"count"} for kind in MESSAGES},
     **{kind: {"size"} for kind in ("Queued", "Expired")},
+    "ReplayReached": {"through"},
 }
-"""Event type -> its fields that belong to another column."""
+"""Event type -> its fields that belong to another column, or to ``json`` alone."""
 
 
 def _kinds(hint: Any) -> frozenset[Any]:

@@ -19,6 +19,13 @@ from actors.maintenance.recovery import applied_limits
 from actors.session.decisions import acknowledgements, queueing, subscribing
 from actors.session.decisions.queueing import DeliveryLimits
 from actors.session.publisher import split_for_records
+from eventstore.format.destination_events import (
+    DestinationClosed,
+    DestinationOpened,
+    Forwarded,
+    ForwardLost,
+    ForwardRefused,
+)
 from eventstore.format.event_parsing import Event, LogEvent, entries
 from eventstore.format.events import (
     Acked,
@@ -31,6 +38,8 @@ from eventstore.format.events import (
     Received,
     Redelivered,
     Refused,
+    ReplayOpened,
+    ReplayReached,
     RetainedExpired,
     Returned,
     SessionClosed,
@@ -201,6 +210,8 @@ def turn() -> Iterable[LogEvent]:
 
 
 NUMBER = 1 << 62
+VECTOR = {"n" * 60 + f"-p{number}": NUMBER for number in range(32)}
+"""Positions in as many logs as a node may have."""
 EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
     "delivered, queued and dropped": delivered,
     "released": released,
@@ -239,6 +250,18 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
         WillArmed(NAME, NAME, 2, True, 131_070, NUMBER, NUMBER, blocks=[65_535]),
         *(RetainedExpired(part) for part in subscribing.by_text([NAME] * 500, str)),
     ],
+    "replay": lambda: [
+        ReplayOpened(NAME, NAME, VECTOR, start_ms=NUMBER, until=VECTOR, until_ms=NUMBER),
+        ReplayReached(
+            NAME,
+            NAME,
+            VECTOR,
+            sent=NUMBER,
+            left_out=dict.fromkeys(map(str, range(8)), NUMBER),
+            gap={name: [NUMBER, NUMBER] for name in VECTOR},
+            state="too_many_topics",
+        ),
+    ],
     "node": lambda: [
         OperatorActed("remove_session", "\x01" * 256, NAME, NAME),
         LogArchived(NUMBER, "0" * 64, "\x01" * 256, "\x01" * 4096),
@@ -254,6 +277,17 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
         ClockJumped(NUMBER, "running", NUMBER),
         Bridged(NUMBER),
         Followed("n" * 64, NUMBER, "0" * 64, expired=refs(512)),
+        DestinationOpened(
+            *("n" * 64, "http", NUMBER, ["\x01" * 1024] * 64, "0" * 16, "repeated", "\x01" * 256),
+            run=NUMBER,
+            paused=True,
+            refused=NUMBER,
+            losses=NUMBER,
+        ),
+        Forwarded("n" * 64, NUMBER, received=NUMBER, number=NUMBER, count=NUMBER),
+        ForwardRefused("n" * 64, refs(1024), "\x01" * 256, code=NUMBER),
+        ForwardLost("n" * 64, NUMBER, NUMBER, "max_behind_bytes", messages=NUMBER),
+        DestinationClosed("n" * 64, "removed"),
         BrokerStarted("1.2.3", epoch=NUMBER, leader="n" * 32, cause="stopped"),
         LeaderProved(NUMBER),
         limits(),

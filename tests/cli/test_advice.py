@@ -291,6 +291,18 @@ def test_a_protocol_error_is_a_notice_that_names_the_client() -> None:
     assert (one.severity, one.cause.startswith("the client or its network")) == ("warning", True)
 
 
+def test_a_packet_that_is_too_large_leads_to_the_setting() -> None:
+    error = "packet of 70011 bytes, at most 65536 are accepted [MQTT-4.8.0-1]"
+    (one,) = advise_on_refusals([refusal(error=error)])
+    assert one.cause.endswith("raise max_packet_size")
+    flapping = {
+        "code": "flapping", "client": "camera", "connects": 9, "since_ms": 1, "recent": 5,
+        "failed": 4, "last_close": "protocol_error",
+    }  # fmt: skip
+    assert advise(flapping).cause.startswith("the broker ends its connections")
+    assert "its network" in advise({**flapping, "last_close": "keep_alive"}).cause
+
+
 def test_each_refusal_has_a_sentence() -> None:
     source = (SOURCE.with_name("status_metrics.py")).read_text("utf-8")
     exported = re.search(r"^REFUSED = \((.*?)^\)", source, re.DOTALL | re.MULTILINE)
@@ -394,7 +406,7 @@ def test_a_log_that_is_not_proven_is_urgent_for_a_day() -> None:
     assert found(unknown, 5000 + day) == ("notice", "may lack records", command)
 
 
-def test_a_crash_is_no_promise_where_the_end_of_the_log_is_unknown() -> None:
+def test_a_crash_is_told_with_what_is_known_of_the_end_of_the_log() -> None:
     status: dict[str, Any] = {
         "trouble": [], "time_ms": 400_000, "started_ms": 100_000, "crashed_ms": 40_000,
     }  # fmt: skip
@@ -402,8 +414,3 @@ def test_a_crash_is_no_promise_where_the_end_of_the_log_is_unknown() -> None:
     (one,) = advise_on_broker(status, [])
     assert one.cause.endswith(reached)
     assert crash_text(status).endswith(reached)
-    doubt = unproven_end(LogEndUnproven("no_watermark", 12, 40_000), 13, 100_000)
-    status["log"] = {"not_proven": [doubt_object(doubt)]}
-    for one in advise_on_broker(status, []):
-        assert reached not in one.cause
-    assert reached not in crash_text(status)

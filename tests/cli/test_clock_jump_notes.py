@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 from harness.logs import BEGIN_MS, LogBuilder
+from harness.plainaudit import audited_notes, checked_records
 
 from cli.commands.verify_log import _verify
-from cli.logs.point_resolution import jump_notes
 from eventstore.display import clock
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -23,6 +23,7 @@ from eventstore.format.node_events import BrokerStopped, MessagesCarried
 from eventstore.format.positions import Run, position
 from eventstore.format.records import Record, decode_record
 from eventstore.format.stored_properties import expiry_ms
+from eventstore.reading.log_points import jump_notes
 from eventstore.reading.log_source import LogSource
 from projections.audit.log_verifier import LogVerifier
 from projections.past.comparison import SESSION, Difference
@@ -130,3 +131,17 @@ def test_the_jumps_before_a_cut_are_none_of_the_log() -> None:
     verifier = LogVerifier(lambda *_: None, None, cut)
     verifier.take(cut, log.records[cut - 1])
     assert verifier.jumps == []
+
+
+def test_the_audit_names_the_jumps_in_the_part_it_read() -> None:
+    log = LogBuilder()
+    log.record(BrokerStopped())
+    first = log.jump(-DAY_MS)
+    log.record(BrokerStopped())
+    records = dict(enumerate(log.records, 1))
+    jumped = [note for note in audited_notes("n1", checked_records(records)) if "clock" in note]
+    assert jumped == [
+        f"node n1: the clock jumped back by 1 d at record {first}: times are not continuous"
+    ]
+    before = {number: data for number, data in records.items() if number < first}
+    assert not [note for note in audited_notes("n1", checked_records(before)) if "clock" in note]

@@ -252,6 +252,13 @@ def test_mosquittos_settings_become_those_of_foldmq(tmp_path: Path) -> None:
     written = tomllib.loads((tmp_path / "new" / "foldmq.toml").read_text())
     listeners = written.pop("listen")
     assert written == {
+        "connection": {
+            "up": {
+                "addresses": ["example.net"],
+                "topic": ['# out 1 "" ""'],
+                "bridge_protocol_version": "mqttv311",
+            }
+        },
         "allow_anonymous": False,
         "session_expiry": "336h",
         "max_ack_pending": 65535,
@@ -274,11 +281,78 @@ def test_mosquittos_settings_become_those_of_foldmq(tmp_path: Path) -> None:
         },
     ]
     assert [line.partition(": ")[0] for line in result.unmatched] == [
+        f"{conf}:9",
+        f"{conf}:9",
         f"{tmp_path}/acl:3",
         f"{conf}:6",
         f"{conf}:19",
-        f"{conf}:7",
     ]
+
+
+CONNECTIONS = """\
+listener 1883 127.0.0.1
+allow_anonymous true
+connection plant.2
+addresses a.example:8883 b.example
+topic sensors/# out 2 "" hq/
+topic cmd/# in 1
+topic state/# both 1
+topic log/# out
+topic a/#/b out 1
+bridge_protocol_version mqttv50
+remote_clientid me
+username ann
+remote_password secret
+bridge_cafile {here}/ca
+bridge_psk 1234
+bridge_tls_version tlsv1.1
+cleansession false
+keepalive_interval 30
+notifications false
+round_robin true
+restart_timeout 5 30
+start_type automatic
+local_cleansession true
+connection inwards
+address c.example
+topic # in 1
+"""
+
+
+def test_connections_to_other_brokers_become_tables(tmp_path: Path) -> None:
+    conf = tmp_path / "mosquitto.conf"
+    conf.write_text(CONNECTIONS.format(here=tmp_path))
+    (tmp_path / "ca").write_text("")
+    result = ImportedSettings(conf, tmp_path / "new")
+    import_mosquitto_settings(result)
+    result.write()
+    assert result.problem() is None
+    written = tomllib.loads((tmp_path / "new" / "foldmq.toml").read_text())
+    assert written["connection"] == {
+        "plant-2": {
+            "addresses": ["a.example:8883", "b.example"],
+            "topic": [
+                'sensors/# out 2 "" hq/',
+                'state/# out 1 "" ""',
+                'log/# out 1 "" ""',
+            ],
+            "bridge_protocol_version": "mqttv50",
+            "remote_clientid": "me",
+            "remote_username": "ann",
+            "remote_password": "secret",
+            "bridge_cafile": str(tmp_path / "ca"),
+            "cleansession": False,
+            "keepalive_interval": 30,
+            "notifications": False,
+            "round_robin": True,
+            "restart_timeout": "5 30",
+        }
+    }
+    assert [line.removeprefix(f"{conf}:").partition(":")[0] for line in result.unmatched] == [
+        *("6", "7", "8", "9", "15", "23"),
+        *("26", "3", "24"),
+    ]
+    assert "connection plant.2: bridge_tls_version: must be one of" in "\n".join(result.unmatched)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from cli.common.units import Address, size_shown, time_shown
 from cli.serve.auth_factory import backoff_options
 from cli.serve.banner import admitted
 from cli.serve.broker_process import MemberFacts, member_settings
-from cli.serve.limits_factory import limit_options
+from cli.serve.limits_factory import limit_options, make_options
 from cli.settings.listener_settings import PER_LISTENER
 from cli.settings.setting_flags import with_settings_flags
 from cli.settings.setting_sources import OTHER_VARIABLES, RENAMED, ConfigError
@@ -613,7 +613,8 @@ def test_every_limit_of_the_broker_has_the_same_default_as_a_setting() -> None:
     limits = {field.name: field.default for field in dataclasses.fields(BrokerOptions)}
     internal = {"node", "max_record", "message_cache", "bounds", "pseudonym_key"}
     internal |= {"keep_bytes"}  # its default depends on the disk: test_log_bound.py
-    internal |= {"close_denied", "users_digest", "users_elsewhere", "will_grace"}
+    internal |= {"close_denied", "users_digest", "users_elsewhere", "will_grace", "record_format"}
+    internal |= {"destinations"}
     assert limits.keys() - internal <= settings.keys()
     assert {name: settings[name] for name in limits.keys() - internal} == {
         name: limits[name] for name in limits.keys() - internal
@@ -765,6 +766,15 @@ def test_defaults_as_help_gives_them_can_be_given() -> None:
             assert getattr(load_settings({name: given}, {}), name) == getattr(
                 load_settings({}, {}), name
             ), name
+
+
+def test_a_process_that_is_started_again_by_an_older_one_writes_what_that_reads() -> None:
+    facts = MemberFacts(1, ["n-p0", "n-p1"], "data/p1", {}, 0, False, {})._asdict()
+    assert MemberFacts(**facts).record_format == 1
+    del facts["record_format"]  # as an older main process passes them
+    assert MemberFacts(**facts).record_format == 1
+    settings = load_settings({}, {})
+    assert make_options(settings, "n", 1 << 20, record_format=1).record_format == 1
 
 
 def test_a_process_of_a_node_with_several_logs_is_a_node_of_one_of_them() -> None:

@@ -34,6 +34,8 @@ from cli.web.svg_charts import HEIGHT, WIDTH, bars, chart
 from cli.web.web_log_client import WebLogClient
 from eventstore.datadir import DataDir
 from eventstore.errors import UsageError
+from projections.state.session import ReplayState, SessionState
+from projections.views.session_view import session_view
 
 # ------------------------------------------------------------------------------- access
 
@@ -632,3 +634,20 @@ def test_the_banner_shows_the_token_on_a_terminal_only() -> None:
     ):
         announce(load_settings({}, {}), facts, stream)
         assert f"  web page   {shown}\n" in stream.getvalue()
+
+
+def test_the_page_of_a_session_shows_its_replays() -> None:
+    state = SessionState("c", connected=True, clean=False)
+    held = state.subscription("$replay/all/<b>")
+    held.active = True
+    held.replay = ReplayState("<b>", {}, through={"": 900 << 20}, sent=3, reached_ms=1000)
+    state.own_replays()[held.filter] = held
+    unchanged: dict[str, list[Any]] = {"rows": [], "fields": [], "gone": []}
+    module: Any = environment().get_template("parts/state.html").make_module({})
+    view = session_view(state, last=905)
+    found = str(module.state(view, unchanged, "/session", 0, 100, 61_000, ""))
+    assert (
+        "<small>replay: reads the past, has read through 900.0, 6 records behind (1 min ago), "
+        "3 messages sent</small>"
+    ) in found
+    assert "<b>" not in found

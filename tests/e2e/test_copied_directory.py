@@ -156,6 +156,22 @@ def test_a_log_without_its_watermark(broker: Broker) -> None:
     broker.stop()
 
 
+def test_a_copy_without_the_watermark_is_not_said_to_have_crashed(
+    loaded: Broker, tmp_path: Path, make_broker: Callable[..., Broker]
+) -> None:
+    copy = make_broker()
+    copy.data_dir = tmp_path / "copied"
+    shutil.copytree(loaded.data_dir, copy.data_dir)
+    (copy.data_dir / "log.mark").unlink()
+    copy.start()
+    (said,) = statements(copy)
+    assert NO_MARK in said
+    data = ("--data-dir", str(copy.data_dir))
+    for command in ("status", "doctor", "log"):
+        assert "after a crash" not in run(command, *data).out
+    assert "wrote on after a copy was made" in copy.log
+
+
 def test_a_mark_ahead_of_the_log_in_the_original_is_damage(broker: Broker) -> None:
     broker.stop()
     mark = Watermark(broker.data_dir / "log.mark", f"FOLDMQ_LOG_{node(broker)}", beside=True)

@@ -138,6 +138,9 @@ def test_a_missing_or_wrong_key_is_one_line(broker: Broker, tmp_path: Path) -> N
     assert broker.refused(78).startswith(missing)
     broker.args = ["--encryption-key-file", wrong]
     assert broker.refused(78).startswith(other)
+    assert run("config", "check", *data, code=78).err.startswith(f"foldmq: {missing}")
+    line = run("config", "check", *data, "--encryption-key-file", wrong, code=78).err
+    assert line.startswith(f"foldmq: {other}")
     salvage = ("salvage", *data, "--to", str(tmp_path / "saved"))
     assert refused(*salvage, code=78).startswith(missing)
     assert refused(*salvage, "--encryption-key-file", wrong, code=78).startswith(other)

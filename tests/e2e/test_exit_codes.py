@@ -24,6 +24,7 @@ READERS = (
     "audit",
     "log verify",
     "log usage",
+    "history a",
     "replay",
     "diff 1 2",
     "verify",
@@ -59,7 +60,7 @@ OTHERS = {
     # tests of their own: the page waits for its broker; salvage is below; copies,
     # reloads and imports have files of their own; Spark in tests/cli
     # nodes asks a cluster: test_cluster.py
-    "web", "salvage", "backup", "restore", "reload", "acl import", "nodes",
+    "web", "mcp", "salvage", "backup", "restore", "reload", "acl import", "nodes",
     "nodes move", "import mosquitto", "import nats", "import retained",
 }  # fmt: skip
 

@@ -387,6 +387,30 @@ def test_store_gone_while_the_broker_runs(make_broker: Callable[..., Broker], st
     assert "Traceback" not in broker.log
 
 
+@pytest.mark.parametrize("strike", ["store removed", "block removed"])
+def test_no_command_says_that_a_log_without_its_files_is_intact(
+    make_broker: Callable[..., Broker], strike: str
+) -> None:
+    """The NATS server still answers everything from its memory."""
+    what, act = STRIKES[strike]
+    broker = make_broker(IMPATIENT)
+    broker.start()
+    publish_some(broker.port)
+    place = "--data-dir", str(broker.data_dir)
+    asked = ("log verify", "log verify --json", "verify", "audit")
+    for command in asked:
+        run(*command.split(), *place)
+    act(broker)
+    until(lambda: broker.told("log cannot be written"), "a word about the store")
+    for command in asked:
+        lists = command.startswith("log") and "block" in what
+        ran = run(*command.split(), *place, code=1 if lists else 65)
+        said = ran.out + ran.err
+        assert what in said or "has no log although a broker runs" in said, command
+        assert not any(word in said for word in ("intact: ", "equal: ", "kept: ")), command
+    broker.kill_all()
+
+
 def test_store_that_comes_back(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker()
     broker.start()

@@ -1,81 +1,29 @@
 """Mosquitto brokers as bridges: what one side publishes arrives once on the other."""
 
-import contextlib
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.broker import Broker, free_port
+from harness.broker import Broker
+from harness.mosquitto import MOSQUITTO, Mosquitto
 from harness.packets import Publish, Will
 from harness.rawclient import RawClient
 from harness.waiting import until
-
-MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="Mosquitto is not installed")
 
 VERSIONS = ("mqttv31", "mqttv311", "mqttv50")
 
 
-class Mosquitto:
-    """A Mosquitto with a bridge to a broker; ``lines`` are further settings of the bridge."""
-
-    def __init__(self, directory: Path, name: str, remote: int, *lines: str) -> None:
-        directory.mkdir(exist_ok=True)
-        self.port = free_port()
-        self.name = name
-        self._config = directory / f"{name}.conf"
-        self._log = directory / f"{name}.log"
-        self._config.write_text(
-            "\n".join(
-                [
-                    f"listener {self.port} 127.0.0.1",
-                    "allow_anonymous true",
-                    "persistence true",
-                    f"persistence_location {directory}/",
-                    f"persistence_file {name}.db",
-                    "user root",
-                    f"connection {name}",
-                    f"address 127.0.0.1:{remote}",
-                    f"remote_clientid {name}",
-                    "restart_timeout 1",
-                    *lines,
-                    "",
-                ]
-            )
-        )
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def log(self) -> str:
-        """What it printed."""
-        return self._log.read_text(errors="replace") if self._log.exists() else ""
-
-    def start(self) -> None:
-        """Start it, and wait until it listens."""
-        assert MOSQUITTO is not None
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [MOSQUITTO, "-v", "-c", str(self._config)], stdout=log, stderr=log
-            )
-
-        def listens() -> bool:
-            with contextlib.suppress(OSError):
-                RawClient(self.port).close()
-                return True
-            return False
-
-        until(listens, f"{self.name} listens: {self.log}")
-
-    def end(self, how: int = signal.SIGTERM) -> None:
-        """End it with a signal."""
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(20)
-            self._process = None
+def bridge_lines(name: str, remote: int) -> list[str]:
+    """Return the settings of a bridge to a broker."""
+    return [
+        f"connection {name}",
+        f"address 127.0.0.1:{remote}",
+        f"remote_clientid {name}",
+        "restart_timeout 1",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +52,7 @@ def bridge(
     bridges: list[Mosquitto], directory: Path, name: str, remote: int, *lines: str
 ) -> Mosquitto:
     """Start a Mosquitto with a bridge; return when the bridge has subscribed."""
-    found = Mosquitto(directory, name, remote, *lines)
+    found = Mosquitto(directory, name, *bridge_lines(name, remote), *lines)
     bridges.append(found)
     found.start()
     until(lambda: is_connected(found), f"{name} is connected")

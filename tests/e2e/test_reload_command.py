@@ -39,13 +39,17 @@ def test_a_refused_reload_is_known_until_one_succeeds(
     problems = [orjson.loads(one) for one in run("doctor", *where, "--json", code=1).lines]
     assert [one["title"] for one in problems] == ["did not take its new settings"] * processes
     assert f"{permissions}: not TOML" in problems[0]["evidence"]
-    # The next command is run as it is given, here in vain.
-    assert run(*problems[0]["next"].split()[1:], code=1).err == refused.err
+    # The next commands are run as they are given, here in vain.
+    check, reload = problems[0]["next"].split(" && ")
+    assert " config check " in check
+    assert run(*check.split()[1:], code=78).err.startswith(f"foldmq: {permissions}: not TOML")
+    assert run(*reload.split()[1:], code=1).err == refused.err
     assert "settings not reloaded " in run("status", *where).out
     with RawClient(broker.port) as client:
         assert client.connect("still").code == 0
     permissions.write_text(ALLOWED)
     broker.configure(config + "topic_aliases_out = 3\n")
+    run(*check.split()[1:])
     done = run("reload", *where).lines
     assert sum(one.endswith("settings reloaded") for one in done) == processes
     assert sum(one.endswith("need a restart: topic_aliases_out") for one in done) == processes

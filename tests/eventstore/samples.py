@@ -1,5 +1,12 @@
 """One event of every type, with every field set to a value other than its default."""
 
+from eventstore.format.destination_events import (
+    DestinationClosed,
+    DestinationOpened,
+    Forwarded,
+    ForwardLost,
+    ForwardRefused,
+)
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
@@ -15,6 +22,8 @@ from eventstore.format.events import (
     Redelivered,
     Refused,
     Released,
+    ReplayOpened,
+    ReplayReached,
     RetainedExpired,
     Returned,
     SessionClosed,
@@ -68,8 +77,10 @@ def every_event() -> list[Event]:
         *cluster_events(),
         *packet_events(),
         exchange_events()[-1],
+        *destination_events(),
         *salvage_events(),
         *unproven_events(),
+        *replay_events(),
     ]
 
 
@@ -92,6 +103,32 @@ def limit_events() -> list[Event]:
             elsewhere=True,
         ),
         SubscriptionDenied("c", ["secret/#", "a/+"], [0x87, 0x97]),
+    ]
+
+
+def replay_events() -> list[Event]:
+    """Subscriptions that read the log."""
+    first = 1 << 20
+    return [
+        Subscribed("c", [("$replay/10m/a/#", 1), ("$replay/last/b", 0)]),
+        ReplayOpened("c", "$replay/10m/a/#", {}, start_ms=1_700_000_000_000),
+        ReplayOpened(
+            *("c", "$replay/last/b", {"": first, "n-p1": 7 << 20}),
+            start_ms=1_700_000_000_000,
+            until={"n-p1": 9 << 20},
+            until_ms=1_700_000_000_009,
+            last=True,
+        ),
+        ReplayOpened("c", "$stream/hall", {}, topic_filter="hall/#"),
+        Delivered("c", "$replay/10m/a/#", 1, [7, 8], [first, first + 2]),
+        ReplayReached("c", "$replay/10m/a/#", {"": first + 2}, sent=2, left_out={"expired": 1}),
+        ReplayReached(
+            *("c", "$replay/last/b", {"": first + 2, "n-p1": 9 << 20}),
+            sent=1,
+            left_out={"not_permitted": 2, "no_local": 1},
+            gap={"n-p1": [1 << 20, (8 << 20) - 1]},
+            state="ended",
+        ),
     ]
 
 
@@ -250,6 +287,26 @@ def cluster_events() -> list[Event]:
         BrokerStarted("0.2.0", epoch=3, leader="n1", cause="silent"),
         LeaderProved(3),
         CheckpointBegun(4, epoch=3),
+    ]
+
+
+def destination_events() -> list[Event]:
+    """A destination of the outbox, from its beginning to its end, and its repetition."""
+    return [
+        DestinationOpened("erp", "http", 2 << 20, ["a/#", "b"], "0123456789abcdef", "first", "ann"),
+        Forwarded("erp", (3 << 20) - 1, number=7, count=7),
+        Forwarded("erp", 3 << 20, received=(3 << 20) + 4, number=8, count=1),
+        ForwardRefused("erp", [[(3 << 20) + 1, 2, 1]], "Unprocessable Entity", code=422),
+        ForwardLost("erp", (3 << 20) + 2, (9 << 20) - 1, "max_behind"),
+        ForwardLost("erp", (9 << 20) - 1, 9 << 20, "skip", messages=1),
+        DestinationOpened(
+            *("erp", "http", 2 << 20, ["a/#", "b"], "0123456789abcdef", "repeated", "ann"),
+            run=2 << 20,
+            paused=True,
+            refused=2,
+            losses=2,
+        ),
+        DestinationClosed("erp", "removed"),
     ]
 
 

@@ -13,8 +13,9 @@ from storedlogs import COUNT, block, killed_at, made, opened_for_reading, stored
 
 from eventstore.datadir import DataDir
 from eventstore.encryption import NotOpened, StoreKey
-from eventstore.errors import CorruptStore, StoreKeyError
+from eventstore.errors import CorruptStore, DataDirError, StoreKeyError
 from eventstore.format.records import link_of
+from eventstore.reading import damaged_log
 from eventstore.reading.backup_files import MANIFEST, BadBackup
 from eventstore.reading.damaged_log import SalvageResult, salvage
 from eventstore.reading.log_backup import BackupResult, NoContinuation, back_up, restore
@@ -306,6 +307,17 @@ def test_a_salvage_encrypts_a_plain_log_and_changes_keys(node: Path, new: Path) 
     with pytest.raises(StoreKeyError):
         salvaged(again, new.with_name("third"), KEY)
     assert not new.with_name("third").exists()
+
+
+@pytest.mark.system
+def test_a_compressed_store_is_not_written_in_plain(
+    node: Path, new: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(node, made(), key=KEY)
+    monkeypatch.setattr(damaged_log, "is_compressed", lambda *_: True)
+    with pytest.raises(DataDirError, match="is compressed by its NATS server"):
+        salvaged(node, new, KEY)
+    assert not new.exists()
 
 
 STEPS = [

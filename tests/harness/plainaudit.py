@@ -28,6 +28,11 @@ def audited_doubts(node: str, records: Iterable[CheckedRecord]) -> list[Doubt]:
     return [doubt for log in _outcome(node, records).nodes for doubt in log.doubts]
 
 
+def audited_notes(node: str, records: Iterable[CheckedRecord]) -> tuple[str, ...]:
+    """Return what an audit says besides its verdict."""
+    return _outcome(node, records).notes
+
+
 def checked_records(history: Mapping[int, bytes]) -> Iterator[CheckedRecord]:
     """Yield the records of a simulated log, by sequence; of turns without an end as void."""
     return _whole([decode_record(at, data) for at, data in sorted(history.items())])

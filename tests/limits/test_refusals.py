@@ -1,7 +1,11 @@
 """Refusals: each is counted, and a log line appears from time to time."""
 
+from typing import Any
+
 from structlog.testing import capture_logs
 
+from actors.limits.client_limits import ClientLimits
+from actors.limits.limit_options import LimitOptions
 from actors.limits.rejection_log import RejectionLog
 
 
@@ -35,3 +39,21 @@ def test_the_latest_ones_are_kept_for_all_logs_that_count_together() -> None:
     assert [*latest.times] == [1.0] * 9 + [7.0]
     assert latest.whose == {"address": "192.0.2.1"}
     assert refusals.latest["protocol_error"].whose == {"client": "c", "error": "x"}
+
+
+def test_no_kind_of_refusal_fills_the_log() -> None:
+    limits: ClientLimits[Any] = ClientLimits(LimitOptions(), {})
+    kinds = (
+        limits.refused,
+        limits.late,
+        limits.rejected,
+        limits.reauthentications,
+        limits.broken,
+    )
+    for log in kinds:
+        with capture_logs() as lines:
+            for number in range(2000):
+                log.add("reason", number * 0.01, user=f"user {number}")
+        assert 2 <= len(lines) <= 20
+        for line in lines[1:]:
+            assert line["times"] == 1 or line["times"] >= 990

@@ -13,6 +13,8 @@ from eventstore.format.events import (
     Queued,
     Redelivered,
     Refused,
+    ReplayOpened,
+    ReplayReached,
     RetainedExpired,
     Returned,
     SessionClosed,
@@ -39,6 +41,9 @@ NAMES = ["ann", "bob", "cy"]
 
 
 FILTERS = ["a", "a/#", "+"]
+
+
+REPLAYS = ["$replay/10m/a/#", "$replay/2.0/a/#"]
 
 
 TOPICS = ["a", "a/b", "c"]
@@ -142,6 +147,36 @@ class Node:
     def unsubscribe(self, name: str, number: int) -> None:
         if name in self.live.sessions:
             self.emit(Unsubscribed(name, FILTERS[number % 3 :]))
+            if number % 4 == 0:
+                self.emit(Unsubscribed(name, REPLAYS))
+
+    def replay(self, name: str, number: int) -> None:
+        """Open a replay, or send what it reads next."""
+        state = self.live.sessions.get(name)
+        if state is None:
+            return
+        topic_filter = REPLAYS[number % 2]
+        held = state.replays.get(topic_filter)
+        if held is None or held.replay is None:
+            self.emit(Subscribed(name, [(topic_filter, 1 + number % 2)]))
+            start = {"": self.published[0]} if self.published and number % 3 else {}
+            opened = ReplayOpened(name, topic_filter, start)
+            opened.start_ms, opened.last = (0 if start else number), number % 5 == 0
+            if number % 7 == 0:
+                opened.until, opened.until_ms = {"p1": 7 << 20}, 10 + number
+            self.emit(opened)
+            return
+        refs = [ref for ref in self.published if ref > held.replay.through.get("", 0)][:3]
+        if refs and number % 3:
+            pids = acknowledgements.take_packet_ids(state, len(refs))
+            self.emit(Delivered(name, topic_filter, held.qos, to_runs(pids), to_runs(refs)))
+        reached = ReplayReached(name, topic_filter, {"": refs[-1]} if refs else {})
+        reached.sent, reached.state = len(refs), "" if refs else "live"
+        if number % 4 == 0:
+            reached.left_out = {"expired": number % 3 + 1, "no_local": 1}
+            reached.gap = {"": [1 << 20, 2 << 20]}
+            reached.through = {**reached.through, f"p{number % 3}": number << 20}
+        self.emit(reached)
 
     def publish(self, name: str, number: int) -> None:
         if name not in self.live.sessions:
@@ -322,5 +357,6 @@ class Node:
 STEPS = [
     "connect", "disconnect", "expire", "subscribe", "unsubscribe", "publish", "publish",
     "acknowledge", "release", "drain", "redeliver", "end_turn", "end_turn", "freeze", "checkpoint",
-    "checkpoint", "subscribe5", "wait", "wait", "expire_messages", "refuse",
+    "checkpoint", "subscribe5", "wait", "wait", "expire_messages", "refuse", "replay",
+    "replay",
 ]  # fmt: skip

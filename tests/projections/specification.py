@@ -7,6 +7,7 @@ of their own, one record each, unless they are given with ``at``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from eventstore.format.event_parsing import Event
@@ -116,6 +117,10 @@ def snapshot(state: SessionState) -> dict[str, Any]:
         "inbound": list(state.inbound.items()),
         "last_pid": state.last_pid,
         "waiting": list(state.waiting),
+        "replays": [
+            (key, one.filter, list(asdict(one.replay).items()) if one.replay is not None else None)
+            for key, one in state.replays.items()
+        ],
         "tangled": state.all_linked,
         "queued": state.queued,
         "queued_bytes": state.queued_bytes,

@@ -16,6 +16,8 @@ from eventstore.format.events import (
     Received,
     Redelivered,
     Refused,
+    ReplayOpened,
+    ReplayReached,
     RetainedExpired,
     Returned,
     SessionClosed,
@@ -100,6 +102,56 @@ GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden" / "v1-level5.record
             "returned message 5.0, packet 7, to $share/g/t",
         ),
         (RetainedExpired(["a", "b"]), "retained messages expired: a, b"),
+        (
+            ReplayOpened("c", "$replay/all/#", {}),
+            "replays # from the beginning, for $replay/all/#",
+        ),
+        (
+            ReplayOpened(
+                "c",
+                "$replay/10m..0s/a",
+                {},
+                start_ms=1_700_000_000_000,
+                until_ms=1_700_000_600_000,
+            ),
+            ("replays a from 2023-11-14 22:13:20.000, up to 2023-11-14 22:23:20.000, "
+            "for $replay/10m..0s/a"),
+        ),
+        (
+            ReplayOpened("c", "$replay/5..9.1/a", {"": REF}, until={"": (9 << 20) + 1}),
+            "replays a after 5.0, up to 9.1, for $replay/5..9.1/a",
+        ),
+        (
+            ReplayOpened("c", "$replay/last/a", {"": REF, "n-p1": 7 << 20}, last=True),
+            ("replays a with the last message of each topic, then after 5.0, n-p1:7.0, "
+            "for $replay/last/a"),
+        ),
+        (
+            ReplayOpened("c", "$stream/hall", {"": REF}, topic_filter="hall/#"),
+            "replays hall/# after 5.0, for $stream/hall",
+        ),
+        (
+            ReplayReached(
+                "archive", "$replay/10m/hall/#", {"": REF}, sent=256, left_out={"not_permitted": 2}
+            ),
+            "replayed 256 messages through 5.0 (2 not permitted), for $replay/10m/hall/#",
+        ),
+        (
+            ReplayReached("c", "$replay/all/a", {"": REF}, state="live"),
+            "replayed 0 messages through 5.0, live, for $replay/all/a",
+        ),
+        (
+            ReplayReached(
+                "c",
+                "$replay/all/a",
+                {"": REF},
+                sent=1,
+                left_out={"expired": 1, "no_local": 3},
+                gap={"": [1 << 20, REF - 1]},
+            ),
+            ("replayed 1 message through 5.0 (1 expired, 3 of the client itself), 1.0 to record 4 "
+            "was cut off unread, for $replay/all/a"),
+        ),
     ],
     ids=lambda value: value.e if hasattr(value, "e") else "",
 )  # fmt: skip

@@ -3,11 +3,13 @@
 import asyncio
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness.examples import examples
 from harness.logs import LogBuilder
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from eventstore.format.events import (
     MessagePublished,
     Queued,
     Redelivered,
+    Released,
     SessionOpened,
     Subscribed,
 )
@@ -29,6 +32,7 @@ from eventstore.format.positions import (
     INDEX_BITS,
     MAX_INDEX,
     Position,
+    from_runs,
     index_of,
     position,
     sequence_of,
@@ -45,6 +49,7 @@ from projections.past.indexed_sessions import own_events, session_at
 from projections.past.message_search import find_stories
 from projections.past.replay import fold, head
 from projections.state.node_state import NodeState
+from protocol.mqtt.topics import matches
 
 Steps = list[tuple[str, str, int]]
 CHECKPOINT: Steps = [("end_turn", "ann", 1), *[("checkpoint", "ann", 0)] * 2, ("end_turn", "a", 1)]
@@ -377,3 +382,78 @@ def test_entries_are_counted_without_reading_events(steps: Steps, more: Steps) -
         for name in NAMES:
             own = [one for one in record.events() if getattr(one[1], "session", None) == name]
             assert list(own_events(record, name)) == own
+
+
+def effects(source: IndexedSource, topic_filter: str, first: int, last: int) -> set[int]:
+    """The records in which messages on matching topics take effect."""
+    topics: dict[int, str] = {}
+    found: set[int] = set()
+    for sequence in range(source.begin, last + 1):
+        for index, event in source.record(sequence).events():
+            if isinstance(event, MessagePublished):
+                for number in range(event.count):
+                    topic = event.topics[event.which[number] if event.which else 0]
+                    topics[position(sequence, index) + number] = topic
+                    if event.qos < 2 or event.will:
+                        found |= {sequence} if matches(topic_filter, topic) else set()
+            elif isinstance(event, Released):
+                for ref in from_runs(event.refs):
+                    if ref not in topics or matches(topic_filter, topics[ref]):
+                        found.add(sequence)
+    return {sequence for sequence in found if first <= sequence}
+
+
+@examples(2)
+@given(
+    steps=MANY,
+    max_record=st.sampled_from([600, 1 << 20]),
+    step=st.integers(1, 9),
+    topic_filter=st.sampled_from(TOPIC_FILTERS),
+    part=st.floats(0, 1),
+)
+def test_the_index_shows_where_messages_take_effect(
+    steps: Steps, max_record: int, step: int, topic_filter: str, part: float
+) -> None:
+    node = played(steps, max_record)
+    source = IndexedSource(node)
+    with tempfile.TemporaryDirectory() as path:
+        files = build(source, Path(path), source.last, step, restart=step % 2 == 0)
+        index = LogIndex(files.segments, source.begin)
+        first, last = max(1, round(part * index.last)), index.last
+        found = index.effects("", lambda topic: matches(topic_filter, topic), first, last)
+        assert found is not None
+        assert found == sorted(found)
+        assert effects(source, topic_filter, first, last) <= {*found}
+        files.close()
+
+
+def test_a_release_is_listed_for_its_topic(tmp_path: Path) -> None:
+    """Of a message that another process indexed, the topic is not known."""
+    log = LogBuilder("n")
+    log.record(SessionOpened("p", False, False, 4))
+    for pid, topic in enumerate(("a", "b"), 1):
+        log.record(MessagePublished("p", 2, False, [topic], [], [pid], 1, 0, 1), payloads=[b"x"])
+    log.record(Released("p", [1], [position(2, 0)]))
+    log.record(Released("p", [2], [position(3, 0)]))
+    source = IndexedSource(_node(log))
+    for step, found in ((9, [2, 4]), (4, [2, 4, 5])):
+        files = build(source, tmp_path / str(step), source.last, step, restart=True)
+        index = LogIndex(files.segments, source.begin)
+        assert index.effects("a", "a".__eq__, 1, 5) == found
+        assert index.effects("a", "a".__eq__, 3, 4) == [4]
+        files.close()
+
+
+def test_an_index_of_an_earlier_version_does_not_show_where_messages_take_effect(
+    tmp_path: Path,
+) -> None:
+    node = played([("publish", "ann", 2), ("end_turn", "ann", 1)], 1 << 20)
+    source = IndexedSource(node)
+    files = build(source, tmp_path, source.last, 1)
+    index = LogIndex(files.segments, source.begin)
+    assert index.effects("", lambda _topic: True, 1, index.last) is not None
+    assert index.effects("", lambda _topic: True, 1, index.last + 1) is None
+    earlier = files.segments[0]
+    earlier.head = replace(earlier.head, effects=False)
+    assert index.effects("", lambda _topic: True, 1, index.last) is None
+    files.close()

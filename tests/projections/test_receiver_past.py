@@ -15,6 +15,8 @@ from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
+    ReplayOpened,
+    ReplayReached,
     SessionClosed,
     SessionExpired,
     SessionOpened,
@@ -328,3 +330,89 @@ def test_lost_messages_are_found_without_reading_the_whole_log(
     assert unnamed.startswith("3 messages were dropped for c, the last at 605.0, ")
     if indexed == 1:
         assert len(source.asked) + source.read < 300
+
+
+REPLAY = "$replay/all/hall/#"
+REPLAYED = (OPENED, Subscribed("c", [(REPLAY, 0)]), ReplayOpened("c", REPLAY, {}))
+
+
+def reached(through: int, sent: int = 0, **more: Any) -> ReplayReached:
+    return ReplayReached("c", REPLAY, {"": position(through, 0)}, sent=sent, **more)
+
+
+@pytest.mark.parametrize("indexed", [0, 0.5, 1])
+@pytest.mark.parametrize(
+    ("turns", "said"),
+    [
+        (
+            [[*REPLAYED]],
+            f"c has a replay, {REPLAY}, which is at its beginning; this message is 1.0",
+        ),
+        (
+            [[*REPLAYED], [ReplayReached("c", REPLAY, {"": 900})]],
+            f"c has a replay, {REPLAY}, which has reached 0.900; this message is 1.0",
+        ),
+        (
+            [[*REPLAYED], [reached(1, 3, left_out={"expired": 1})], [reached(4, 2)]],
+            (
+                f"c has a replay, {REPLAY}, which read it at 3.0, 2023-11-14 22:13:22.000, with 3 "
+                f"messages sent (1 expired)"
+            ),
+        ),
+        (
+            [[*REPLAYED], [reached(2, gap={"": [0, position(2, 0)]})]],
+            (
+                f"c has a replay, {REPLAY}, which lost it: it was cut off unread, as recorded at "
+                "3.0, 2023-11-14 22:13:22.000"
+            ),
+        ),
+    ],
+)
+def test_replays_of_a_client(
+    tmp_path: Path, indexed: float, turns: list[list[Event]], said: str
+) -> None:
+    assert said in told(tmp_path, indexed, [published()], *turns, at=1)
+
+
+@pytest.mark.parametrize(
+    ("opened", "said"),
+    [
+        (ReplayOpened("c", REPLAY, {"": position(1, 0)}), "begins behind this message"),
+        (ReplayOpened("c", REPLAY, {}, start_ms=2_000_000_000_000), "begins behind this message"),
+        (ReplayOpened("c", REPLAY, {}, until={"": 5}), "ends before this message"),
+        (ReplayOpened("c", REPLAY, {}, until_ms=5), "ends before this message"),
+        (
+            ReplayOpened("c", REPLAY, {"": position(1, 0)}, last=True),
+            "sends only the last message of each topic of that time",
+        ),
+    ],
+    ids=str,
+)
+def test_replays_that_do_not_read_a_message(
+    tmp_path: Path, opened: ReplayOpened, said: str
+) -> None:
+    text = told(tmp_path, 0, [published()], [*REPLAYED[:2], opened], at=1)
+    assert f"c has a replay, {REPLAY}, which {said}" in text
+
+
+def test_a_replay_beside_a_subscription(tmp_path: Path) -> None:
+    text = told(tmp_path, 0, [OPENED, GRANTED], [published()], [*REPLAYED[1:]], at=2)
+    assert "was subscribed (hall/+ QoS 0) and connected: sent at QoS 0" in text
+    assert f"; it has a replay, {REPLAY}, which is at its beginning" in text
+
+
+def test_a_replay_as_json(tmp_path: Path) -> None:
+    found = story_object(story(tmp_path, 0, [published()], [*REPLAYED], [reached(1, 3)], at=1), "c")
+    standing: Any = found["standing"]
+    assert standing["replays"] == [
+        {
+            "filter": REPLAY,
+            "through": "1.0",
+            "state": "reading",
+            "read": "3.0",
+            "read_at": "2023-11-14T22:13:22.000Z",
+            "sent": 3,
+            "left_out": {},
+            "cut_off": False,
+        }
+    ]

@@ -24,7 +24,7 @@ from actors.node.reload_outcome import ReloadOutcome
 from cli.commands.advice import advise
 from cli.commands.broker_advice import advise_on_broker, advise_on_disk
 from cli.commands.certificate_advice import advise_on_certificates
-from cli.commands.status import reaches_mark, status_lines, time_off
+from cli.commands.status import status_lines, time_off
 from cli.commands.verify_log import _verified_spans, verification_summary
 from cli.commands.verify_state import verification_lines
 from cli.common import text
@@ -163,8 +163,6 @@ class BrokerRun:
         self._started = 0.0
         self._off_ms: int | None = None
         """Milliseconds between the last write of the run before and the start; None: unknown."""
-        self._without_mark = False
-        """Whether there was no watermark at the start."""
         self._crashed: bool | None = False
         """Whether the run before crashed; None: either may be said."""
         self._reload: tuple[str, float] | None = None
@@ -371,7 +369,7 @@ class BrokerRun:
         if self._store_settles():
             await self._world.go(_NOTICED)
         await self._world.crash()
-        self._crashed, self._without_mark = True, False
+        self._crashed = True
         records = dict(self._world.disk.stream.messages)
         self._off_ms = self._wall_ms - self._times(records)[-1]
         return records
@@ -379,12 +377,11 @@ class BrokerRun:
     async def _restarts(self) -> None:
         await self._crash()
         await self._judge_log(live=False)
-        away = self._chance.choice((0.0, 30.0, 2 * HOUR, 2 * DAY))
-        await self._pause(away)
-        self._off_ms = (self._off_ms or 0) + round(away * 1000)
+        ended_ms = self._wall_ms - (self._off_ms or 0)
+        await self._pause(self._chance.choice((0.0, 30.0, 2 * HOUR, 2 * DAY)))
         jump = self._jump_ms() if self._chance.random() < 0.3 else 0
         self._world.clock.set_ms += jump
-        self._off_ms += jump
+        self._off_ms = self._wall_ms - ended_ms
         await self._start()
         self.counts["crash"] += 1
 
@@ -399,7 +396,7 @@ class BrokerRun:
         stream.last = max(kept)
         problems = await self._log_problems()
         if self._cut_is_gone(kept):
-            problems = [(record, what) for record, what in problems if record > 1]
+            problems = [problem for problem in problems if problem[0] >= min(kept)]
         missing = [what for record, what in problems if record == max(kept) + 1]
         if len(problems) != 1 or not missing:
             raise self._wrong(f"records from {max(kept) + 1} on are missing, verify: {problems}")
@@ -451,7 +448,7 @@ class BrokerRun:
         elif reason == "restored":
             facts = {"stream": STREAM, "from": _BACKUP}
             (host.path / "restored").write_bytes(orjson.dumps(facts))
-        self._crashed = self._without_mark = reason == "no_watermark"
+        self._crashed = False  # it may be a copy that was made while the broker ran
         last, times = max(kept), self._times(kept)
         self._off_ms = self._wall_ms - times[-1]
         gone = [time for time in self._times(records)[len(kept) :] if time]
@@ -646,8 +643,6 @@ class BrokerRun:
             near = _is_duration(time_off(status), self._off_ms)
             if not near and not (unknown and self._off_ms < 3000):
                 raise self._wrong(f"off for {self._off_ms} ms: {time_off(status)}")
-            if reaches_mark(status) is self._without_mark:
-                raise self._wrong(f"the start without a watermark is {self._without_mark}")
         if self._store_settles():
             return
         if status["ready"] is not (not self._store):
@@ -704,8 +699,9 @@ class BrokerRun:
         source = await self._source(live=live)
         verifier = await verify_log(source, lambda at, what: problems.append((at, what)))
         self.counts["log verify"] += 1
-        if self._cut_is_gone(dict(self._world.disk.stream.messages)):
-            problems = [(record, what) for record, what in problems if record > 1]
+        messages = self._world.disk.stream.messages
+        if self._cut_is_gone(dict(messages)):
+            problems = [problem for problem in problems if problem[0] >= min(messages)]
         if problems:
             raise self._wrong(f"the log is intact where it is, verify: {problems}")
         self._judge_doubts(doubt._asdict() for doubt in verifier.proof.doubts)

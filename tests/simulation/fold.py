@@ -47,6 +47,7 @@ def _session(state: SessionState) -> dict[str, Any]:
         held.filter: _subscription(held) for held in state.subscriptions.values()
     }
     found["waiting"] = list(state.waiting)
+    found["replays"] = list(state.replays)
     for table in ("inflight", "releasing"):
         found[table] = [
             (pid, sent._replace(subscription=sent.subscription.filter))
@@ -59,6 +60,7 @@ def _session(state: SessionState) -> dict[str, Any]:
 def _subscription(held: SubscriptionState) -> dict[str, Any]:
     found = {one.name: getattr(held, one.name) for one in dataclasses.fields(held)}
     found["queue"] = list(held.queue or ())
+    found["replay"] = held.replay and dataclasses.asdict(held.replay)
     return found
 
 

@@ -87,13 +87,15 @@ class _Claimed:
         if seconds <= until - _NEAR:
             self.must.add(title)
 
-    def series(self, title: str, before: str, seconds: float, lasts: float, first: float) -> None:
+    def series(self, title: str, before: str, seconds: float, first: float, *lasts: float) -> None:
         """Claim a series of events that counts for ``RECENT`` seconds after its ``first`` one.
 
-        Its last event was ``seconds`` ago: it is present for ``lasts`` seconds, then it is past.
+        Its last event was ``seconds`` ago: it is present for ``lasts`` seconds, then it is past;
+        from the smallest to the largest of these either is true.
         """
-        self.recent(title if seconds <= lasts else before, first, RECENT)
-        if abs(seconds - lasts) <= 3 * _NEAR and self.may & {title, before}:
+        self.recent(title if seconds <= max(lasts) else before, first, RECENT)
+        either = min(lasts) - 3 * _NEAR <= seconds <= max(lasts) + 3 * _NEAR
+        if either and self.may & {title, before}:
             self.must -= {title, before}
             self.may |= {title, before}
 
@@ -127,6 +129,9 @@ class Subject:
         """It acknowledges nothing."""
         self.open: dict[int, float] = {}
         """What it has not acknowledged: packet identifier -> when it came on this connection."""
+        self.left: list[float] = []
+        """For how long messages were unacknowledged on its connections since it last acknowledged
+        one, in seconds."""
         self.known: set[bytes] = set()
         """What has come to it."""
         self.acknowledged: set[bytes] = set()
@@ -182,6 +187,7 @@ class Subject:
             self.open.setdefault(packet.packet_id, self.now)
             self._payloads[packet.packet_id] = packet.payload
         else:
+            self.left.clear()
             self.acknowledged.add(packet.payload)
             link.send(p.puback(packet.packet_id))
 
@@ -190,7 +196,7 @@ class Subject:
         self._unseen |= self.on_the_way
         if self.connected:
             self.takeovers.append(self.now)
-        self.open.clear()
+        self._end()
         link = self.link = _Connection(self.world, host=host)
         link.subject = self
         self.connects.append(self.now)
@@ -211,12 +217,23 @@ class Subject:
             else:
                 self.link.drop()
                 self.failures.append(self.now)
+        self._end()
+
+    def _end(self) -> None:
+        if self.open:
+            self.left.append(self._oldest)
         self.open.clear()
+
+    @property
+    def _oldest(self) -> float:
+        return self.now - min(self.open.values())
 
     def answer(self) -> None:
         """Acknowledge again, and all that is open."""
         self.silent = False
         left, self.open = [*self.open], {}
+        if left and self.connected:
+            self.left.clear()
         self.acknowledged |= {self._payloads[pid] for pid in left}
         if self.link is not None:
             self.link.send(*(p.puback(pid) for pid in left))
@@ -231,11 +248,15 @@ class Subject:
         """Return what is true of it now."""
         now, found = self.now, _Claimed()
         if self.connected and self.open:
-            oldest = now - min(self.open.values())
+            oldest = self._oldest
             if len(self.open) >= WINDOW:
                 found.since(SILENT, oldest, _WINDOW_AFTER)
-            else:
-                found.since(SILENT, oldest, ACK_WAIT + 1)
+            found.since(SILENT, oldest, ACK_WAIT + 1)
+            in_all = oldest + sum(self.left)
+            if abs(in_all - ACK_WAIT - 1) < (1 + len(self.left)) * _NEAR:
+                found.may.add(SILENT)
+            elif in_all > ACK_WAIT:
+                found.since(SILENT, oldest, 0 if len(self.left) > 1 else _WINDOW_AFTER)
         if self.unread:  # what it does not read it does not acknowledge
             found.may.add(SILENT)
         if self.unread > UNREAD:
@@ -246,18 +267,27 @@ class Subject:
             found.must.add(FILLING)
         if self.waiting < QUEUE and self.lost:
             found.recent(LOST, now - self.lost_at, RECENT)
-        found.series(DENIED, WAS_DENIED, now - self.denied_at, _LASTS, now - self.denied_at)
+        found.series(DENIED, WAS_DENIED, now - self.denied_at, now - self.denied_at, _LASTS)
         times = [at for at in self.takeovers if at > now - RECENT - _NEAR]
         if len(times) >= _TAKEOVERS:
-            mean = (times[-1] - times[0]) / (len(times) - 1)
-            lasts = max(_LASTS, 3 * mean)
-            found.series(SHARED, SHARED_BEFORE, now - times[-1], lasts, now - times[-_TAKEOVERS])
+            ago = now - times[-1], now - times[-_TAKEOVERS]
+            if self.connected:
+                surely = [at for at in times if at > now - RECENT + _NEAR]
+                found.series(SHARED, SHARED_BEFORE, *ago, *map(_lasting, (times, surely)))
+            else:  # both have ended
+                found.recent(SHARED_BEFORE, ago[1], RECENT)
         if len(self.connects) >= _CONNECTS and len(self.failures) >= _CONNECTS - 1:
             first = min(self.connects[-_CONNECTS], self.failures[1 - _CONNECTS])
             found.recent(FLAPS, now - first, _FLAPPING)
         if {SHARED, SHARED_BEFORE} & found.may:  # it connects again and again for that reason
             found.must.discard(FLAPS)
         return found.all()
+
+
+def _lasting(takeovers: list[float]) -> float:
+    """Return the seconds after the last takeover for which takeovers go on."""
+    pauses = max(1, len(takeovers) - 1)
+    return max(_LASTS, 3 * (takeovers[-1] - takeovers[0]) / pauses) if takeovers else _LASTS
 
 
 class Writer:
@@ -327,6 +357,13 @@ async def _visit(subject: Subject) -> None:
     subject.leave(orderly=True)
 
 
+async def _reconnect(subject: Subject) -> None:
+    """Connect anew without a failure, as a client that is restarted."""
+    subject.leave(orderly=True)
+    await subject.world.go(0.05)
+    await subject.connect()
+
+
 async def _contend(subject: Subject) -> None:
     await subject.connect("192.0.2.2" if len(subject.connects) % 2 else "192.0.2.1")
 
@@ -339,6 +376,7 @@ async def _come_back(subject: Subject) -> None:
 INCIDENTS: Final = (
     Incident("nothing", _nothing, _nothing, _nothing),
     Incident("does not acknowledge", _become_silent, _nothing, Subject.answer),
+    Incident("restarts, acknowledges nothing", _become_silent, _reconnect, Subject.answer),
     Incident("reads slowly", _stall, _nothing, _unstall),
     Incident("is denied", Subject.denied, _nothing, _nothing),
     Incident("flaps", _flap, _flap, _come_back),

@@ -77,7 +77,7 @@ def looks_at_no_reader(patch: Patch) -> None:
 
 
 def looks_at_no_history(patch: Patch) -> None:
-    patch.setattr(ProblemSearch, "_of_history", lambda _search, _history: iter(()))
+    patch.setattr(ProblemSearch, "_of_history", lambda _search, _name, _history: iter(()))
 
 
 def remembers_for_twice_as_long(patch: Patch) -> None:
@@ -170,6 +170,10 @@ def previews_no_silent_member(patch: Patch) -> None:
     patch.setattr(receiver_preview, "stalled", lambda _node, _name: None)
 
 
+def forgets_what_earlier_connections_left(patch: Patch) -> None:
+    patch.setattr(problems, "earlier", lambda _connection, _state, _node: None)
+
+
 MUTANTS: tuple[Callable[[Patch], None], ...] = (
     looks_at_no_window,
     takes_a_window_for_full_when_one_is_left,
@@ -191,6 +195,7 @@ MUTANTS: tuple[Callable[[Patch], None], ...] = (
     tells_what_is_over_as_present,
     takes_a_disconnect_for_a_failure,
     previews_no_silent_member,
+    forgets_what_earlier_connections_left,
 )
 
 

@@ -16,7 +16,8 @@ from eventstore.format.records import decode_record
 from eventstore.log.jetstream_log import EventLog
 from simulation.fold import compare, described, fold
 from simulation.idle_broker import MINUTE, look_rarely
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.log_cuts import publish_noise
+from simulation.world import World, in_world, simulate
 
 BOUND = 40_000
 PLACE = "/archive/node=sim"
@@ -29,13 +30,6 @@ def _small_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def guarded(**options: float) -> World:
     return World(**{"keep": 0.0, "keep_bytes": BOUND, "keep_until_archived": True, **options})
-
-
-async def traffic(world: World, client: SimClient, messages: int) -> None:
-    for number in range(messages):
-        client.send(p.publish("noise", bytes(200), 1, number % 65_535 + 1))
-        await world.go(0.05)
-        client.take()
 
 
 def link_of_record(world: World, sequence: int) -> str:
@@ -80,7 +74,7 @@ async def test_records_are_cut_only_after_they_are_archived(world: World) -> Non
     away.drop()
     noisy = await world.connect("noisy")
     noisy.send(p.publish("old/1", b"first", 1, 1))
-    await traffic(world, noisy, 400)
+    await publish_noise(world, noisy, 400)
     assert world.disk.stream.first == 1
     assert size(world) > 1.5 * BOUND
     through = await archive_all(world)
@@ -92,11 +86,11 @@ async def test_records_are_cut_only_after_they_are_archived(world: World) -> Non
     compare(world)
 
     # What was written since stays, also over a restart, until there is more archived.
-    await traffic(world, noisy, 400)
+    await publish_noise(world, noisy, 400)
     assert first < world.disk.stream.first <= through + 1
     await world.restart()
     noisy = await world.connect("noisy", present=True)
-    await traffic(world, noisy, 100)
+    await publish_noise(world, noisy, 100)
     assert world.disk.stream.first <= through + 1
     await archive_all(world)
     await world.go(5)
@@ -110,7 +104,7 @@ async def test_records_are_cut_only_after_they_are_archived(world: World) -> Non
 async def test_archived_records_stay_within_keep(world: World) -> None:
     noisy = await world.connect("noisy")
     for _ in range(30):
-        await traffic(world, noisy, 10)
+        await publish_noise(world, noisy, 10)
         await world.go(50)
     assert world.disk.stream.first == 1
     await archive_all(world)
@@ -125,9 +119,9 @@ async def test_archived_records_stay_within_keep(world: World) -> None:
 @in_world(keep=0.0, keep_bytes=BOUND)
 async def test_an_archive_alone_changes_nothing(world: World) -> None:
     noisy = await world.connect("noisy")
-    await traffic(world, noisy, 50)
+    await publish_noise(world, noisy, 50)
     through = await archive_all(world)
-    await traffic(world, noisy, 400)
+    await publish_noise(world, noisy, 400)
     assert world.disk.stream.first > through + 1
     assert {one.reason for one in of(world, LogCut)} == {"keep_bytes"}
     assert size(world) < BOUND * 1.2
@@ -144,7 +138,7 @@ async def test_an_unarchived_log_that_grows_is_reported(
 ) -> None:
     noisy = await world.connect("noisy")
     with capture_logs() as lines:
-        await traffic(world, noisy, 600)
+        await publish_noise(world, noisy, 600)
     (warning,) = warnings(lines)
     assert warning["log_level"] == "warning"
     assert warning["event"].startswith("the log exceeds keep_bytes:")
@@ -163,7 +157,7 @@ async def test_an_unarchived_log_that_grows_is_reported(
     await world.go(MINUTE)
     # It is reported at once when that happens again.
     with capture_logs() as lines:
-        await traffic(world, noisy, 600)
+        await publish_noise(world, noisy, 600)
     assert len(warnings(lines)) == 1
 
 
@@ -176,7 +170,7 @@ def test_an_unarchived_log_that_is_too_old_is_reported(
         async with World(keep=8_000.0, keep_until_archived=True).running() as world:
             noisy = await world.connect("noisy")
             with capture_logs() as lines:
-                await traffic(world, noisy, 100)
+                await publish_noise(world, noisy, 100)
                 look_rarely(monkeypatch)
                 await world.go(8_000 + retention._LATE - 10_000)
             assert warnings(lines) == []
@@ -192,13 +186,13 @@ def test_an_unarchived_log_that_is_too_old_is_reported(
 async def test_the_last_report_counts(world: World) -> None:
     """A new archive has less than the previous one."""
     noisy = await world.connect("noisy")
-    await traffic(world, noisy, 20)
+    await publish_noise(world, noisy, 20)
     await archive_all(world)
     await tell(world, 5, where="/another")
     archived = world.broker.node.state.archived
     assert archived is not None
     assert (archived.said.through, archived.said.where) == (5, "/another")
-    await traffic(world, noisy, 400)
+    await publish_noise(world, noisy, 400)
     assert world.disk.stream.first <= 6
     await tell(world, world.broker.node.journal.durable, where="/another")
     await world.go(5)
@@ -209,7 +203,7 @@ async def test_the_last_report_counts(world: World) -> None:
 async def test_a_repeated_report_records_nothing(world: World) -> None:
     """An archive that is written again and again gives a log at rest nothing to archive."""
     noisy = await world.connect("noisy")
-    await traffic(world, noisy, 5)
+    await publish_noise(world, noisy, 5)
     through = await archive_all(world)
     (said,) = of(world, LogArchived)
     assert said == LogArchived(through, link_of_record(world, through), "cron@host", PLACE)
@@ -218,7 +212,7 @@ async def test_a_repeated_report_records_nothing(world: World) -> None:
         answer = await tell(world, world.disk.stream.last)
         assert answer["through"] == through
     assert world.disk.stream.last == end
-    await traffic(world, noisy, 1)
+    await publish_noise(world, noisy, 1)
     answer = await tell(world, world.disk.stream.last)
     assert answer["through"] > end
     assert len(of(world, LogArchived)) == 2
@@ -228,7 +222,7 @@ async def test_a_repeated_report_records_nothing(world: World) -> None:
 @in_world(guarded)
 async def test_it_is_known_in_the_next_life(world: World, *, stored: bool) -> None:
     noisy = await world.connect("noisy")
-    await traffic(world, noisy, 400)
+    await publish_noise(world, noisy, 400)
     await archive_all(world)
     await world.go(10)
     known = world.broker.node.state.archived
@@ -255,10 +249,10 @@ def test_reports_are_cut_with_the_log(
     async def scenario() -> None:
         async with guarded(keep_until_archived=False).running() as world:
             noisy = await world.connect("noisy")
-            await traffic(world, noisy, 10)
+            await publish_noise(world, noisy, 10)
             await archive_all(world)
             monkeypatch.setattr(EventLog, "cut", unavailable)
-            await traffic(world, noisy, 400)
+            await publish_noise(world, noisy, 400)
             assert of(world, LogCut)
             assert world.disk.stream.first == 1
             assert world.broker.node.state.archived is None
@@ -273,7 +267,7 @@ def test_reports_are_cut_with_the_log(
 @in_world(guarded)
 async def test_the_archive_of_another_log_is_refused(world: World) -> None:
     noisy = await world.connect("noisy")
-    await traffic(world, noisy, 400)
+    await publish_noise(world, noisy, 400)
     last = world.broker.node.journal.durable
     for through, link, why in (
         (7, link_of_record(world, 8), r"record 7 differs from the one in '/archive"),
@@ -311,10 +305,10 @@ async def test_the_archive_of_another_log_is_refused(world: World) -> None:
 async def test_a_cut_that_was_decided_before_is_given_up(world: World) -> None:
     """Settings and archive are checked again when the cut is recorded."""
     noisy = await world.connect("noisy")
-    await traffic(world, noisy, 100)
+    await publish_noise(world, noisy, 100)
     broker = world.broker
     await broker.retention.checkpoint()
-    await traffic(world, noisy, 10)
+    await publish_noise(world, noisy, 10)
     options = dataclasses.replace(broker.node.options, keep_until_archived=True)
     broker.reload(options, broker.admission.authenticator)
     (checkpoint,) = broker.node.state.checkpoints
@@ -338,13 +332,13 @@ async def test_killed_at_any_step_no_unarchived_record_is_lost(world: World, ste
     away.drop()
     noisy = await world.connect("noisy")
     noisy.send(p.publish("old", b"first", 1, 1))
-    await traffic(world, noisy, 200)
+    await publish_noise(world, noisy, 200)
     told = 0
     world.fuse = steps * 9
     for _ in range(60):
         if not world.up:
             break
-        await traffic(world, noisy, 4)
+        await publish_noise(world, noisy, 4)
         if world.up:
             # A report may count from its event on. A dead broker reports nothing.
             told = world.broker.node.journal.durable
@@ -362,7 +356,7 @@ async def test_killed_at_any_step_no_unarchived_record_is_lost(world: World, ste
     assert world.disk.stream.first <= told + 1
     compare(world)
     noisy = await world.connect("noisy", present=True)
-    await traffic(world, noisy, 300)
+    await publish_noise(world, noisy, 300)
     assert world.disk.stream.first <= told + 1
     through = await archive_all(world)
     await world.go(5)

@@ -133,6 +133,84 @@ async def test_a_new_connection_resets_the_age(world: World) -> None:
     assert one["resumed"]
 
 
+@pytest.mark.parametrize(("qos", "code"), [(1, "unacknowledged"), (2, "stuck_release")])
+@in_world(ack_wait=30.0)
+async def test_a_client_that_reconnects_and_never_acknowledges_is_found(
+    world: World, qos: int, code: str
+) -> None:
+    client = await receives(world, 1, qos)
+    if qos == 2:
+        client.send(p.pubrec(1))
+    await world.go(24)
+    assert codes(world) == set()
+    client.drop()
+    await world.go(500)
+    client = await world.connect("c", present=True)
+    await world.go(8)
+    assert codes(world) == set()  # it has some time to answer
+    await world.go(5)
+    one = problems(world)[code]
+    assert (one["connections"], one["resumed"]) == (2, True)
+    assert 36_000 <= one["age_ms"] <= 39_000  # the time away does not count
+    client.drop()
+    client = await world.connect("c", present=True)
+    await world.go(1)
+    assert problems(world)[code]["connections"] == 3  # it had its chance twice
+    client.send(p.puback(1) if qos == 1 else p.pubcomp(1))
+    await world.go(1)
+    assert codes(world) == set()
+    client.drop()
+    await world.connect("c", present=True)
+    await receives(world, 1, qos)
+    await world.go(20)
+    assert codes(world) == set()
+
+
+@in_world(ack_wait=30.0)
+async def test_a_member_of_a_share_that_reconnects_and_never_acknowledges_is_found(
+    world: World,
+) -> None:
+    share = "$share/g/a"
+    client = await world.connect("c", filters=[(share, 1)])
+    writer = await world.connect("w")
+    for number in range(1, 4):
+        writer.send(p.publish("a", b"x", 1, number))
+        await world.go(24)
+        assert codes(world) == ({"unacknowledged"} if number > 1 else set())
+        client.send(p.disconnect())
+        client.drop()
+        client = await world.connect("c", present=True)
+    await world.go(1)
+    one = problems(world)["unacknowledged"]
+    assert (one["connections"], set(one["filters"])) == (4, {share})
+    assert one["age_ms"] >= 72_000
+    (row,) = receiver_rows(share, [("a", 1, True)], Previewed("a", 1, None), world.broker.node)
+    assert [member["connections"] for member in row["stalled"]] == [4]
+    client.send(
+        *(p.puback(one.packet_id or 0) for one in client.received if isinstance(one, p.Publish))
+    )
+    await world.go(1)
+    assert codes(world) == set()
+
+
+@in_world(ack_wait=30.0)
+async def test_the_oldest_delivery_that_no_connection_acknowledges_is_found(world: World) -> None:
+    client = await receives(world, 2)
+    for seconds in (24, 24):
+        client.send(p.puback(2))
+        await world.go(seconds)
+        client.drop()
+        client = await world.connect("c", present=True)
+        writer = await world.connect("w")
+        writer.send(p.publish("a", b"x", 1, 1))
+        await world.go(1)
+    client.send(p.puback(2), p.puback(3))
+    await world.go(1)
+    one = problems(world)["slow_acks"]
+    assert one["connections"] == 3
+    assert one["age_ms"] >= 48_000
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 @in_world(max_queued_messages=5)
 async def test_a_full_queue_of_a_frozen_session_is_found(world: World, restarted: bool) -> None:
@@ -188,12 +266,15 @@ async def test_takeovers_count_for_ten_minutes(world: World) -> None:
     for _ in range(3):
         await world.connect("c")
         await world.go(250)
-    await world.connect("c")
+    client = await world.connect("c")
     await world.go(1)
     one = problems(world)["duplicate"]
     assert (one["takeovers"], one["recent_takeovers"]) == (3, 3)
     assert one["hosts"] == ["192.0.2.1"]
     assert one["lasts"]
+    client.drop()
+    await world.go(1)
+    assert not problems(world)["duplicate"]["lasts"]  # both have ended
     await world.go(360)  # the first one was 11 minutes ago
     assert codes(world) == set()
 

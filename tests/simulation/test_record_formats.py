@@ -9,8 +9,9 @@ from harness import packets as p
 from harness.packets import Publish, Pubrel
 from harness.plainaudit import violations
 
+from eventstore.format.records import format_of
 from simulation.fold import compare
-from simulation.world import SimClient, World, simulate
+from simulation.world import SimClient, World, in_world, simulate
 
 
 class Reader(SimClient):
@@ -28,6 +29,18 @@ class Reader(SimClient):
             self.send(answer(packet.packet_id or 0))
         elif isinstance(packet, Pubrel):
             self.send(p.pubcomp(packet.packet_id))
+
+
+@in_world(record_format=1)
+async def test_a_process_with_older_siblings_writes_no_record_that_they_refuse(
+    world: World,
+) -> None:
+    for _ in range(2):
+        writer = await world.connect("w")
+        writer.send(p.publish("t", b"x" * 200, 1, 1, retain=True))
+        await world.go(1)
+        await world.restart()
+    assert {*map(format_of, world.disk.stream.history.values())} == {1}
 
 
 @pytest.mark.parametrize("seed", range(6))

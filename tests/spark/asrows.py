@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from eventstore.format.destination_events import DestinationOpened
 from eventstore.format.event_json import json_object
 from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import (
@@ -16,6 +17,7 @@ from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
     Queued,
+    ReplayReached,
     RetainedExpired,
     SessionClosed,
     Subscribed,
@@ -110,12 +112,14 @@ def _cells(  # noqa: C901 - a branch for each type of event
         cells["queued_bytes"] = event.size if number == 0 else 0
     elif isinstance(event, Subscribed):
         cells["filters"] = [{"filter": name, "qos": qos} for name, qos in event.filters]
-    elif isinstance(event, Unsubscribed | SubscriptionDenied):
+    elif isinstance(event, Unsubscribed | SubscriptionDenied | DestinationOpened):
         cells["filters"] = [{"filter": name, "qos": None} for name in event.filters]
     elif isinstance(event, (RetainedCleared, RetainedExpired)):
         cells["topics"] = event.topics
     elif isinstance(event, SessionClosed):
         cells["expiry"] = event.expiry
+    elif isinstance(event, ReplayReached):
+        del cells["through"]  # a position for each log
     elif isinstance(event, WebAccessed):
         cells["count"] = event.count
     if isinstance(event, Queued) and (ends := expiries_of(event.expires, entries(event))):

@@ -27,6 +27,8 @@ from eventstore.format.events import (
     Redelivered,
     Refused,
     Released,
+    ReplayOpened,
+    ReplayReached,
     RetainedExpired,
     Returned,
     SessionClosed,
@@ -268,6 +270,53 @@ forges(Redelivered, "as resumed, without a reconnect")(_answers(Redelivered, 2, 
 forges(Redelivered, "of what is not in flight")(_answers_nothing(Redelivered, cause="ack_wait"))
 
 
+# --------------------------------------------------------------------------------------- replays
+
+
+def _reads(through: int, sent: int = 0) -> Any:
+    """Return a maker of cursors relative to the last one."""
+
+    def makes(moment: Moment) -> Iterator[list[Told]]:
+        for state in moment.connected:
+            for name, held in state.replays.items():
+                if held.replay is not None:
+                    place = held.replay.through[""] + through
+                    yield [ReplayReached(state.session, name, {"": place}, sent=sent)]
+
+    return makes
+
+
+@forges(ReplayReached, "of no replay")
+def _reads_nothing(moment: Moment) -> Iterator[list[Told]]:
+    for state, held in moment.held():
+        if not state.replays:
+            yield [ReplayReached(state.session, held.filter, {"": 1})]
+
+
+@forges(ReplayOpened, "of an ordinary subscription")
+def _opens(moment: Moment) -> Iterator[list[Told]]:
+    for state, held in moment.held():
+        if not state.replays:
+            yield [ReplayOpened(state.session, held.filter, {})]
+
+
+@forges(ReplayOpened, "again")
+def _opens_again(moment: Moment) -> Iterator[list[Told]]:
+    for state in moment.connected:
+        for name in state.replays:
+            yield [ReplayOpened(state.session, name, {})]
+
+
+@forges(ReplayOpened, "without a subscription")
+def _opens_alone(moment: Moment) -> Iterator[list[Told]]:
+    for state in moment.connected:
+        yield [ReplayOpened(state.session, "$replay/all/x", {})]
+
+
+forges(ReplayReached, "of more messages")(_reads(0, 1))
+forges(ReplayReached, "of an earlier position")(_reads(-1))
+
+
 # ------------------------------------------------------------------------------------ deliveries
 
 
@@ -464,7 +513,7 @@ def _publishes(
 
 forges(MessagePublished, "at QoS 1, to subscribers")(_publishes("t"))
 forges(MessagePublished, "at QoS 1, on a topic without subscribers", "b")(_publishes("nobody"))
-forges(MessagePublished, "at QoS 2, and never released", "b")(_publishes("t", 2))
+forges(MessagePublished, "at QoS 2, but never released", "b")(_publishes("t", 2))
 forges(MessagePublished, "retained, on another topic", "b")(_publishes("new", 0, retain=True))
 forges(MessagePublished, "retained, on a topic with a retained message", "b")(
     _publishes("w/1", 0, retain=True)
@@ -639,7 +688,7 @@ def _subscribes_to_retained(moment: Moment) -> Iterator[list[Told]]:
                 yield [Subscribed(state.session, [(one.topic, 1)])]
 
 
-@forges(Subscribed, "again, at another QoS")
+@forges(Subscribed, "again, at another QoS", "b")
 def _subscribes_higher(moment: Moment) -> Iterator[list[Told]]:
     for state, held in moment.held():
         yield [Subscribed(state.session, [(held.filter, 0)])]
@@ -658,7 +707,7 @@ forges(SubscriptionDenied, "for a code that is no error")(_denies(1))
 forges(SubscriptionDenied, "of a client that is away")(_denies(0x87, away=True))
 
 
-@forges(Unsubscribed, "from a subscription")
+@forges(Unsubscribed, "from a subscription", "b")
 def _unsubscribes(moment: Moment) -> Iterator[list[Told]]:
     for state, held in moment.held():
         yield [Unsubscribed(state.session, [held.filter])]

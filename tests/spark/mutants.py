@@ -193,7 +193,9 @@ CHANGES: Final[dict[str, Any]] = {
     "limits": lambda limits: {**limits, "max_queued_messages": 9, "session_expiry": 700.0},
     "expiry": lambda expiry: None if expiry is None else expiry * 2,
     "user": lambda user: None if user is None else "mallory",
-    "state": lambda state: {**state, "generation": state["generation"] + 1},
+    "state": lambda state: (
+        {**state, "generation": state["generation"] + 1} if isinstance(state, dict) else "damaged"
+    ),
 }  # fmt: skip
 
 

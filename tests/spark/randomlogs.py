@@ -12,6 +12,8 @@ from eventstore.format.events import (
     Delivered,
     MessagePublished,
     Queued,
+    ReplayOpened,
+    ReplayReached,
     SessionClosed,
     WillFired,
 )
@@ -49,6 +51,8 @@ def random_log(log: LogBuilder, seed: int, records: int) -> LogBuilder:
         Delivered("b", "x/#", 1, [[5, 3, 1]], [[1 << 20, 3, 1]]),
         Queued("c", "x/#", 1, [1 << 20, 3 << 20], 9),
         WillFired("a"),
+        ReplayOpened("b", "$replay/all/x", {}),
+        ReplayReached("b", "$replay/all/x", {"": 1 << 20}, sent=1, left_out={"expired": 2}),
     ]
     while log.last < records:
         parts = [

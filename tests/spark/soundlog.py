@@ -24,6 +24,8 @@ from eventstore.format.events import (
     Redelivered,
     Refused,
     Released,
+    ReplayOpened,
+    ReplayReached,
     RetainedExpired,
     Returned,
     SessionClosed,
@@ -73,6 +75,7 @@ LIMITS = {
 EXPIRES = b"\2\0\0\0\5"
 """Properties of a message that expires after five seconds."""
 GROUP = "$share/g/g/t"
+REPLAY = "$replay/all/t"
 
 
 class Forged(NamedTuple):
@@ -187,13 +190,15 @@ def sound_log(forged: Forged | None = None) -> LogBuilder:
     turn(Subscribed("s", [("t", 1), ("q", 2), ("w/1", 1)], options=[0, 8, 0], identifier=7))
     turn(opened("w"), (WillArmed("w", "w/1", 1, True, 4, 0), [b"gone"]))
     turn(SubscriptionDenied("s", ["secret/#"], [0x87]))
-    _deliveries(tale)
+    first = _deliveries(tale)
     will = _wills(tale)
-    _queues(tale)
+    waited = _queues(tale)
     _retained(tale)
+    _replays(tale, [first, *waited])
     _shared(tale)
     _ends(tale)
     _checkpoint(tale, will)
+    turn(SessionClosed("v", "disconnect", 1, code=0, expiry=0))
     _unanswered(tale)
     turn(LeaderProved(1))
     turn(Followed("other", position(3, 1), "ef" * 32))
@@ -212,7 +217,8 @@ def sound_log(forged: Forged | None = None) -> LogBuilder:
     return tale.log
 
 
-def _deliveries(tale: SoundLogWriter) -> None:
+def _deliveries(tale: SoundLogWriter) -> Position:
+    """Return where the first message on ``t`` was published."""
     turn = tale.turn
     one = tale.next
     turn(tale.publishes("t", 2), Delivered("s", "t", 1, [1, 2], [one, one + 1]))
@@ -227,6 +233,7 @@ def _deliveries(tale: SoundLogWriter) -> None:
     (ref,) = turn(tale.publishes("unread", qos=2, pid=8))
     _, ref = turn(InboundReplaced("p", [8], [ref]), tale.publishes("unread", qos=2, pid=8))
     turn(Released("p", [8], [ref]))
+    return one
 
 
 def _wills(tale: SoundLogWriter) -> Position:
@@ -251,7 +258,8 @@ def _wills(tale: SoundLogWriter) -> Position:
     return ref
 
 
-def _queues(tale: SoundLogWriter) -> None:
+def _queues(tale: SoundLogWriter) -> list[Position]:
+    """Return where the messages on ``t`` were published that did not expire."""
     turn = tale.turn
     turn(SessionClosed("s", "closed", 1))
     ref, queued = tale.next, (tale.time_ms + 100) // 1000 + 5
@@ -276,6 +284,7 @@ def _queues(tale: SoundLogWriter) -> None:
     turn(Acked("s", [7]))
     turn(MessageDropped("s", "slow_reader", 3))
     turn(Unsubscribed("s", ["q"]))
+    return [two, three]
 
 
 def _retained(tale: SoundLogWriter) -> None:
@@ -286,6 +295,28 @@ def _retained(tale: SoundLogWriter) -> None:
     turn(RetainedExpired(["r"]), after=7000)
     turn(tale.publishes("r2", retain=True, pid=12))
     turn(OperatorActed("clear_retained", "ann", "r2"), RetainedCleared(["r2"]))
+
+
+def _replays(tale: SoundLogWriter, places: Sequence[Position]) -> None:
+    """A client replays all but the first of the messages on ``t``; the third one has expired."""
+    turn = tale.turn
+    first, third, last = places
+    second, fourth = first + 1, third + 1
+    turn(opened5("v"))
+    turn(
+        Subscribed("v", [(REPLAY, 1)]),
+        ReplayOpened("v", REPLAY, {"": first}, until={"": last}),
+    )
+    turn(
+        Delivered("v", REPLAY, 1, [1], [second]),
+        ReplayReached("v", REPLAY, {"": third - 1}, sent=1, left_out={"expired": 1}),
+    )
+    turn(Acked("v", [1]))
+    turn(
+        Delivered("v", REPLAY, 1, [2, 3, 4], [third, fourth, last]),
+        ReplayReached("v", REPLAY, {"": last}, sent=3, state="ended"),
+    )
+    turn(Acked("v", [2, 3, 4]))
 
 
 def _shared(tale: SoundLogWriter) -> None:

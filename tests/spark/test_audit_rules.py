@@ -9,6 +9,7 @@ import pytest
 from brokencauses import BROKEN_CAUSES, KEPT_CAUSES
 from brokenlogs import BROKEN, KEPT, Case, at
 from brokenmqtt5 import BROKEN_MQTT5, KEPT_MQTT5
+from brokenreplays import BROKEN_REPLAYS, KEPT_REPLAYS
 from harness.nats import Nats, access
 from harness.spark_plans import compiled
 from holedlogs import BROKEN_HOLED, KEPT_HOLED
@@ -25,8 +26,8 @@ from spark.tables.log import Log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ALL_BROKEN = (*BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES, *BROKEN_HOLED)
-ALL = (*ALL_BROKEN, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES, *KEPT_HOLED)
+ALL_BROKEN = (*BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES, *BROKEN_HOLED, *BROKEN_REPLAYS)
+ALL = (*ALL_BROKEN, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES, *KEPT_HOLED, *KEPT_REPLAYS)
 NAMES = [make.__name__ for make in ALL]
 OF_ONE_LOG = {*RULES} - {Rule.STATE, Rule.HOME, Rule.EXCHANGE, Rule.COPY}
 """The rest is in ``test_audit_several_logs.py``."""

@@ -25,6 +25,8 @@ from eventstore.format.events import (
     Redelivered,
     Refused,
     Released,
+    ReplayOpened,
+    ReplayReached,
     RetainedExpired,
     Returned,
     SessionClosed,
@@ -136,7 +138,7 @@ def test_every_field_of_every_event_has_a_column() -> None:
         "epoch",  # json
         "reasons",  # json
     }
-    in_json = {ClockJumped, LogEndUnproven, LogSalvaged}
+    in_json = {ClockJumped, LogEndUnproven, LogSalvaged, ReplayOpened, ReplayReached}
     for kind in {*get_args(Event)} - in_json:
         for field in usual_fields(kind):
             if field.name in elsewhere or field.name in MAKERS[kind.__name__]:
@@ -225,6 +227,7 @@ def of_sessions(draw: st.DrawFn) -> Any:
     count = draw(st.integers(0, 6))
     session = draw(names)
     pids, refs = draw(runs(count, numbers)), draw(runs(count))
+    vector = draw(st.dictionaries(st.sampled_from(["", "n-p1"]), positions))
     reasons, expires = draw(runs(count, numbers)), draw(runs(count, st.integers(0, 1 << 33)))
     if draw(st.booleans()):
         reasons, expires = [], draw(EXPIRES)
@@ -252,6 +255,9 @@ def of_sessions(draw: st.DrawFn) -> Any:
                 Returned(session, "a", pids, refs),
                 RetainedExpired(["a"] * count),
                 Subscribed(session, [("a/+", 1)] * count, options=[8] * count, identifier=count),
+                ReplayOpened(session, "$replay/5/a", vector, start_ms=count, last=count > 3),
+                ReplayReached(session, "$replay/5/a", vector, sent=count, left_out={"erased": 1}),
+                ReplayReached(session, "$replay/5/a", {}, gap={"": [1, 5]}, state="live"),
             ]
         )
     ), b""

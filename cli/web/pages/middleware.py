@@ -12,16 +12,21 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from cli.logs.broker_client import NoLiveBroker, Refused
+from cli.logs.broker_client import NoLiveBroker
 from cli.logs.next_commands import completed
+from cli.web.api.access import ApiAccess
+from cli.web.api.operations import BASE
+from cli.web.api.problem_types import problem_of
 from cli.web.own_token import cookie_of
-from eventstore.errors import CutMeanwhile, NoLog, UsageError
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from aiohttp.typedefs import Handler
 
     from cli.common.allowed_hosts import Hosts
+    from cli.web.api.endpoints import ApiEndpoints
     from cli.web.audit_trail import AuditTrail
     from cli.web.pages.responses import Site
     from cli.web.tokens import Grant, Tokens
@@ -33,6 +38,7 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 """Safe methods (RFC 9110, 9.2.1)."""
 _OPEN = ("/login", "/static/")
 """Paths served without a token."""
+_PUBLISHES_ONLY = "A token with the role publish is for the HTTP API only."
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -52,14 +58,24 @@ class AccessMiddleware:
     """Admits requests with a valid token, and renders errors as pages."""
 
     def __init__(
-        self, site: Site, tokens: Tokens, trail: AuditTrail, hosts: Hosts, port: int
+        self,
+        site: Site,
+        tokens: Tokens,
+        trail: AuditTrail,
+        hosts: Hosts,
+        port: int,
+        api_origins: Collection[str] = (),
     ) -> None:
+        """``api_origins`` are the origins of other pages that may use the API."""
         self._site = site
         self._tokens = tokens
         self._trail = trail
         self._hosts = hosts
         # A browser sends the cookies of a host to all ports: each broker has its own cookie.
         self._cookie = f"foldmq_web_{port}"
+        self.api_access = ApiAccess(tokens, trail, self._cookie, api_origins)
+        self.api: ApiEndpoints | None = None
+        """Answers the requests for the API, whose access it checks itself."""
 
     def install(self, app: web.Application) -> None:
         """Add the middleware."""
@@ -73,6 +89,8 @@ class AccessMiddleware:
         if not self._hosts.allows(request.headers.get("Host", "")):
             text = "This page is not served under this host name.\n"
             return web.Response(status=421, text=text)
+        if self.api is not None and request.path.startswith(f"{BASE}/"):
+            return await self.api.respond(request, handler)
         if not request.path.startswith(_OPEN):
             given = request.query.get("token")
             if given is not None and request.method == "GET":
@@ -81,6 +99,8 @@ class AccessMiddleware:
             grant = None if cookie is None else self._tokens.of_cookie(cookie)
             if grant is None or not self._tokens.holds(grant):
                 return self._login_required(request, grant, shown=cookie is not None)
+            if not grant.role.views:
+                return self._site.error(request, 403, _PUBLISHES_ONLY)
             if request.method not in _SAFE and not grant.role.makes_changes:
                 self._trail.denied(_address(request), grant)
                 sentence = (
@@ -113,7 +133,7 @@ class AccessMiddleware:
         except NoLiveBroker as error:
             return self._site.away(request, completed(str(error)))
         except FoldmqError as error:
-            return self._site.error(request, _status_of(error), completed(str(error)))
+            return self._site.error(request, problem_of(error).status, completed(str(error)))
         except Exception as error:
             log.error("web page: request failed", path=request.path, exc_info=error)  # noqa: TRY400
             what = f"this page cannot be shown: {type(error).__name__}; see the broker's log"
@@ -147,6 +167,8 @@ class AccessMiddleware:
         if not self._tokens.holds(grant):
             self._trail.refused(address, grant, "expired")
             return self._login_page(request, 401, again, "The token has expired.")
+        if not grant.role.views:
+            return self._login_page(request, 403, again, _PUBLISHES_ONLY)
         await self._trail.login(address, grant)
         response = web.Response(status=303, headers={"Location": _local(following)})
         response.set_cookie(
@@ -189,16 +211,8 @@ def _local(address: str) -> str:
     return address
 
 
-def _status_of(error: FoldmqError) -> int:
-    if isinstance(error, UsageError):
-        return 400
-    if isinstance(error, Refused | NoLog):
-        return 404
-    return 503 if isinstance(error, CutMeanwhile) else 500
-
-
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_HEADERS)
     cached = request.path.startswith("/static/") and response.status in (200, 304)
     # Browsers revalidate static files each time; unchanged ones are not sent again.
-    response.headers["Cache-Control"] = "no-cache" if cached else "no-store"
+    response.headers.setdefault("Cache-Control", "no-cache" if cached else "no-store")

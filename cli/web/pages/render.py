@@ -21,6 +21,7 @@ from cli.common.package_version import version
 from cli.top import number_format
 from eventstore.format.positions import format_position
 from eventstore.reasons import close_text, close_words, drop_text
+from projections.views.replay_view import replay_text
 from projections.views.session_text import options_text
 
 _TITLE = 2000
@@ -58,6 +59,7 @@ def environment() -> Environment:
         "payload": payload,
         "counted": text.count_of,
         "options": options_text,
+        "replay": replay_text,
         "outcome": outcome_text,
         "short_log": lambda log: log.rpartition("-")[2],
         "drop_reason": drop_text,

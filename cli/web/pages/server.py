@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from cli.settings.broker_child import belong_to_the_broker, watch_stdin
 from cli.settings.settings import load_settings
 from cli.settings.socket_binding import bind
 from cli.web.activity_reader import LogActivities
+from cli.web.api.endpoints import ApiEndpoints
 from cli.web.audit_trail import RECORDED_FILE, AuditTrail, TokenAudit
 from cli.web.background_fold import Histories
 from cli.web.own_token import TOKEN_FILE, Token, find_token
@@ -57,11 +58,13 @@ def make_app(
     port: int,
     *,
     changes: bool = False,
+    api_origins: Collection[str] | None = None,
 ) -> web.Application:
     """Return the application; ``port`` is the listening port.
 
     ``recorded`` is the file of the recorded tokens; None: tokens are not recorded. ``changes``
-    permits tokens with the role operate to make changes.
+    permits tokens with the role operate to make changes. ``api_origins`` are the origins of other
+    pages that may use the API; None: there is no API.
     """
     link = WebLogClient(flags)
 
@@ -76,7 +79,11 @@ def make_app(
     tails = TopicTails(link)
     activities, diffs = LogActivities(link), StateDiffs(link)
     trail = AuditTrail(record)
-    AccessMiddleware(site, tokens, trail, hosts, port).install(app)
+    access = AccessMiddleware(site, tokens, trail, hosts, port, api_origins or ())
+    access.install(app)
+    if api_origins is not None:
+        access.api = ApiEndpoints(link, access.api_access, changes=changes)
+        access.api.install(app)
     Pages(link, site, samples, activities).install(app)
     Lists(link, site).install(app)
     SessionPages(link, site, histories).install(app)
@@ -167,6 +174,7 @@ def run_web_server(
         Hosts(places, names),
         sockets[0].getsockname()[1],
         changes=changes,
+        api_origins=settings.web_cors if settings.web_api else None,
     )
     asyncio.run(_serve(app, sockets, child=bool(fds), idle=settings.web_idle if fds else 0))
 

@@ -209,7 +209,10 @@ class SessionPages:
         topics = MessageTopics(source, history.carried)
         view = None
         if seen.state is not None:
-            view = session_view(seen.state, jumped_ms=as_of.jumped_ms, offset=offset, most=_PART)
+            jumped_ms, last = as_of.jumped_ms, point.sequence
+            view = session_view(
+                seen.state, jumped_ms=jumped_ms, offset=offset, most=_PART, last=last
+            )
             view = await described(view, source, topics)
         number = seen.number
         return {

@@ -58,6 +58,7 @@ def test_entries_count_one_for_each_message() -> None:
     assert several == {
         "MessagePublished": 3,
         "MessagesCarried": 3,
+        "ForwardRefused": 2,
         "Delivered": 3,
         "Queued": 5,
         "Redelivered": 2,

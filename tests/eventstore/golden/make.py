@@ -7,9 +7,11 @@ With ``turn`` behind the name: the events of several sessions, which are read as
 ones. With ``mqtt5``: the additions of MQTT 5 to both. With ``limits``: limits, and denied
 subscriptions. With ``cluster``: the additions of clusters. With ``packets``: bridges of other
 brokers, and packet identifiers that are used again. With ``exchange``: messages from another log.
-With ``salvage``: records that were given up. With ``unproven``: starts that could not show that the
-log was whole. With ``clock``: a jump of the clock, in a record that says so. With ``formats``:
-records of format 2, plain and deflated, with destinations and without, and one of format 1.
+With ``destinations``: the events of a destination of the outbox. With ``salvage``: records that
+were given up. With ``unproven``: starts that could not show that the log was whole. With
+``clock``: a jump of the clock, in a record that says so. With ``replay``: subscriptions that read
+the log. With ``formats``: records of format 2, plain and deflated, with destinations and without,
+and one of format 1.
 """
 
 import sys
@@ -30,6 +32,7 @@ from samples import (
     WILL,
     clock_events,
     cluster_events,
+    destination_events,
     every_event,
     exchange_events,
     first_events,
@@ -37,6 +40,7 @@ from samples import (
     mqtt5_events,
     mqtt5_turn_events,
     packet_events,
+    replay_events,
     salvage_events,
     turn_events,
     unproven_events,
@@ -82,6 +86,10 @@ def main(name: str, what: str = "") -> None:
         turns = [(unproven_events(), [], 0, True)]
     elif what == "clock":
         turns = [(clock_events(), [], 0, True)]
+    elif what == "destinations":
+        turns = [(destination_events(), [], 0, True)]
+    elif what == "replay":
+        turns = [(replay_events(), [], 0, True)]
     elif what == "exchange":
         turns = [(exchange_events(), EXCHANGE_PAYLOADS, 0, True)]
     elif what == "formats":

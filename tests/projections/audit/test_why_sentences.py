@@ -44,6 +44,13 @@ def told(*steps: Event, **given: Any) -> list[str]:
     return list(story_lines(story, "c", 0))
 
 
+def test_an_empty_retained_message_is_said_to_remove_the_retained_one() -> None:
+    removal = "which removed the retained message on the topic"
+    assert told(MessagePublished("p", 1, True, ["a"], [], [1], 0, 0, 1))[0].endswith(removal)
+    for kept in (published(), MessagePublished("p", 1, True, ["a"], [], [1], 2, 0, 1)):
+        assert removal not in told(kept)[0]
+
+
 def opened() -> SessionOpened:
     return SessionOpened("c", False, False, 4)
 

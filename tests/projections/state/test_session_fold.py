@@ -1,5 +1,9 @@
 """The effect of every event on a session's state."""
 
+from dataclasses import asdict
+from typing import Any
+
+import orjson
 import pytest
 from specification import (
     CLIENT,
@@ -23,6 +27,8 @@ from eventstore.format.events import (
     Received,
     Redelivered,
     Released,
+    ReplayOpened,
+    ReplayReached,
     SessionOpened,
     SessionTakenOver,
     Unsubscribed,
@@ -31,7 +37,8 @@ from eventstore.format.events import (
     WillFired,
 )
 from eventstore.format.positions import position
-from projections.state.session import SessionState, Will
+from projections.state.session import ReplayState, SessionState, Will
+from projections.state.snapshot import decode_session, encode_session
 from projections.state.waiting_queue import RETAIN_FLAG, waiting
 
 
@@ -295,3 +302,136 @@ def test_a_will_is_armed_until_it_is_fired_or_cancelled(event: Event) -> None:
     spec = given(opened(), WillArmed(CLIENT, "w", 2, True, 3, 0))
     assert spec.state.will == Will("w", 2, True, position(2, 0))
     assert spec.and_(event).state.will is None
+
+
+REPLAY = "$replay/10m/hall/#"
+
+
+def replay_opened(**changes: Any) -> ReplayOpened:
+    return ReplayOpened(CLIENT, REPLAY, {"": 100}, **changes)
+
+
+def reached(through: int, **changes: Any) -> ReplayReached:
+    return ReplayReached(CLIENT, REPLAY, {"": through}, **changes)
+
+
+def test_a_replay_begins_after_a_position() -> None:
+    spec = given(opened(), subscribed((REPLAY, 1)), replay_opened(start_ms=5, until_ms=9))
+    replay = spec.state.replays[REPLAY].replay
+    assert spec.subscription(REPLAY).replay is replay
+    assert replay is not None
+    assert asdict(replay) == asdict(
+        ReplayState(
+            "hall/#",
+            {"": 100},
+            start_ms=5,
+            until_ms=9,
+            through={"": 100},
+            reached_ms=START_MS + 3 * STEP_MS,
+        )
+    )
+
+
+def test_a_replay_of_the_last_messages_has_read_nothing_at_first() -> None:
+    spec = given(opened(), subscribed((REPLAY, 1)), replay_opened(last=True))
+    replay = spec.state.replays[REPLAY].replay
+    assert replay is not None
+    assert (replay.start, replay.through, replay.last) == ({"": 100}, {}, True)
+
+
+def test_a_replay_goes_on_and_counts() -> None:
+    spec = given(
+        opened(),
+        subscribed((REPLAY, 1)),
+        replay_opened(),
+        delivered(REPLAY, 1, [1, 2], [101, 102]),
+        reached(103, sent=2, left_out={"expired": 1}),
+        ReplayReached(
+            CLIENT,
+            REPLAY,
+            {"p1": 7},
+            sent=1,
+            left_out={"expired": 2, "no_local": 1},
+            gap={"p1": [3, 5]},
+            state="live",
+        ),
+    )
+    held = spec.subscription(REPLAY)
+    replay = held.replay
+    assert replay is not None
+    assert (replay.through, replay.state, replay.sent) == ({"": 103, "p1": 7}, "live", 3)
+    assert replay.left_out == {"expired": 3, "no_local": 1}
+    assert replay.start == {"": 100}
+    assert held.outstanding == 2
+    assert spec.state.inflight[2].ref == 102
+
+
+def test_subscribing_again_continues_a_replay() -> None:
+    spec = given(opened(), subscribed((REPLAY, 1)), replay_opened(), reached(103, sent=2))
+    before = spec.state.replays[REPLAY].replay
+    spec.and_(closed(), opened(resumed=True, generation=2), subscribed((REPLAY, 2)))
+    assert spec.state.replays[REPLAY].replay is before
+    assert spec.subscription(REPLAY).qos == 2
+
+
+def test_unsubscribing_ends_a_replay_and_its_deliveries_are_completed() -> None:
+    spec = given(
+        opened(),
+        subscribed((REPLAY, 1)),
+        replay_opened(),
+        delivered(REPLAY, 1, [1], [101]),
+        reached(101, sent=1),
+        Unsubscribed(CLIENT, [REPLAY]),
+    )
+    assert spec.state.replays == {}
+    assert spec.subscription(REPLAY).replay is None
+    assert spec.state.inflight[1].ref == 101
+    spec.and_(subscribed((REPLAY, 1)), replay_opened())
+    assert spec.state.replays[REPLAY].replay is not None
+    spec.and_(Unsubscribed(CLIENT, [REPLAY]), Acked(CLIENT, [1]))
+    assert spec.state.subscriptions == {}
+
+
+def test_a_new_session_has_no_replays() -> None:
+    spec = given(opened(), subscribed((REPLAY, 1)), replay_opened(), closed(), opened())
+    assert spec.state.replays == {}
+
+
+def test_a_replay_whose_beginning_was_lost_is_ignored() -> None:
+    assert given(opened(), reached(103)).state.replays == {}
+
+
+def test_a_replay_is_in_the_snapshot_and_others_are_as_before() -> None:
+    spec = given(
+        opened(),
+        subscribed(("a", 0), (REPLAY, 1), ("$replay/last/b", 0)),
+        replay_opened(until={"": 900}, until_ms=7),
+        ReplayOpened(CLIENT, "$replay/last/b", {"": 50}, last=True),
+        reached(101, sent=1, left_out={"erased": 2}, state="live"),
+        delivered(REPLAY, 1, [1], [101]),
+    )
+    parts = encode_session(spec.state)
+    assert parts[0]["replays"][1] == [
+        2,
+        {
+            "start": {"": 50},
+            "last": True,
+            "reached_ms": START_MS + 4 * STEP_MS,
+        },
+    ]
+    again = decode_session(CLIENT, orjson.loads(orjson.dumps(parts)))
+    assert snapshot(again) == snapshot(spec.state)
+    assert encode_session(again) == parts
+    assert "replays" not in encode_session(given(opened(), subscribed(("a", 0))).state)[0]
+
+
+def test_many_replays_are_several_parts() -> None:
+    """A replay is not split, however long its filter is."""
+    spec = given(opened())
+    filters = [f"$replay/10m/{number}/{'x' * 60_000}" for number in range(6)]
+    for one in filters:
+        spec.and_(subscribed((one, 0)), ReplayOpened(CLIENT, one, {}, topic_filter=one[1:]))
+    parts = encode_session(spec.state)
+    assert len(parts) > 6
+    assert all(len(orjson.dumps(part)) < 512 * 1024 for part in parts)
+    assert snapshot(decode_session(CLIENT, parts)) == snapshot(spec.state)

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable
 
-from harness.client_packets import (
+from protocol.mqtt.client_packet_encoder import (
     encode_connect,
     encode_publish,
     encode_subscribe,
     encode_unsubscribe,
 )
-
 from protocol.mqtt.decoder import Decoder
 from protocol.mqtt.encoder import DISCONNECT, PINGREQ, encode_acks
 from protocol.mqtt.packets import (

@@ -5,12 +5,13 @@ from itertools import pairwise
 import pytest
 from catalogue import BAD, CONNECT, GOOD, LIMIT
 from codec_helpers import decode, encode, flat
-from harness.client_packets import bytewise, encode_connect, encode_publish
+from harness.client_packets import bytewise
 from harness.examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.mqtt import publish_decoder
+from protocol.mqtt.client_packet_encoder import encode_connect, encode_publish
 from protocol.mqtt.decoder import MAX_CONNECT_SIZE, Decoder
 from protocol.mqtt.encoder import PINGREQ, encode_acks
 from protocol.mqtt.packets import (

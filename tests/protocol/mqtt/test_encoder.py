@@ -1,11 +1,11 @@
 """The packets of a server, byte for byte."""
 
 import pytest
-from harness.client_packets import encode_publish
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.mqtt import encoder
+from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.encoder import (
     PID_BYTES,
     PublishEncoder,

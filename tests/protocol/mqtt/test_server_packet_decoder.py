@@ -1,10 +1,10 @@
 """The packets of a server are decoded as they were encoded."""
 
 import pytest
-from harness.client_packets import encode_publish
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.encoder import (
     PINGRESP,
     encode_acks,

@@ -9,11 +9,11 @@ from catalogue_v5 import ALIASES
 
 from protocol.mqtt.client_packet_encoder_v5 import (
     encode_auth,
-    encode_connect,
+    encode_connect_v5,
     encode_disconnect,
-    encode_publish,
-    encode_subscribe,
-    encode_unsubscribe,
+    encode_publish_v5,
+    encode_subscribe_v5,
+    encode_unsubscribe_v5,
 )
 from protocol.mqtt.decoder import Decoder
 from protocol.mqtt.decoder_v5 import PacketDecoderV5
@@ -80,9 +80,9 @@ def encode_v5(packet: Packet | Publish) -> bytes:
     """What a client sends for this packet."""
     match packet:
         case Connect():
-            return encode_connect(packet)
+            return encode_connect_v5(packet)
         case Publish(topic, payload, qos, retain, dup, packet_id, block):
-            return encode_publish(
+            return encode_publish_v5(
                 topic, payload, qos, packet_id, retain=retain, dup=dup, block=block
             )
         case Publishes():
@@ -90,9 +90,9 @@ def encode_v5(packet: Packet | Publish) -> bytes:
         case Acks():
             return encode_acks_v5(packet.kind, packet.packet_ids, packet.reasons)
         case Subscribe():
-            return encode_subscribe(packet)
+            return encode_subscribe_v5(packet)
         case Unsubscribe():
-            return encode_unsubscribe(packet)
+            return encode_unsubscribe_v5(packet)
         case Pingreq():
             return PINGREQ
         case Disconnect():

@@ -1,0 +1,267 @@
+"""Publications through the HTTP API, which the web page's process requests over NATS.
+
+They are admitted, recorded and routed as those of clients: as user ``$api``, in the session
+``$api/TOKEN`` of the token, which the broker opens and closes. The answer has a receipt for each
+message, and is sent when all of them are on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from actors.inspection.inspector import NotReady, Refused, text
+from actors.session.decisions.acknowledgements import PACKET_IDS
+from actors.session.decisions.publish_admission import TOO_LARGE, admit
+from actors.session.outside_publisher import OutsidePublisher
+from eventstore.format.events import API_SESSION, API_USER, SessionClosed, SessionOpened
+from protocol.mqtt.message_properties import (
+    MessageProperties,
+    decode_message_properties,
+    encode_message_properties,
+)
+from protocol.mqtt.packets import Publishes
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.topics import TopicError, validate_topic_name
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from actors.access.rules import TopicAcl
+    from actors.inspection.inspector import Work
+    from actors.session.node_context import NodeContext
+    from eventstore.log.pending_record import GatedOutput
+
+MAX_MESSAGES: Final = 1000
+_AT_ONCE: Final = 128
+_LEVEL: Final = 4
+"""Protocol level in the log for the sessions of tokens: their rules are those of MQTT 3.1.1."""
+_PAUSE: Final = 0.005
+"""Seconds until the receivers of a topic, or the log, are looked at again."""
+_LONGEST_NAME: Final = 64
+_LONGEST: Final = 65_535
+_MAX_USER: Final = 80
+_MAX_SECONDS: Final = 0xFFFF_FFFF
+
+_Receipt: TypeAlias = "dict[str, Any]"
+_Pauses: TypeAlias = "Generator[asyncio.Future[Any] | None, None, None]"
+
+
+class _ApiMessage(NamedTuple):
+    topic: bytes
+    payload: bytes
+    qos: int
+    retain: bool
+    block: bytes
+
+    @property
+    def flags(self) -> tuple[int, bool]:
+        return self.qos, self.retain
+
+
+class _Stored:
+    """A sink of the gate that resolves a future: what a turn recorded is on disk."""
+
+    __slots__ = ("done", "gated", "waits_for")
+
+    def __init__(self) -> None:
+        self.waits_for: GatedOutput | None = None
+        self.gated = 0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def write(self, _data: bytes) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+class ApiPublishing:
+    """Publishes for the tokens of the web page."""
+
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._last_id = 0
+
+    def publish(self, request: Mapping[str, Any], by: str) -> Work:
+        """Publish messages in order: ``by`` names the token; ``messages`` are objects."""
+        given = request.get("messages")
+        if len(by) > _LONGEST_NAME:
+            raise Refused(f"by must name the token, in at most {_LONGEST_NAME} characters")
+        if not isinstance(given, list) or not 0 < len(given) <= MAX_MESSAGES:
+            raise Refused(f"messages must be a list of 1 to {MAX_MESSAGES} objects")
+        messages = []
+        for each in given:  # all of them, before any is published
+            messages.append(_message(each))
+            yield None
+        session = API_SESSION + by
+        publisher = OutsidePublisher(self._node, session)
+        access = self._node.permissions.permissions.access(API_USER, (), session)
+        receipts: list[_Receipt] = []
+        run: list[_ApiMessage] = []
+        waits: list[_Stored] = []
+        for message in messages:
+            refused = self._refusal(message, publisher, access)
+            if run and (refused or message.flags != run[0].flags or len(run) >= _AT_ONCE):
+                yield from self._publish(publisher, run, receipts, waits)
+                run = []
+            if refused:
+                receipts.append({"refused": refused})
+            else:
+                run.append(message)
+            yield None
+        if run:
+            yield from self._publish(publisher, run, receipts, waits)
+        for stored in waits:
+            yield stored.done
+        return {"node": self._node.options.node, "receipts": receipts}
+
+    def end(self) -> None:
+        """Close the sessions of tokens, when the broker stops."""
+        for state in list(self._node.state.sessions.live.values()):
+            if state.session.startswith(API_SESSION) and state.connected:
+                self._node.emit(SessionClosed(state.session, "broker_stopped", state.generation))
+
+    def _check_ready(self) -> None:
+        reasons = self._node.not_ready_reasons()
+        if reasons:
+            raise NotReady(f"nothing can be published now: {'; '.join(reasons)}")
+
+    def _publish(
+        self,
+        publisher: OutsidePublisher,
+        run: Sequence[_ApiMessage],
+        receipts: list[_Receipt],
+        waits: list[_Stored],
+    ) -> _Pauses:
+        """Publish messages with the same flags, in parts that fit into a turn."""
+        node = self._node
+        while run:
+            self._check_ready()
+            topics = [message.topic for message in run]
+            count = 0 if node.journal.congested else publisher.at_once(topics, run[0].qos)
+            if not count:
+                yield self._pause()
+                continue
+            packet = Publishes(*run[0].flags[:1], retain=run[0].retain)
+            for message in run[:count]:
+                packet.topics.append(message.topic)
+                packet.payloads.append(message.payload)
+            if any(message.block for message in run[:count]):
+                packet.blocks = [message.block for message in run[:count]]
+            recorded = bool(packet.qos or packet.retain)
+            self._open(publisher.name)  # observers of topics may record messages, too
+            if packet.qos:
+                packet.packet_ids += self._packet_ids(count)
+            places = publisher.publish_from_nats(packet)
+            # A message of QoS 2 takes effect with its Released, which follows.
+            behind = packet.qos == 2
+            positions = [first + size * behind + at for first, size in places for at in range(size)]
+            routes = node.router.routes
+            for at, message in enumerate(run[:count]):
+                receipt: _Receipt = {"matched": len(routes[message.topic].targets)}
+                receipts.append({"position": positions[at], **receipt} if recorded else receipt)
+            if recorded:
+                stored = _Stored()
+                node.journal.send_when_durable(stored, b" ")
+                node.kernel.wake()
+                waits.append(stored)
+            run = run[count:]
+            yield None
+
+    def _packet_ids(self, count: int) -> list[int]:
+        """Return the next packet identifiers."""
+        ids = [(self._last_id + number) % PACKET_IDS + 1 for number in range(count)]
+        self._last_id = ids[-1]
+        return ids
+
+    def _pause(self) -> asyncio.Future[None]:
+        """Return a future that is done a little later."""
+        waited = _Stored()
+        self._node.timers.after(_PAUSE, lambda: waited.write(b""))
+        return waited.done
+
+    def _open(self, session: str) -> None:
+        """Open the session of a token, unless it is open."""
+        known = self._node.state.sessions.get(session)
+        if known is not None and known.connected:
+            return
+        generation = known.generation + 1 if known is not None else 1
+        opened = SessionOpened(session, False, True, _LEVEL, generation=generation, user=API_USER)
+        self._node.emit(opened)
+
+    def _refusal(self, message: _ApiMessage, publisher: OutsidePublisher, access: TopicAcl) -> str:
+        """Return why a message is refused; empty: it is not."""
+        packet = Publishes(message.qos, retain=message.retain)
+        packet.topics.append(message.topic)
+        packet.payloads.append(message.payload)
+        packet.blocks = [message.block] if message.block else None
+        size = len(message.topic) + len(message.payload) + len(message.block)
+        if size > self._node.options.max_packet_size:
+            return TOO_LARGE
+        rules, large = self._node.publish_rules, publisher.too_large(packet)
+        admitted = admit(packet, rules, access, {}, large)
+        if admitted.accepted.topics:
+            return ""
+        reason = admitted.close or admitted.drops[0][0]
+        publisher.drop(reason, [message.topic], recorded=False)
+        return reason
+
+
+def _message(given: object) -> _ApiMessage:
+    """Return a message of a request; raises Refused."""
+    if not isinstance(given, dict):
+        raise Refused("a message must be an object")
+    topic, qos, retain = text(given, "topic"), given.get("qos", 1), given.get("retain", False)
+    try:
+        validate_topic_name(topic)
+        payload = base64.b64decode(text(given, "payload_base64"), validate=True)
+    except TopicError as error:
+        raise Refused(f"topic: {error}") from None
+    except binascii.Error:
+        raise Refused("payload_base64 must be base64") from None
+    if qos not in (0, 1, 2) or isinstance(qos, bool) or not isinstance(retain, bool):
+        raise Refused("qos must be 0, 1 or 2, and retain true or false")
+    properties = given.get("properties")
+    block = _block(properties) if properties else b""
+    return _ApiMessage(topic.encode(), payload, qos, retain, block)
+
+
+def _block(given: object) -> bytes:
+    """Return the properties of a message as a block; raises Refused."""
+    if not isinstance(given, dict):
+        raise Refused("properties must be an object")
+    expiry, form = given.get("message_expiry_interval"), given.get("payload_format", 0)
+    if expiry is not None and not (type(expiry) is int and 0 <= expiry <= _MAX_SECONDS):
+        raise Refused(f"message_expiry_interval must be a number of seconds up to {_MAX_SECONDS}")
+    if form not in (0, 1) or isinstance(form, bool):
+        raise Refused("payload_format must be 0 or 1")
+    user = given.get("user_properties", [])
+    pairs = isinstance(user, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and all(map(_fits, pair)) for pair in user
+    )
+    if not pairs or len(user) > _MAX_USER:
+        raise Refused(f"user_properties must be at most {_MAX_USER} pairs of texts")
+    texts = [given.get(name) for name in ("content_type", "response_topic")]
+    correlation = given.get("correlation_data")
+    if not all(one is None or _fits(one) for one in (*texts, correlation)):
+        raise Refused("content_type, response_topic and correlation_data must be texts")
+    try:
+        if texts[1] is not None:
+            validate_topic_name(texts[1])
+        data = None if correlation is None else bytes.fromhex(correlation)
+        users = tuple((name, value) for name, value in user)
+        properties = MessageProperties(form, expiry, texts[0], texts[1], data, users)
+        block = encode_message_properties(properties)
+        decode_message_properties(block)
+    except TopicError as error:
+        raise Refused(f"response_topic: {error}") from None
+    except ProtocolError as error:
+        raise Refused(f"properties: {error}") from None
+    except ValueError:
+        raise Refused("correlation_data must be hexadecimal") from None
+    return block
+
+
+def _fits(value: object) -> bool:
+    return isinstance(value, str) and len(value.encode("utf-8", "replace")) <= _LONGEST

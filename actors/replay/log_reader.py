@@ -1,0 +1,356 @@
+"""Reads the log for the replays of a broker, and shares what it has read among them.
+
+What replays need of a record are the messages that take effect in it. The newest records come from
+the journal, without a request to JetStream; others are read some at a time, for one replay after
+the other. Replays that ask for the same part of the log get the same decoded records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from actors.replay.selection import LastMessages, LogRecord, TopicMatches
+from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, UnknownLogFormat
+from eventstore.format.positions import INDEX_BITS, Position, position
+from eventstore.format.records import Record, decode_record
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.log.message_store import MessageStore, StoredMessages, messages_of
+from eventstore.reading.publications import Publications, Releases, publications_in, with_content
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
+    from actors.session.node_context import NodeContext
+    from eventstore.log.message_store import Message
+    from eventstore.log.pending_record import PendingRecord
+
+_log = structlog.get_logger("foldmq")
+
+_RECORDS, _BYTES = 64, 1024 * 1024
+"""Records read for a replay at a time, and approximate bytes after which no further one is."""
+_CACHED = 16 * 1024 * 1024
+_TAIL = 4 * 1024 * 1024
+"""Maximum bytes of decoded records, and of new records that are not decoded yet."""
+_UNRELEASED = 8 * 1024 * 1024
+"""Bytes of QoS 2 messages kept until they are released; others are read from the log again."""
+_RETRY, _UNTIL_STORED = 0.5, 0.01
+_PAUSE, _SHARE = 0.001, 9
+"""Seconds of decoding after which others run, and length of the pause, relative to that, while
+nothing of what is read is sent and others have work."""
+_MESSAGE, _RECORD = 100, 200
+"""Approximate memory of a message without its payload, and of a record, in bytes."""
+
+
+class Reading(Protocol):
+    """A replay that waits for records."""
+
+    ahead: deque[LogRecord]
+    cursor: Position | None
+    start_ms: int
+    fruitless: bool
+    last: LastMessages | None
+    matches: TopicMatches
+
+    def on_read(self) -> None:
+        """Continue: there are records, or the beginning is known."""
+
+    def on_cut(self, first: int) -> None:
+        """Continue at the new beginning of the log: the wanted record was removed."""
+
+    def on_damage(self, error: FoldmqError) -> None:
+        """End: the wanted record cannot be read."""
+
+
+class LogReader:
+    """Reads the log of a node for its replays."""
+
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._records: OrderedDict[int, LogRecord] = OrderedDict()
+        """Decoded records of complete turns, by sequence."""
+        self._size = 0
+        self._tail: OrderedDict[int, bytes] = OrderedDict()
+        """The newest records as they were stored."""
+        self._tail_size = 0
+        self._unreleased = MessageStore(_UNRELEASED)
+        self._waiting: dict[Reading, None] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.records_read = 0
+        """Number of records decoded since the start."""
+        self._logged_problem = ""
+
+    # Records in memory.
+
+    def stored(self, record: PendingRecord) -> None:
+        """Keep a record that is on disk."""
+        self._tail[record.sequence] = record.data
+        self._tail_size += record.size
+        while self._tail_size > _TAIL and self._tail:
+            self._tail_size -= len(self._tail.popitem(last=False)[1])
+
+    def clear(self) -> None:
+        """Drop everything from memory: there are no replays."""
+        self._records.clear()
+        self._tail.clear()
+        self._size = self._tail_size = 0
+        self._unreleased = MessageStore(_UNRELEASED)
+
+    def take(self, sequence: int) -> list[LogRecord]:
+        """Return consecutive records from memory, beginning with ``sequence``; empty: none."""
+        records: list[LogRecord] = []
+        size = 0
+        while size < _BYTES and len(records) < _RECORDS:
+            record = self._records.get(sequence)
+            if record is None:
+                break
+            self._records.move_to_end(sequence)
+            records.append(record)
+            size += record.size
+            sequence += 1
+        return records
+
+    def _keep(self, record: LogRecord) -> None:
+        before = self._records.pop(record.sequence, None)
+        self._size += record.size - (before.size if before is not None else 0)
+        self._records[record.sequence] = record
+        while self._size > _CACHED and len(self._records) > 1:
+            self._size -= self._records.popitem(last=False)[1].size
+
+    # Reading.
+
+    @property
+    def last(self) -> int:
+        """Sequence of the last record that replays may read."""
+        return self._node.journal.last_complete_turn
+
+    @property
+    def first(self) -> int:
+        """Sequence at which the log begins."""
+        return max(1, self._node.log.first, self._node.state.begin)
+
+    def request(self, replay: Reading) -> None:
+        """Read further records for a replay, or determine where it begins."""
+        self._waiting.setdefault(replay)
+        if self._task is None:
+            self._task = self._node.spawn_task(self._run())
+
+    def withdraw(self, replay: Reading) -> None:
+        """End a request, if there is one."""
+        self._waiting.pop(replay, None)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting and not self._node.failed.done():
+                replay = next(iter(self._waiting))
+                try:
+                    await self._serve(replay)
+                except LogUnavailable as error:
+                    self._log_problem(str(error))
+                    await asyncio.sleep(_RETRY)
+                except Fenced as error:
+                    self._node.fail(error)
+                except (EventStoreError, FoldmqError) as error:
+                    self._on_error(replay, error)
+                except Exception as error:  # noqa: BLE001 - the other replays go on
+                    _log.error("a replay failed", exc_info=error)
+                    self.withdraw(replay)
+                    replay.on_damage(FoldmqError(f"a bug: {error!r}; please report it"))
+                else:
+                    self._logged_problem = ""
+        finally:
+            self._task = None
+
+    def _on_error(self, replay: Reading, error: FoldmqError) -> None:
+        if replay not in self._waiting:
+            return
+        self.withdraw(replay)
+        if replay.last is not None and not replay.last.complete:
+            wanted = next_record(replay.last.through)
+            if wanted < self.first:
+                self.request(replay)  # the log was cut meanwhile: it goes on at its beginning
+                return
+        wanted = next_record(replay.cursor) if replay.cursor is not None else self.first
+        if wanted < self.first:
+            replay.on_cut(self.first)
+        elif replay.cursor is None and not isinstance(error, UnknownLogFormat | CorruptLog):
+            self.request(replay)  # the log was cut while its beginning was looked for
+        else:
+            replay.on_damage(error)
+
+    async def _serve(self, replay: Reading) -> None:
+        """Read some records for a replay, and for others that wait for the same ones."""
+        if replay.cursor is None:
+            replay.cursor = await self._beginning(replay.start_ms)
+            if self._waiting.pop(replay, 0) is None:
+                replay.on_read()
+            return
+        if replay.last is not None and not replay.last.complete:
+            await self._search(replay, replay.last)
+            return
+        wanted = next_record(replay.cursor)
+        if wanted < self.first:
+            self.withdraw(replay)
+            replay.on_cut(self.first)
+            return
+        if wanted not in self._records and wanted <= self.last:
+            await self._read(wanted, fruitless=replay.fruitless)
+        for other in [*self._waiting]:
+            if other.cursor is None or (other.last is not None and not other.last.complete):
+                continue
+            records = self.take(next_record(other.cursor))
+            if records or other is replay:
+                self.withdraw(other)
+                if not other.ahead:  # it may have got them from memory meanwhile
+                    other.ahead.extend(records)
+                other.on_read()
+
+    async def _search(self, replay: Reading, last: LastMessages) -> None:
+        """Search some records for the last messages of topics; others follow in turn."""
+        last.skip_to(position(self.first, 0) - 1)
+        wanted = next_record(last.through)
+        if not last.complete and wanted not in self._records and wanted <= self.last:
+            await self._read(wanted, fruitless=True)
+        for record in self.take(wanted):
+            last.add(record, replay.matches)
+        if wanted > self.last:  # what was appended when it began is not on disk yet
+            await asyncio.sleep(_UNTIL_STORED)
+        if self._waiting.pop(replay, 0) is None:
+            if last.complete or last.too_many:
+                replay.on_read()
+            else:
+                self._waiting[replay] = None
+
+    async def _beginning(self, start_ms: int) -> Position:
+        """Return the end of the last record before the log reaches a time."""
+        low, high = self.first - 1, self.last
+        if start_ms and high > low:
+            low = await self._last_before(low, high, start_ms)
+        return position(low + 1, 0) - 1
+
+    async def _last_before(self, low: int, high: int, time_ms: int) -> int:
+        """Return the last record after ``low`` before the time of the log reaches a time.
+
+        Times run backwards only where the clock was set back: between the jumps of the clock they
+        can be searched, from the first part that reaches the time.
+        """
+        last = high
+        spans: list[tuple[int, int, int]] = []
+        while last > low:
+            record = await self._one(last)
+            begins = max(low + 1, record.jumps.record)
+            spans.append((begins, last, record.time_ms))
+            last = begins - 1
+        for begins, last, ends_ms in reversed(spans):
+            if ends_ms < time_ms:
+                continue
+            below, above = begins - 1, last
+            while below < above:
+                middle = (below + above + 1) // 2
+                if (await self._one(middle)).time_ms < time_ms:
+                    below = middle
+                else:
+                    above = middle - 1
+            return below
+        return high
+
+    async def _one(self, sequence: int) -> Record:
+        (record,) = await self._node.log.read_some([sequence])
+        return record
+
+    async def _read(self, first: int, *, fruitless: bool) -> None:
+        """Decode the records of complete turns from one on."""
+        node, turns = self._node, TurnAssembler(anywhere=True)
+        now = node.clock.stopwatch
+        size, begun = 0, now()
+        async with aclosing(self._records_from(first, self.last)) as records:
+            async for record in records:
+                void, complete = turns.take(record)
+                for part in void:
+                    self._keep(LogRecord(part.sequence, part.time_ms, (), _RECORD))
+                for part in complete:
+                    decoded = await self._decoded(part)
+                    self._keep(decoded)
+                    size += decoded.size
+                self.records_read += 1
+                took = now() - begun
+                if took > _PAUSE:
+                    await asyncio.sleep(took * _SHARE if fruitless and node.kernel.shared else 0.0)
+                    begun = now()
+                if not turns.rest() and (size >= _BYTES or record.sequence >= first + _RECORDS - 1):
+                    return
+
+    async def _records_from(self, first: int, last: int) -> AsyncGenerator[Record, None]:
+        """Yield records in order: those that were stored just now from memory."""
+        sequence = first
+        while sequence <= last:
+            data = self._tail.pop(sequence, None)
+            if data is not None:
+                self._tail_size -= len(data)
+                yield decode_record(sequence, data)
+                sequence += 1
+                continue
+            stop = sequence
+            while stop < last and stop - sequence < _RECORDS - 1 and stop + 1 not in self._tail:
+                stop += 1
+            async for record in self._node.log.read(sequence, stop):
+                if record.sequence != sequence:
+                    break
+                yield record
+                sequence += 1
+            if sequence <= stop:
+                raise CorruptLog(sequence, "is missing or cannot be read")
+
+    async def _decoded(self, record: Record) -> LogRecord:
+        """Return the messages that take effect in a record."""
+        publications: list[Publications] = []
+        size = _RECORD
+        for item in publications_in(record):
+            if isinstance(item, StoredMessages):
+                self._unreleased.add(item)
+            elif isinstance(item, Releases):
+                publications += with_content(item, await self._contents(item.refs, record))
+            else:
+                publications.append(item)
+        for some in publications:
+            size += sum(map(len, some.payloads)) + sum(map(len, some.blocks))
+            size += _MESSAGE * len(some)
+        return LogRecord(record.sequence, record.time_ms, publications, size)
+
+    async def _contents(self, refs: Iterable[Position], record: Record) -> list[Message]:
+        """Return messages at QoS 2 that are released in a record; unknown ones are read again."""
+        node, kept = self._node, self._unreleased
+        wanted = [*refs]
+        missing = {
+            carrier
+            for ref in wanted
+            if kept.get(ref) is None and node.messages.get(ref) is None
+            for carrier in node.state.carriers_of(ref >> INDEX_BITS)
+        }
+        store = MessageStore(1 << 62)
+        for other in await node.log.read_some(missing) if missing else ():
+            for stored in messages_of(other):
+                store.add(stored)
+        messages = []
+        for ref in wanted:
+            message = kept.get(ref) or store.get(ref) or node.messages.get(ref)
+            if message is None:
+                what = f"releases a message of record {ref >> INDEX_BITS}, which is gone"
+                raise CorruptLog(record.sequence, what)
+            messages.append(message)
+        return messages
+
+    def _log_problem(self, reason: str) -> None:
+        if reason != self._logged_problem:
+            self._logged_problem = reason
+            _log.warning("the log cannot be read for replays", reason=reason)
+
+
+def next_record(cursor: Position) -> int:
+    """Return the sequence of the record in which the entry after a position is."""
+    return (cursor + 1) >> INDEX_BITS

@@ -1,0 +1,318 @@
+"""The replays of a broker: which there are, whose step is next, and which are refused.
+
+An actor makes their steps, one after the other, in parts of longer work: with other work to do, a
+part takes about a millisecond. A replay has a place while its client is connected; beyond
+``max_replays`` they wait for one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from actors.kernel.actor import LoopActor
+from actors.replay.log_reader import LogReader
+from actors.replay.replay import Replay
+from actors.session.node_context import owner_of
+from eventstore.format.events import ReplayOpened
+from eventstore.format.positions import sequence_of
+from eventstore.reading.moments import ALL, LAST, NEW, BadMoment, ends_before, parse_moment
+from protocol.errors import FoldmqError
+from protocol.mqtt.reason_codes import ReasonCode
+from protocol.mqtt.replay_filters import replayed_filter, split_replay
+from protocol.mqtt.topics import TopicError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors.session.node_context import NodeContext
+    from actors.session.session import Session
+    from actors.session.session_messages import ClientConnection
+    from eventstore.log.pending_record import PendingRecord
+    from projections.state.session import SessionState
+
+_log = structlog.get_logger("foldmq")
+
+_STEP: Final = object()
+_SLICE: Final = 0.001
+"""Seconds after which the steps that are due follow in another part."""
+_LIVE_EVERY, _LIVE_STEPS = 0.005, 2000
+"""Least seconds between two steps of a live replay, and steps of all of them in a second."""
+_AHEAD_MS: Final = 60_000
+"""How far the clock of a client may be ahead, in milliseconds."""
+
+
+class Replays:
+    """The replays of a node."""
+
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self.reader = LogReader(node)
+        self._placed: dict[Replay, None] = {}
+        """The replays that read."""
+        self._waiting: dict[Replay, None] = {}
+        """Those that wait for a place."""
+        self._ready: deque[Replay] = deque()
+        self._actor: ReplayActor | None = None
+
+    def __len__(self) -> int:
+        """Return the number of replays of connected clients."""
+        return len(self._placed) + len(self._waiting)
+
+    @property
+    def connected(self) -> Iterable[Replay]:
+        """The replays of connected clients."""
+        return [*self._placed, *self._waiting]
+
+    def states(self) -> dict[str, int]:
+        """Return the number of replays of connected clients by state."""
+        counts = Counter(replay.state for replay in self._placed)
+        if self._waiting:
+            counts["waiting"] = len(self._waiting)
+        return dict(counts)
+
+    @property
+    def records_read(self) -> int:
+        """The number of records read since the start."""
+        return self.reader.records_read
+
+    @property
+    def lag(self) -> int:
+        """The largest number of records that a replay has not read yet."""
+        return max((replay.lag for replay in self._placed), default=0)
+
+    # Subscribing.
+
+    def refuses(
+        self,
+        session: SessionState,
+        connection: ClientConnection,
+        topic_filter: str,
+        offset: str,
+        opened: int,
+    ) -> int | ReplayOpened:
+        """Return the reason code with which a replay is refused, or the event that opens it.
+
+        0: the subscription exists, and continues. ``offset`` is the ``stream-offset`` of the
+        SUBSCRIBE, ``opened`` the number of replays that it opens and that are not recorded yet.
+        """
+        node, name = self._node, session.session
+        if node.exchange is not None:
+            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        try:
+            event = self._parse(name, topic_filter, offset)
+        except (TopicError, BadMoment) as error:
+            _log.info("replay refused", client=name, filter=topic_filter[:200], reason=str(error))
+            return ReasonCode.TOPIC_FILTER_INVALID
+        code = node.permissions.refuses_replay(connection, replayed_filter(topic_filter))
+        if code:
+            return code
+        if topic_filter in session.replays:
+            return 0
+        bounds = node.options.bounds
+        if len(self) + opened >= bounds.max_replays:
+            return self._over("replays", name)
+        if len(session.replays) + opened >= bounds.max_replays_per_client:
+            return self._over("replays_per_client", name)
+        total = node.router.subscriptions
+        if not node.router.quota.allows(
+            owner_of(connection), total, bounds.max_subscriptions_total
+        ):
+            return self._over("subscriptions_total", name)
+        return event
+
+    def _over(self, limit: str, client: str) -> int:
+        self._node.limits.refused.add(limit, self._node.clock.monotonic(), client=client, filters=1)
+        return ReasonCode.QUOTA_EXCEEDED
+
+    def _parse(self, name: str, topic_filter: str, offset: str) -> ReplayOpened:
+        """Return the event that opens a replay; raises TopicError or BadMoment."""
+        parts = split_replay(topic_filter, offset)
+        if not parts.topic_filter:
+            raise BadMoment("the stream has no filter: $stream/NAME/FILTER")
+        now_ms, last = self._node.clock.time_ms(), self._node.journal.last
+        start = parse_moment(parts.start, now_ms)
+        event = ReplayOpened(name, topic_filter, {})
+        if start.word == NEW:
+            event.start = {"": last}
+        elif start.word == LAST:
+            event.start, event.last = {"": last}, True
+        elif start.word != ALL:
+            event.start, event.start_ms = start.positions, start.time_ms or 0
+        if parts.until:
+            until = parse_moment(parts.until, now_ms, words=frozenset())
+            if ends_before(start, until):
+                raise BadMoment("the replay ends before it begins")
+            event.until, event.until_ms = until.positions, until.time_ms or 0
+        if event.start_ms > now_ms + _AHEAD_MS:
+            raise BadMoment("the replay begins in the future")
+        for log, at in (*event.start.items(), *event.until.items()):
+            if log:
+                raise BadMoment("positions with the name of a log are for several logs")
+            if sequence_of(at) > sequence_of(last):
+                raise BadMoment("the position is beyond the end of the log")
+        return event
+
+    def begin(self, session: Session, topic_filter: str) -> None:
+        """Begin or continue a replay that was granted."""
+        replay = self._find(session, topic_filter)
+        if replay is None:
+            self._place(session, topic_filter)
+        else:
+            replay.wake()
+
+    def end(self, session: Session, topic_filter: str) -> None:
+        """End a replay before its subscription ends."""
+        replay = self._find(session, topic_filter)
+        if replay is not None:
+            replay.record_cursor()
+            self._remove(replay)
+            others = [other for other in session.delivery.replays or () if other is not replay]
+            session.delivery.replays = others or None
+
+    def _find(self, session: Session, topic_filter: str) -> Replay | None:
+        for replay in self.connected:
+            if replay.session is session and replay.filter == topic_filter:
+                return replay
+        return None
+
+    # Connections.
+
+    def attach(self, session: Session) -> None:
+        """Continue the replays of a session whose client has connected."""
+        for topic_filter in session.state.replays:
+            self._place(session, topic_filter)
+
+    def detach(self, session: Session) -> None:
+        """Record the cursors of a session whose connection is about to end."""
+        for replay in self.connected:
+            if replay.session is session:
+                replay.record_cursor()
+                self._remove(replay)
+        session.delivery.replays = None
+
+    def record_cursors(self) -> None:
+        """Record the cursors of all replays: the log is about to be cut."""
+        for replay in self._placed:
+            replay.record_cursor()
+        self._node.kernel.wake()
+
+    def _place(self, session: Session, topic_filter: str) -> None:
+        state = session.state.replays[topic_filter].replay
+        if state is None:
+            return
+        replay = Replay(self._node, self.reader, session, topic_filter, state, self._wake)
+        session.delivery.replays = [*(session.delivery.replays or ()), replay]
+        if self._actor is None:
+            self._actor = ReplayActor(self)
+            self._node.kernel.spawn(self._actor, self._node.root)
+        self._waiting[replay] = None
+        self._fill_places()
+
+    def restart(self) -> None:
+        """Go on with a new actor: the old one failed."""
+        self._actor = ReplayActor(self)
+        self._node.kernel.spawn(self._actor, self._node.root)
+        self._ready.clear()
+        for replay in self._placed:
+            replay.queued = False
+            replay.due = inf
+            self._wake(replay)
+
+    def _fill_places(self) -> None:
+        most = self._node.options.bounds.max_replays
+        while self._waiting and len(self._placed) < most:
+            replay = next(iter(self._waiting))
+            del self._waiting[replay]
+            self._placed[replay] = None
+            self._node.journal.on_stored = self._on_stored
+            self._wake(replay)
+
+    def _remove(self, replay: Replay) -> None:
+        self._waiting.pop(replay, None)
+        self._placed.pop(replay, None)
+        self.reader.withdraw(replay)
+        replay.ahead.clear()
+        self._fill_places()
+        if not self._placed:
+            self._node.journal.on_stored = None
+            self.reader.clear()
+
+    # Steps.
+
+    def _on_stored(self, record: PendingRecord) -> None:
+        """Take a record that is on disk."""
+        self.reader.stored(record)
+        for replay in self._placed:
+            self._wake(replay)
+
+    def _wake(self, replay: Replay) -> None:
+        if replay.queued or self._actor is None or replay not in self._placed:
+            return
+        if not self._ready:
+            self._node.kernel.later(self._actor, _STEP)
+        replay.queued = True
+        self._ready.append(replay)
+
+    def step(self) -> None:
+        """Make the steps that are due, for a while."""
+        node, ready = self._node, self._ready
+        until = node.clock.stopwatch() + _SLICE
+        interval = max(_LIVE_EVERY, len(self._placed) / _LIVE_STEPS)
+        for _ in range(len(ready)):
+            replay = ready.popleft()
+            replay.queued = False
+            if replay not in self._placed:
+                continue
+            delay = self._step_of(replay, interval)
+            if delay <= 0:
+                replay.queued = True
+                ready.append(replay)
+            elif delay < inf:
+                self._wake_later(replay, delay)
+            if node.clock.stopwatch() >= until:
+                break
+        if ready and self._actor is not None:
+            node.kernel.later(self._actor, _STEP)
+
+    def _step_of(self, replay: Replay, interval: float) -> float:
+        if replay.subscription is None:
+            self._remove(replay)
+            return inf
+        try:
+            return replay.step(interval)
+        except Exception as error:  # noqa: BLE001 - the others go on
+            _log.error("a replay failed", client=replay.session.name, exc_info=error)
+            if replay.damage is not None:  # it could not even record that
+                self._remove(replay)
+                return inf
+            replay.on_damage(FoldmqError(f"a bug: {error!r}; please report it"))
+            return 0.0
+
+    def _wake_later(self, replay: Replay, delay: float) -> None:
+        due = self._node.clock.monotonic() + delay
+        if self._actor is None or replay.due <= due:
+            return
+        replay.due = due
+
+        def wake() -> None:
+            if replay.due == due:
+                replay.due = inf
+                self._wake(replay)
+
+        self._actor.start_timer(self._node.timers, delay, wake)
+
+
+class ReplayActor(LoopActor):
+    """Makes the steps of replays, in parts of longer work."""
+
+    def __init__(self, replays: Replays) -> None:
+        super().__init__()
+        self._replays = replays
+
+    def on_receive(self, _message: Any) -> None:
+        """Make the steps that are due."""
+        self._replays.step()

@@ -1,0 +1,171 @@
+"""``foldmq outbox``: the destinations of a running broker, and what they refused."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cli.commands.actor_list import show
+from cli.commands.bulk_change import operator_name
+from cli.common import text
+from cli.common.progress_bar import progress
+from cli.common.tables import Column, duration_text
+from cli.logs.broker_client import Refused
+from cli.logs.broker_search import open_brokers
+from cli.logs.logs import open_logs
+from eventstore.errors import UsageError
+from eventstore.format.destination_events import ForwardRefused
+from eventstore.format.positions import format_position, from_runs, parse_position
+from projections.views.replay_view import place_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cli.logs.source_flags import SourceFlags
+
+_COLUMNS: list[Column[Mapping[str, Any]]] = [
+    Column("NAME", lambda row: row["name"], name=True),
+    Column("KIND", lambda row: row["kind"]),
+    Column("STATE", lambda row: row["state"]),
+    Column("BEHIND", lambda row: duration_text(row["behind_ms"]) if row["behind_ms"] else None),
+    Column("CURSOR", lambda row: place_text(row["through"]), right=True),
+    Column("SENT", lambda row: row["sent"], right=True),
+    Column("REFUSED", lambda row: row["refused"] or None, right=True),
+    Column("LOST", lambda row: row["losses"] or None, right=True),
+    Column("ERROR", lambda row: text.escaped(row["error"] or "", 200) or None),
+]
+
+
+def list_destinations(flags: SourceFlags, *, as_json: bool) -> None:
+    """Print a row for each destination."""
+    rows = asyncio.run(_rows(flags))
+    log: Column[Mapping[str, Any]] = Column("LOG", lambda row: row["log"])
+    columns = [log, *_COLUMNS] if rows and "log" in rows[0] else _COLUMNS
+    show(rows, len(rows), "destination", columns, as_json=as_json)
+
+
+async def _rows(flags: SourceFlags) -> list[dict[str, Any]]:
+    async with open_brokers(flags) as brokers:
+        answers = await brokers.each(lambda broker: broker.ask("destinations"))
+        return [
+            brokers.labelled(broker, row) for broker, answer in answers for row in answer["rows"]
+        ]
+
+
+def show_destination(flags: SourceFlags, name: str, *, as_json: bool) -> None:
+    """Print a destination; raises Refused if there is none with this name."""
+    rows = [row for row in asyncio.run(_rows(flags)) if row["name"] == name]
+    if not rows:
+        raise Refused(f"there is no destination {text.name(name)}")
+    for row in rows:
+        if as_json:
+            sys.stdout.write(text.json_line(row) + "\n")
+            continue
+        facts = {
+            "log": row.get("log"),
+            "kind": row["kind"],
+            "state": row["state"],
+            "error": row["error"],
+            "filters": ", ".join(row["filters"]),
+            "opened": format_position(row["run"]),
+            "cursor": place_text(row["through"]),
+            "behind": duration_text(row["behind_ms"]) if row["behind_ms"] else "nothing",
+            "sent": row["sent"],
+            "sent again": row["retries"],
+            "expired": row["expired"],
+            "refused": row["refused"],
+            "lost ranges": row["losses"],
+        }
+        for key, value in facts.items():
+            if value not in (None, ""):
+                shown = text.escaped(str(value), 1000)
+                sys.stdout.write(f"{key + ':':<13}{shown}\n")
+
+
+def change_destination(flags: SourceFlags, name: str, action: str) -> None:
+    """Pause or resume a destination in all logs; raises typer.Exit if a broker refuses."""
+    done = "paused" if action == "pause_destination" else "sending"
+    _change(flags, name, done, do=action)
+
+
+def skip_messages(flags: SourceFlags, name: str, to: str | None) -> None:
+    """Give up messages of a destination; raises typer.Exit if a broker refuses."""
+    if to is None:
+        _change(flags, name, "has no messages before the end of the log", do="skip_destination")
+        return
+    try:
+        until = parse_position(to)
+    except ValueError:
+        raise UsageError(f"--to {text.escaped(to)}: must be a position, such as 4121.0") from None
+    asked = f"has no messages before {format_position(until)}"
+    _change(flags, name, asked, do="skip_destination", until=until)
+
+
+def _change(flags: SourceFlags, name: str, done: str, **request: Any) -> None:
+    refusals = asyncio.run(_ask_to_change(flags, name, done, request))
+    if refusals:
+        raise typer.Exit(1)
+
+
+async def _ask_to_change(
+    flags: SourceFlags, name: str, done: str, request: Mapping[str, Any]
+) -> int:
+    refusals = 0
+    async with open_brokers(flags) as brokers:
+        if brokers.several and "until" in request:
+            nodes = ", ".join(brokers.nodes)
+            raise UsageError(f"a position is one of a single log: give --node, one of {nodes}")
+        for broker in brokers.present:
+            where = brokers.prefix(broker.node)
+            try:
+                await broker.ask("change", to=name, by=operator_name(), **request)
+            except Refused as refusal:
+                refusals += 1
+                sys.stderr.write(f"foldmq: {where}{refusal}\n")
+            else:
+                sys.stdout.write(f"{where}{text.name(name)}: {done}\n")
+        sys.stdout.flush()
+    return refusals
+
+
+_REFUSED: list[Column[Mapping[str, Any]]] = [
+    Column("POSITION", lambda row: row["position"], right=True),
+    Column("TIME", lambda row: row["time"]),
+    Column("CODE", lambda row: row["code"] or None, right=True),
+    Column("REASON", lambda row: text.escaped(row["reason"], 200)),
+]
+
+
+def list_refused(flags: SourceFlags, name: str, *, as_json: bool) -> None:
+    """Print the messages that a destination refused."""
+    rows = asyncio.run(_read_refused(flags, name))
+    log: Column[Mapping[str, Any]] = Column("LOG", lambda row: row["log"])
+    columns = [log, *_REFUSED] if rows and rows[0]["log"] else _REFUSED
+    show(rows, len(rows), "message", columns, as_json=as_json)
+
+
+async def _read_refused(flags: SourceFlags, name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    async with open_logs(flags) as logs:
+        for log, source in logs.items():
+            with progress("reading", max(0, source.last - source.begin + 1)) as shown:
+                async for record in source.records(source.begin, source.last):
+                    shown(record.sequence - source.begin + 1)
+                    if not any(raw["e"] == "ForwardRefused" for raw in record.raw_events):
+                        continue
+                    rows += [
+                        {
+                            "log": log,
+                            "position": format_position(ref),
+                            "time": text.clock(record.time_ms),
+                            "code": event.code,
+                            "reason": event.reason,
+                        }
+                        for _, event in record.events()
+                        if isinstance(event, ForwardRefused) and event.to == name
+                        for ref in from_runs(event.refs)
+                    ]
+    return rows

@@ -1,0 +1,270 @@
+"""The process of the outbox: it runs the destinations of one log until the broker ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import structlog
+
+from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused
+from cli.logs.logs import open_logs
+from cli.logs.outbox_subjects import stored_subject
+from cli.settings.broker_child import belong_to_the_broker, watch_stdin
+from eventstore.errors import LogUnavailable, UsageError
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.task_cancellation import end_tasks
+from outbox.control import BrokerUnavailable, RecordedCursor
+from outbox.log_reader import DueMessages
+from outbox.runner import BatchLimits, DestinationRunner
+from outbox.selection import Selection
+from outbox.sinks.http import HttpOptions, HttpSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+    from cli.logs.source_flags import SourceFlags
+    from eventstore.reading.log_source import LogSource
+    from outbox.mqtt.bridge_sink import MqttSink
+    from outbox.sink import Sink
+
+_log = structlog.get_logger("foldmq")
+
+_NICE = 5
+_LARGEST_REQUEST = 4 * 1024 * 1024
+_QUIET = 2.0
+"""Seconds without an announcement after which the broker is asked for the end of its log."""
+_FAILED_AGAIN = (1.0, 60.0)
+"""Seconds after which a destination that failed is started again: at first, and at most."""
+_GLANCE = 0.01
+"""Seconds in which the end of standard input is seen, if it has come already."""
+_GONE = 15.0
+"""Seconds without a connection to NATS after which the process ends: the broker restarts it."""
+
+
+def run_outbox(flags: SourceFlags) -> None:
+    """Run the destinations that the broker writes to standard input, until that ends."""
+    request = _read_request()
+    belong_to_the_broker(_NICE)
+    asyncio.run(_run(flags, request))
+
+
+def _read_request() -> dict[str, Any]:
+    data = b""
+    while not data.endswith(b"\n"):
+        piece = b"" if os.isatty(0) or len(data) > _LARGEST_REQUEST else os.read(0, 65_536)
+        if not piece:
+            raise UsageError("'foldmq serve' runs this command when its settings have sinks")
+        data += piece
+    request: dict[str, Any] = orjson.loads(data)
+    return request
+
+
+async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
+    end = asyncio.Event()
+    await watch_stdin(end)
+    await asyncio.sleep(_GLANCE)
+    if end.is_set():  # the broker is gone, and its log may not be opened without it
+        return
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end.set)
+    node = request["node"]
+    async with open_logs(replace(flags, node=node)) as logs:
+        (source,) = logs.values()
+        control = _NatsControl(LiveBroker(node, source.where, source.client))
+        durable = _Announcements(control)
+        await durable.listen(source.client, node)
+        permitted = _permissions(request["permissions"])
+        tasks = [
+            asyncio.create_task(_keep(each, permitted, source, control, durable))
+            for each in _with_local(request)
+        ]
+        watching = asyncio.create_task(_until_gone(source.client))
+        ended = asyncio.create_task(end.wait())
+        try:
+            await asyncio.wait([watching, ended], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end_tasks([*tasks, watching, ended])
+    if not end.is_set():
+        raise LogUnavailable("the connection to NATS was lost")
+
+
+def _with_local(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the destinations, each with the listener of the broker for messages in."""
+    return [{**each, "local": request["local"]} for each in request["sinks"]]
+
+
+async def _until_gone(client: Client) -> None:
+    """Return when the connection to NATS has been lost for long."""
+    now = asyncio.get_running_loop().time
+    seen = now()
+    while now() - seen < _GONE and not client.is_closed:
+        await asyncio.sleep(1.0)
+        if client.is_connected:
+            seen = now()
+
+
+async def _keep(
+    settings: Mapping[str, Any],
+    permitted: Callable[[str | None], Callable[[str], bool] | None],
+    source: LogSource,
+    control: _NatsControl,
+    durable: _Announcements,
+) -> None:
+    """Run a destination; start it again if it fails, which concerns no other destination."""
+    pause = _FAILED_AGAIN[0]
+    while True:
+        try:
+            if settings["kind"] == "mqtt" and not settings["filters"]:
+                await _run_inward(settings, source.stream.removeprefix(LOG_STREAM_PREFIX))
+            else:
+                await _runner(settings, permitted, source, control, durable).run()
+        except Exception as error:  # noqa: BLE001 - a fault of one destination or sink
+            _log.error("a destination failed", to=settings["name"], exc_info=error)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _FAILED_AGAIN[1])
+
+
+def _runner(
+    settings: Mapping[str, Any],
+    permitted: Callable[[str | None], Callable[[str], bool] | None],
+    source: LogSource,
+    control: _NatsControl,
+    durable: _Announcements,
+) -> DestinationRunner:
+    own: str | None = None
+    sink: Sink
+    if settings["kind"] == "mqtt":
+        from outbox.mqtt.bridge_sink import batch_limits
+
+        connection = _mqtt_sink(settings)
+        own = connection.options.local_client_id
+        sink, limits = connection, batch_limits(connection.options)
+    else:
+        sink, limits = _http_sink(settings)
+    selection = Selection(settings["filters"], permitted(settings["user"]), own)
+    due = partial(DueMessages, source, selection, durable)
+    node = source.stream.removeprefix(LOG_STREAM_PREFIX)
+    return DestinationRunner(settings["name"], node, sink, due, control, limits)
+
+
+def _mqtt_sink(settings: Mapping[str, Any]) -> MqttSink:
+    # Only a broker with connections loads the MQTT client.
+    from outbox.mqtt.bridge_sink import MqttSink
+    from outbox.mqtt.options import read_connection
+    from outbox.mqtt.peer import LocalAddress
+
+    local = settings["local"]
+    connection = read_connection(settings["name"], settings["table"])
+    return MqttSink(connection, LocalAddress(**local) if local is not None else None)
+
+
+async def _run_inward(settings: Mapping[str, Any], node: str) -> None:
+    """Run a connection that has messages in only, which is no destination of the log."""
+    sink = _mqtt_sink(settings)
+    try:
+        await sink.take(node)
+    finally:
+        await sink.close()
+
+
+def _http_sink(settings: Mapping[str, Any]) -> tuple[Sink, BatchLimits]:
+    files = ("signing_secret_file", "token_file", "ca_file")
+    options = HttpOptions(
+        settings["url"],
+        settings["format"],
+        settings["timeout"],
+        **{name: Path(settings[name]) for name in files if settings[name] is not None},
+    )
+    limits = BatchLimits(
+        settings["batch"] if options.format == "batch" else 1,
+        settings["batch_bytes"],
+        settings["batch_wait"],
+        *settings["retry"],
+    )
+    return HttpSink(options), limits
+
+
+def _permissions(path: str | None) -> Callable[[str | None], Callable[[str], bool] | None]:
+    """Return a function that returns which topics a user may read; None: all topics."""
+    if path is None:
+        return lambda _user: None
+    from actors.access import rules_file
+
+    rules = rules_file.load(Path(path))
+
+    def permitted(user: str | None) -> Callable[[str], bool] | None:
+        return None if user is None else rules.access(user, (), "").may_read
+
+    return permitted
+
+
+class _NatsControl:
+    """Requests to the broker over NATS."""
+
+    def __init__(self, broker: LiveBroker) -> None:
+        self._broker = broker
+
+    async def cursors(self) -> dict[str, RecordedCursor]:
+        """Return all destinations of the log by name."""
+        rows = (await self._ask("destinations"))["rows"]
+        return {row["name"]: RecordedCursor.of(row) for row in rows}
+
+    async def record(self, request: Mapping[str, Any]) -> RecordedCursor:
+        """Record progress; return what the log has then."""
+        return RecordedCursor.of(await self._ask("change", **request))
+
+    async def durable(self) -> int:
+        """Return the last record that is on disk."""
+        durable: int = (await self._ask("destinations"))["durable"]
+        return durable
+
+    async def _ask(self, endpoint: str, **request: Any) -> dict[str, Any]:
+        try:
+            return await self._broker.ask(endpoint, **request)
+        except (NoLiveBroker, Refused) as error:
+            raise BrokerUnavailable(str(error)) from None
+
+
+class _Announcements:
+    """The end of the log on disk, as the broker announces it."""
+
+    def __init__(self, control: _NatsControl) -> None:
+        self._control = control
+        self._last = 0
+        self._grown = asyncio.Event()
+
+    async def listen(self, client: Client, node: str) -> None:
+        """Take the announcements of a broker."""
+
+        async def take(message: Msg) -> None:
+            self._take(int(message.data))
+
+        await client.subscribe(stored_subject(node), cb=take)
+
+    def _take(self, sequence: int) -> None:
+        if sequence > self._last:
+            self._last = sequence
+            grown, self._grown = self._grown, asyncio.Event()
+            grown.set()
+
+    async def reach(self, sequence: int) -> int:
+        """Wait until a record is on disk; return the sequence of the last such record."""
+        while self._last < sequence:
+            grown = self._grown
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_QUIET):
+                    await grown.wait()
+                continue
+            with contextlib.suppress(BrokerUnavailable):
+                self._take(await self._control.durable())
+        return self._last

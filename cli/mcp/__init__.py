@@ -1,0 +1,1 @@
+"""``foldmq mcp``: tools by which language models ask a broker and its log; they only read."""

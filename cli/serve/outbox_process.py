@@ -1,0 +1,144 @@
+"""The outbox of ``foldmq serve``: a process that sends messages to destinations, beside the broker.
+
+It runs only if the settings have destinations. It gets them through its standard input, which only
+the broker holds, and never outlives the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any, Self
+
+import orjson
+import structlog
+
+from cli.logs.outbox_subjects import stored_subject
+from cli.settings.child_environment import environment_for
+from cli.settings.connection_settings import local_listener
+from cli.settings.sink_settings import outbox_request
+from eventstore.server.process import end_process
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from actors.session.node_context import NodeContext
+    from cli.common.endpoints import Endpoint
+    from cli.settings.settings import Settings
+    from eventstore.datadir import DataDir
+    from eventstore.nats.direct_client import DirectClient
+
+log = structlog.get_logger("foldmq")
+
+_STOP_SECONDS = 5.0
+_BACKOFF_SECONDS = (0.5, 60.0)
+_STABLE_SECONDS = 60.0
+
+
+class OutboxProcess:
+    """Keeps the process of the outbox running; an async context that ends it."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._reloading = False
+        self._node = ""
+        self._settings: Settings
+        self._local: dict[str, Any] | None = None
+
+    def start(
+        self,
+        settings: Settings,
+        datadir: DataDir,
+        node: NodeContext,
+        client: DirectClient,
+        places: Sequence[Endpoint],
+    ) -> None:
+        """Begin, if there are destinations; ``places`` are the addresses of the listeners."""
+        if not (settings.sinks or settings.connections):
+            return
+        if settings.destinations:
+            _announce_durable(node, client)
+        self._node = node.options.node
+        self._settings = settings
+        self._local = local_listener(settings, places)
+        self._keeping = asyncio.create_task(self._keep(datadir), name="outbox")
+
+    def reload(self, settings: Settings) -> None:
+        """Let the process read the permissions again, if a destination has a user."""
+        self._settings = settings
+        process = self._process
+        users = any(each.user is not None for each in settings.destinations.values())
+        if users and process is not None and process.returncode is None:
+            self._reloading = True
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End the process; while the broker still records events, it records its cursors."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeping
+        await end_process(self._process, _STOP_SECONDS)
+
+    async def _keep(self, datadir: DataDir) -> None:
+        """Start the process, and restart it whenever it ends."""
+        now = asyncio.get_running_loop().time
+        delay = _BACKOFF_SECONDS[0]
+        while True:
+            begun = now()
+            environment = environment_for(self._settings, datadir)
+            request = orjson.dumps(outbox_request(self._settings, self._node, self._local)) + b"\n"
+            try:
+                self._process = await _launch(datadir, environment, request)
+                code = await self._process.wait()
+                why = f"exit {code}" if code >= 0 else f"signal {-code}"
+            except OSError as error:
+                why = error.strerror or str(error)
+            if self._reloading:
+                self._reloading = False
+                continue
+            if now() - begun > _STABLE_SECONDS:
+                delay = _BACKOFF_SECONDS[0]
+            log.warning("the outbox ended, restarting it", reason=why, after_s=delay)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _BACKOFF_SECONDS[1])
+
+
+async def _launch(
+    datadir: DataDir, environment: Mapping[str, str], request: bytes
+) -> asyncio.subprocess.Process:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        # Files in the working directory must not be imported as modules.
+        *("-P", "-m", "foldmq", "outbox", "run", "--data-dir", str(datadir.path)),
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        # Ctrl-C reaches the whole process group, but the broker ends this process.
+        start_new_session=True,
+    )
+    if process.stdin is not None:
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(request)
+            await process.stdin.drain()
+    return process
+
+
+def _announce_durable(node: NodeContext, client: DirectClient) -> None:
+    """Tell the outbox, after each commit, up to which record the log is on disk."""
+    before, subject = node.journal.on_durable, stored_subject(node.options.node)
+
+    def on_durable(sequence: int, link: bytes) -> None:
+        before(sequence, link)
+        client.publish_now(subject, b"%d" % sequence)
+
+    node.journal.on_durable = on_durable

@@ -1,0 +1,90 @@
+"""Who may use the API: tokens, browsers of the same origin, and pages of listed origins (CORS)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from cli.web.api.problem_types import Forbidden, Unauthorized
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from cli.web.audit_trail import AuditTrail
+    from cli.web.tokens import Grant, Tokens
+
+_SCHEME: Final = "bearer "
+_REQUEST_HEADERS: Final = (
+    "Accept, Authorization, Content-Type, Idempotency-Key, If-None-Match, Last-Event-ID"
+)
+_ANSWER_HEADERS: Final = (
+    "Content-Location, ETag, Foldmq-Position, Link, Location, Retry-After, WWW-Authenticate"
+)
+_PREFLIGHT_SECONDS: Final = 600
+
+
+class ApiAccess:
+    """Finds the permissions of a request; ``origins`` are those of other pages that may ask."""
+
+    def __init__(
+        self, tokens: Tokens, trail: AuditTrail, cookie: str, origins: Collection[str] = ()
+    ) -> None:
+        self._tokens = tokens
+        self._trail = trail
+        self._cookie = cookie
+        self._origins = frozenset(origins)
+
+    async def grant(self, request: web.Request) -> Grant:
+        """Return the permissions of a request; raises Unauthorized and Forbidden."""
+        given = request.headers.get("Authorization")
+        if given is None:
+            return self._of_browser(request)
+        address = request.remote or ""
+        if given[: len(_SCHEME)].lower() != _SCHEME:
+            raise Unauthorized("Authorization must be: Bearer TOKEN")
+        grant = self._tokens.of_token(given[len(_SCHEME) :])
+        if grant is None:
+            self._trail.refused(address, None, "wrong_token")
+            raise Unauthorized("the token is not valid")
+        if not self._tokens.holds(grant):
+            self._trail.refused(address, grant, "expired")
+            raise Unauthorized("the token has expired")
+        await self._trail.login(address, grant)
+        return grant
+
+    def _of_browser(self, request: web.Request) -> Grant:
+        """Return the permissions of the page's cookie, for reading by the page itself only."""
+        cookie = request.cookies.get(self._cookie)
+        grant = None if cookie is None else self._tokens.of_cookie(cookie)
+        if grant is None or not self._tokens.holds(grant):
+            raise Unauthorized("a token is required: Authorization: Bearer TOKEN")
+        site = request.headers.get("Sec-Fetch-Site", "none")
+        origin = request.headers.get("Origin")
+        foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host")
+        if request.method != "GET" or site not in ("same-origin", "none") or foreign:
+            raise Forbidden("the cookie of the web page is only for reading by the page itself")
+        return grant
+
+    def preflight(self, request: web.Request) -> web.Response | None:
+        """Return the answer to the question of a browser before a request of another origin."""
+        asked = request.headers.get("Access-Control-Request-Method")
+        if request.method != "OPTIONS" or asked is None or not self._is_listed(request):
+            return None
+        headers = {
+            "Access-Control-Allow-Methods": "GET, POST",
+            "Access-Control-Allow-Headers": _REQUEST_HEADERS,
+            "Access-Control-Max-Age": str(_PREFLIGHT_SECONDS),
+        }
+        return web.Response(status=204, headers=headers)
+
+    def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Let a page of a listed origin read a response; credentials are never allowed."""
+        response.headers["Vary"] = "Accept, Authorization, Cookie, Origin"
+        if self._is_listed(request):
+            response.headers["Access-Control-Allow-Origin"] = request.headers["Origin"]
+            response.headers["Access-Control-Expose-Headers"] = _ANSWER_HEADERS
+
+    def _is_listed(self, request: web.Request) -> bool:
+        return request.headers.get("Origin") in self._origins

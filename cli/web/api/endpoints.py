@@ -1,0 +1,362 @@
+"""The API over HTTP: routes of the table of operations, forms of answers, problem details."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import structlog
+from aiohttp import web
+
+from cli.logs.next_commands import completed
+from cli.web.api.bounds import RequestBounds
+from cli.web.api.live_lists import LiveLists
+from cli.web.api.openapi import openapi_document
+from cli.web.api.operation import Call, Cost, Item, permits
+from cli.web.api.operations import BASE, OPERATIONS
+from cli.web.api.page_tokens import continued, list_digest, page_token
+from cli.web.api.parameters import ListParams, read_params
+from cli.web.api.problem_types import (
+    BY_NAME,
+    CutBefore,
+    Forbidden,
+    MethodNotAllowed,
+    NotAcceptable,
+    TooDear,
+    problem_details,
+    problem_of,
+    retry_after,
+)
+from cli.web.api.publishing import ApiPublisher
+from cli.web.api.snapshots import Snapshot, find_snapshot, matches_tag, wait_for
+from cli.web.api.streams import EVENT_STREAM, NDJSON, dumps, send_stream
+from eventstore.display import name as display_name
+from eventstore.errors import CutOff, NotFound, UsageError
+from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from aiohttp.typedefs import Handler
+
+    from cli.web.api.access import ApiAccess
+    from cli.web.api.operation import Operation, StreamMark
+    from cli.web.api.parameters import Params
+    from cli.web.tokens import Grant
+    from cli.web.web_log_client import WebLogClient
+
+JSON: Final = "application/json"
+_PROBLEM: Final = "application/problem+json"
+_REGEX: Final = {"id": "{id:(?s:.+)}", "topic": "{topic:(?s:.+)}"}
+"""Names in paths may have any characters, also line breaks."""
+_REPEATED: Final = frozenset({"type"})
+"""Parameters that may be given several times."""
+_FIRST_SECONDS: Final = 5.0
+"""Seconds that the first item of a stream may delay its status."""
+
+log = structlog.get_logger("foldmq")
+
+
+class ApiEndpoints:
+    """Answers the requests below :data:`BASE`."""
+
+    def __init__(self, link: WebLogClient, access: ApiAccess, *, changes: bool = False) -> None:
+        """Answer requests; ``changes`` permits tokens with the role operate to publish."""
+        self._link = link
+        self._changes = changes
+        self._access = access
+        self._bounds = RequestBounds()
+        self._lists = LiveLists(link)
+        self._publisher = ApiPublisher(link)
+        self._document = dumps(openapi_document(OPERATIONS))
+
+    def install(self, app: web.Application) -> None:
+        """Add the routes."""
+        for operation in OPERATIONS:
+            path = operation.path
+            for name, pattern in _REGEX.items():
+                path = path.replace(f"{{{name}}}", pattern)
+            app.router.add_route(operation.method, BASE + path, self._handler(operation))
+        app.router.add_route("GET", f"{BASE}/openapi.json", self._openapi)
+        app.router.add_route("GET", f"{BASE}/problem-types/{{name}}", self._problem_type)
+
+    async def respond(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Return the response to a request below :data:`BASE`; errors are problem details."""
+        try:
+            preflight = self._access.preflight(request)
+            if preflight is not None:
+                response: web.StreamResponse = preflight
+            else:
+                if request.match_info.http_exception is not None:
+                    await self._access.grant(request)
+                response = await handler(request)
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods))
+            response = self._problem(MethodNotAllowed(f"only {allowed} is allowed here"))
+            response.headers["Allow"] = allowed
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            response = self._problem(NotFound(f"there is no such resource ({error.reason})"))
+        except FoldmqError as error:
+            response = self._problem(error)
+        except Exception as error:
+            log.error("web API: request failed", path=request.path, exc_info=error)  # noqa: TRY400
+            what = f"the request failed: {type(error).__name__}; see the broker's log"
+            response = self._problem(FoldmqError(what))
+        if not response.prepared:
+            self._access.add_headers(request, response)
+        return response
+
+    @staticmethod
+    def _problem(error: FoldmqError) -> web.Response:
+        details = problem_details(error, completed(str(error)), BASE)
+        response = web.Response(
+            status=problem_of(error).status, body=dumps(details), content_type=_PROBLEM
+        )
+        if wait := retry_after(error):
+            response.headers["Retry-After"] = str(wait)
+        if response.status == 401:
+            response.headers["WWW-Authenticate"] = 'Bearer realm="foldmq"'
+        return response
+
+    async def _openapi(self, _request: web.Request) -> web.Response:
+        return web.Response(body=self._document, content_type=JSON)
+
+    async def _problem_type(self, request: web.Request) -> web.Response:
+        kind = BY_NAME.get(request.match_info["name"])
+        if kind is None:
+            raise NotFound(f"problem types are {', '.join(BY_NAME)}")
+        about = {"type": kind.name, "title": kind.title, "status": kind.status, "doc": kind.doc}
+        return web.Response(body=dumps(about), content_type=JSON)
+
+    def _handler(self, operation: Operation) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            grant = await self._access.grant(request)
+            self._bounds.take(grant.mark)
+            if not permits(grant.role, operation.role, changes=self._changes):
+                raise Forbidden(
+                    f"this needs a token with the role {operation.role}, or a higher one"
+                )
+            if operation.function is None:
+                if request.query:
+                    raise UsageError("this has no parameters: the message is the body")
+                return await self._publisher.publish(request, grant, BASE)
+            return await self._answer(request, operation, grant)
+
+        return handle
+
+    async def _answer(
+        self, request: web.Request, operation: Operation, grant: Grant
+    ) -> web.StreamResponse:
+        offered = (JSON, NDJSON, EVENT_STREAM) if operation.is_list else (JSON,)
+        form = accepted(request.headers.get("Accept", ""), offered)
+        kind = cast("type[Params]", operation.params)
+        params = read_params(kind, _given(request, operation))
+        if params.log is not None:
+            params = await self._with_log(params, params.log)
+        call = Call(self._link, self._lists, grant.role.sees_payloads)
+        token = getattr(params, "next", None)
+        about = list_digest(operation, params)
+        if token is not None:
+            call, params = continued(call, params, token, about)
+        if params.after is not None:
+            await wait_for(call, params.after)
+        try:
+            snapshot = await find_snapshot(call, operation, params)
+            if form == JSON:
+                if matches_tag(request.headers.get("If-None-Match"), snapshot.tag):
+                    response: web.StreamResponse = web.Response(status=304)
+                    _describe(response, request, operation, snapshot)
+                    return response
+                body, following = await self._body(call, operation, snapshot, about)
+                response = web.Response(body=body, content_type=JSON)
+                _describe(response, request, operation, snapshot)
+                if following:
+                    link = request.rel_url.update_query(next=following)
+                    response.headers["Link"] = f'<{link}>; rel="next"'
+                return response
+            return await self._stream(request, call, operation, snapshot, form, grant)
+        except CutOff as error:
+            raise await self._with_first(error, params.log) from None
+
+    async def _with_log(self, params: Params, log: str) -> Params:
+        """Return parameters whose log exists; the only one has no name. Raises NotFound."""
+        names = [name for name in await self._link.logs() if name]
+        if log not in (names or [self._link.node]):
+            raise NotFound(f"there is no log {display_name(log)}")
+        return params if names else params.model_copy(update={"log": None})
+
+    async def _with_first(self, error: CutOff, name: str | None) -> CutOff:
+        """Return an error that says where the log begins now."""
+        with contextlib.suppress(FoldmqError):
+            if name or not self._link.names:
+                async with self._link.log(name if name and self._link.names else "") as source:
+                    return CutBefore(str(error), source.begin)
+        return error
+
+    async def _body(
+        self, call: Call, operation: Operation, snapshot: Snapshot, about: str
+    ) -> tuple[bytes, str | None]:
+        """Return an answer as JSON, and where the list goes on."""
+        if not operation.is_list:
+            async with self._slot(operation, snapshot):
+                return dumps(await cast("Any", operation.function)(call, snapshot.params)), None
+        params = cast("ListParams", snapshot.params)
+        if getattr(params, "follow", False):
+            raise NotAcceptable(f"follow: needs Accept: {NDJSON} or {EVENT_STREAM}")
+        items: list[Item] = []
+        gaps: list[dict[str, Any]] = []
+        more = False
+        try:
+            async with self._slot(operation, snapshot), _entries(operation, call, params) as found:
+                async for entry in found:
+                    if not isinstance(entry, Item):
+                        if call.start is None and not items:
+                            gaps.append(entry.about)  # the list begins later than it was asked to
+                            continue
+                        raise CutOff(f"the records before {entry.about['first']} were deleted")
+                    if len(items) == params.limit:
+                        more = True
+                        break
+                    items.append(entry)
+        except TooDear:
+            if not items:
+                raise
+            more = True  # what was found so far is an answer: the next page goes on
+        following = None
+        if more:
+            pinned = {name: getattr(params, name) for name in operation.moments}
+            following = page_token({"place": items[-1].place, "about": about, "moments": pinned})
+        page: dict[str, Any] = {
+            "items": [item.value for item in items],
+            "next": following,
+            "as_of": snapshot.position,
+        }
+        if gaps:
+            page["gaps"] = gaps
+        if not operation.is_snapshot and not snapshot.tag:
+            page["snapshot"] = False
+        return dumps(page), following
+
+    def _slot(
+        self, operation: Operation, snapshot: Snapshot
+    ) -> contextlib.AbstractAsyncContextManager[None]:
+        """Return the context in which an operation may run."""
+        if operation.cost is Cost.DEAR or snapshot.tag:
+            return self._bounds.dear(completed(operation.command))
+        return contextlib.nullcontext()
+
+    async def _stream(
+        self,
+        request: web.Request,
+        call: Call,
+        operation: Operation,
+        snapshot: Snapshot,
+        form: str,
+        grant: Grant,
+    ) -> web.StreamResponse:
+        """Send a list as a stream."""
+        last = request.headers.get("Last-Event-ID")
+        if last and operation.may_follow:
+            call = Call(call.link, call.lists, call.payloads, last)
+        with self._bounds.stream(grant.mark):
+            async with _entries(operation, call, snapshot.params) as found:
+                first = asyncio.ensure_future(anext(found, None))
+                try:
+                    async with self._slot(operation, snapshot):
+                        await asyncio.wait({first}, timeout=_FIRST_SECONDS)
+                    if first.done():
+                        first.result()
+                    response = web.StreamResponse()
+                    response.content_type = form
+                    _describe(response, request, operation, snapshot)
+                    response.headers.pop("ETag", None)
+                    self._access.add_headers(request, response)
+                    response.headers["X-Accel-Buffering"] = "no"
+                    await response.prepare(request)
+                    await send_stream(request, response, _after(first, found), self._details)
+                finally:
+                    first.cancel()
+                    with contextlib.suppress(asyncio.CancelledError, Exception):
+                        await first
+        return response
+
+    @staticmethod
+    def _details(error: Exception) -> dict[str, Any]:
+        """Return the problem details of an error in the middle of a stream."""
+        if not isinstance(error, FoldmqError):
+            log.error("web API: stream failed", exc_info=error)
+            error = FoldmqError(f"the request failed: {type(error).__name__}; see the broker's log")
+        return problem_details(error, completed(str(error)), BASE)
+
+
+async def _after(
+    first: asyncio.Future[Item | StreamMark | None], rest: AsyncIterator[Item | StreamMark]
+) -> AsyncIterator[Item | StreamMark]:
+    entry = await first
+    if entry is not None:
+        yield entry
+        async for each in rest:
+            yield each
+
+
+def _entries(operation: Operation, call: Call, params: Params) -> contextlib.aclosing[Any]:
+    """Return the entries of a list, closed at the end."""
+    return contextlib.aclosing(cast("Any", operation.function)(call, params))
+
+
+def accepted(header: str, offered: Sequence[str]) -> str:
+    """Return the offered type that a client prefers; raises NotAcceptable.
+
+    Without a preference it is the first one.
+    """
+    best, quality = "", 0.0
+    for part in header.split(",") if header.strip() else ["*/*"]:
+        kind, *fields = (field.strip().lower() for field in part.split(";"))
+        weight = 1.0
+        for field in fields:
+            if field.startswith("q="):
+                with contextlib.suppress(ValueError):
+                    weight = float(field[2:])
+        found = next((one for one in offered if _covers(kind, one)), None)
+        if found is not None and weight > quality:
+            best, quality = found, weight
+    if not best:
+        raise NotAcceptable(f"the answer exists as {', '.join(offered)}")
+    return best
+
+
+def _covers(kind: str, offered: str) -> bool:
+    return kind in ("*/*", offered, offered.partition("/")[0] + "/*")
+
+
+def _given(request: web.Request, operation: Operation) -> dict[str, Any]:
+    """Return the parameters of a request by name; raises UsageError for a repeated one."""
+    given: dict[str, Any] = {name: request.match_info[name] for name in operation.path_params}
+    for name in dict.fromkeys(request.query):
+        values = request.query.getall(name)
+        if name in given:
+            raise UsageError(f"{name}: is part of the path")
+        if name in _REPEATED:
+            given[name] = values
+        elif len(values) > 1:
+            raise UsageError(f"{name}: is given {len(values)} times")
+        else:
+            given[name] = values[0]
+    return given
+
+
+def _describe(
+    response: web.StreamResponse, request: web.Request, operation: Operation, snapshot: Snapshot
+) -> None:
+    """Add the headers that say which moment an answer is of."""
+    response.headers["Foldmq-Position"] = snapshot.position
+    if snapshot.tag:
+        names = {
+            name.removesuffix("_"): getattr(snapshot.params, name) for name in operation.moments
+        }
+        response.headers["ETag"] = f'"{snapshot.tag}"'
+        response.headers["Content-Location"] = str(request.rel_url.update_query(names))
+        response.headers["Cache-Control"] = "private, no-cache"

@@ -1,0 +1,293 @@
+"""Answers about the messages of the past, and about the times without messages."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from cli.logs.logs import Logs
+from cli.logs.topic_flags import check_filter
+from cli.web.api.live_answers import numbered
+from cli.web.api.operation import Call, Item, StreamMark, open_sources, positions_text
+from cli.web.api.parameters import ListParams, Name, Params
+from cli.web.api.past_answers import place_text, places_after
+from eventstore.errors import CutOff, NotFound, UsageError
+from eventstore.format.positions import (
+    Position,
+    index_of,
+    parse_position,
+    position,
+    sequence_of,
+)
+from eventstore.reading.log_points import LogPoint
+from eventstore.reading.moments import ALL, LAST, NEW, BadMoment, Moment, ends_before, parse_moment
+from projections.past.message_history import (
+    HistoryRange,
+    MessageHistory,
+    history_range,
+    last_messages,
+)
+from projections.past.silences import gaps, silent_clients, topic_counts
+from projections.views.publication_view import PublicationView, publication_object
+from projections.views.silence_view import gap_object, silence_object, topic_object
+
+_POLL_SECONDS: Final = 0.2
+"""Seconds between two looks at a log that is followed."""
+_MOST_SILENCES: Final = 1000
+_BEGINNINGS: Final = frozenset({ALL, NEW, LAST})
+
+Beginning = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=1024,
+        examples=["10m", "12.3", "all"],
+        description="Begin here: all, new or last; after a position such as 12.3, or positions of "
+        "several logs such as p0:12.3,p1:7; an age such as 10m; a time in UTC.",
+    ),
+]
+Ending = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=1024,
+        examples=["2026-11-20T12:49:10Z"],
+        description="End here: a position, an age, a time in UTC, or now.",
+    ),
+]
+TopicFilter = Annotated[Name, Field(description="A topic filter.", examples=["hall/#"])]
+
+
+class RangeParams(ListParams):
+    """The parameters of a list about a part of the log."""
+
+    filter: TopicFilter = "#"
+    from_: Annotated[Beginning | None, Field(alias="from")] = None
+    to: Ending | None = None
+
+
+class HistoryParams(RangeParams):
+    """The parameters of ``history``."""
+
+    order: Annotated[
+        Literal["oldest", "newest"], Field(description="Which messages come first.")
+    ] = "oldest"
+    follow: Annotated[
+        bool, Field(description="Go on with what is published later; in streams only.")
+    ] = False
+
+
+def _moment(name: str, given: str | None, words: frozenset[str] = frozenset()) -> Moment | None:
+    if given is None:
+        return None
+    now_ms = round(time.time() * 1000)
+    if given == "now" and not words:
+        return Moment(time_ms=now_ms)
+    try:
+        return parse_moment(given, now_ms, words=words)
+    except BadMoment as error:
+        raise UsageError(f"{name}: {error}") from None
+
+
+async def _part(logs: Logs, params: RangeParams) -> HistoryRange:
+    """Return the part of the logs; raises UsageError and CutOff."""
+    check_filter(params.filter)
+    start, end = _moment("from", params.from_, _BEGINNINGS), _moment("to", params.to)
+    if start is not None and end is not None and ends_before(start, end):
+        raise UsageError("from: is later than to")
+    return await history_range(logs, start, end)
+
+
+async def history(call: Call, params: HistoryParams) -> AsyncIterator[Item | StreamMark]:
+    """Yield the messages on matching topics, in the order in which they took effect."""
+    newest = params.order == "newest"
+    if params.follow and (params.to is not None or newest):
+        raise UsageError("follow: cannot be combined with to, or with the newest first")
+    async with open_sources(call, params.log) as logs:
+        part = await _part(logs, params)
+        reader = MessageHistory(logs, params.filter)
+        for log in part.cut if call.start is None else ():
+            yield _gap(log, logs[log].begin)
+        if newest:
+            async for item in _newest(call, logs, reader, part, params.limit):
+                yield item
+            return
+        if call.start is not None:
+            part, gone = _after(logs, part, call.start)
+            for log in gone:
+                yield _gap(log, logs[log].begin)
+        shown = _MessageItems(call, part)
+        if params.from_ == LAST and call.start is None:
+            for view in await last_messages(logs, params.filter, part):
+                yield Item(publication_object(view, payload=call.payloads), _end_place(logs))
+        else:
+            async with contextlib.aclosing(reader.between(part)) as views:
+                async for view in views:
+                    yield shown.item(view)
+        if params.follow:
+            yield StreamMark("live", {"through": positions_text(_lasts(logs))})
+            async with contextlib.aclosing(_later(reader, shown)) as later:
+                async for entry in later:
+                    yield entry
+
+
+def _gap(log: str, first: int) -> StreamMark:
+    """Return that the records before the first one were deleted before they could be read."""
+    return StreamMark("gap", {**({"log": log} if log else {}), "first": f"{first}.0"})
+
+
+def _after(logs: Logs, part: HistoryRange, place: str) -> tuple[HistoryRange, list[str]]:
+    """Return what comes after a place, and the logs that no longer have its beginning."""
+    points = places_after(place, logs)
+    after = {log: position(point.sequence, point.index) - 1 for log, point in points.items()}
+    gone = [log for log, point in points.items() if point.sequence < logs[log].begin]
+    return part.after(after), gone
+
+
+def _lasts(logs: Logs) -> dict[str, int]:
+    return {log: source.last for log, source in logs.items()}
+
+
+def _end_place(logs: Logs) -> str:
+    return place_text({log: position(last + 1, 0) - 1 for log, last in _lasts(logs).items()})
+
+
+async def _newest(
+    call: Call, logs: Logs, reader: MessageHistory, part: HistoryRange, limit: int
+) -> AsyncIterator[Item]:
+    """Yield a page of messages, the newest first, and one more."""
+    places: dict[str, Position] = {}
+    if call.start is not None:
+        # The place is that of the oldest message given of each log: what is before it is left.
+        points = places_after(call.start, logs)
+        places = {log: position(point.sequence, point.index) - 1 for log, point in points.items()}
+        part = part.before(places)
+    else:
+        places = {log: position(end.sequence, end.index) + 1 for log, end in part.ends.items()}
+    for view in reversed(await reader.latest(limit + 1, part)):
+        places[view.log] = view.position
+        yield Item(publication_object(view, payload=call.payloads), place_text(places))
+
+
+async def _later(
+    reader: MessageHistory, shown: "_MessageItems"
+) -> AsyncGenerator[Item | StreamMark, None]:
+    """Yield messages as they are published, without end."""
+    marks: list[StreamMark] = []
+    while True:
+        idle = True
+        async for view in reader.new(lambda log, first: marks.append(_gap(log, first))):
+            while marks:
+                yield marks.pop(0)
+            yield shown.item(view)
+            idle = False
+        while marks:
+            yield marks.pop(0)
+        if idle:
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+class _MessageItems:
+    """Makes items of messages; the place of each is that of the last message of every log."""
+
+    def __init__(self, call: Call, part: HistoryRange) -> None:
+        self._call = call
+        self._places = {
+            log: position(point.sequence, point.index) - 1 for log, point in part.starts.items()
+        }
+
+    def item(self, view: PublicationView) -> Item:
+        """Return a message as an item."""
+        self._places[view.log] = view.position
+        value = publication_object(view, payload=self._call.payloads)
+        return Item(value, place_text(self._places))
+
+
+class MessageParams(Params):
+    """The parameters of ``message``."""
+
+    position: Annotated[
+        str,
+        Field(
+            pattern=r"^[0-9]{1,13}\.[0-9]{1,7}$",
+            examples=["12.3"],
+            description="Where the message took effect, at QoS 2 with its PUBREL.",
+        ),
+    ]
+
+
+async def message(call: Call, params: MessageParams) -> dict[str, Any]:
+    """Return the message that took effect at a position; raises NotFound if none did."""
+    try:
+        at = parse_position(params.position)
+    except ValueError as error:
+        raise UsageError(f"position: {error}") from None
+    async with open_sources(call, params.log) as logs:
+        if logs.several:
+            raise UsageError(f"a position is one of a log: give log, one of {', '.join(logs)}")
+        source = logs[""]
+        if sequence_of(at) < source.begin:
+            raise CutOff(f"position {params.position} was deleted: {source.beginning()}")
+        place = {"": LogPoint(sequence_of(at), index_of(at))}
+        if sequence_of(at) <= source.last:
+            reader = MessageHistory(logs, "#")
+            async with contextlib.aclosing(reader.between(HistoryRange(place, place))) as views:
+                async for view in views:
+                    return publication_object(view, payload=call.payloads)
+    raise NotFound(f"no message took effect at position {params.position}")
+
+
+class LastParams(ListParams):
+    """The parameters of ``last``."""
+
+    filter: TopicFilter = "#"
+    to: Ending | None = None
+
+
+async def last(call: Call, params: LastParams) -> AsyncIterator[Item]:
+    """Yield the last message on each topic."""
+    async with open_sources(call, params.log) as logs:
+        check_filter(params.filter)
+        part = await history_range(logs, None, _moment("to", params.to))
+        views = await last_messages(logs, params.filter, part)
+    rows = (publication_object(view, payload=call.payloads) for view in views)
+    for item in numbered(call, rows):
+        yield item
+
+
+class TopicsParams(RangeParams):
+    """The parameters of ``topics``."""
+
+    levels: Annotated[
+        int, Field(ge=0, le=64, description="Topic levels to group by; 0: each topic.")
+    ] = 0
+
+
+async def topics(call: Call, params: TopicsParams) -> AsyncIterator[Item]:
+    """Yield the topics of messages, with counts."""
+    async with open_sources(call, params.log) as logs:
+        part = await _part(logs, params)
+        views = await topic_counts(logs, params.filter, part, params.levels)
+    for item in numbered(call, map(topic_object, views)):
+        yield item
+
+
+async def silences(call: Call, params: RangeParams) -> AsyncIterator[Item]:
+    """Yield the clients that publish less often than they used to, the longest silence first."""
+    async with open_sources(call, params.log) as logs:
+        part, now_ms = await _part(logs, params), round(time.time() * 1000)
+        views = await silent_clients(logs, params.filter, part, now_ms, _MOST_SILENCES)
+    for item in numbered(call, map(silence_object, views)):
+        yield item
+
+
+async def holes(call: Call, params: RangeParams) -> AsyncIterator[Item]:
+    """Yield the holes in the messages of topics, with their causes."""
+    async with open_sources(call, params.log) as logs:
+        part, now_ms = await _part(logs, params), round(time.time() * 1000)
+        views = await gaps(logs, params.filter, part, now_ms, _MOST_SILENCES)
+    for item in numbered(call, map(gap_object, views)):
+        yield item

@@ -1,0 +1,328 @@
+"""Answers about the past, from the logs, as the commands that read them give them."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from cli.commands.diff import check_session, states_object
+from cli.commands.log_events import Selection, entry_object, event_types, incomplete_logs
+from cli.commands.replay import (
+    retained_objects,
+    session_at_object,
+    session_view_at,
+    state_objects,
+)
+from cli.commands.why import find_messages, log_story_object, position_of_message
+from cli.logs.point_resolution import end_at, is_between, point_at, points_at, start_at
+from cli.logs.topic_flags import check_filter
+from cli.web.api.live_answers import (
+    RetainedParams,
+    SessionParams,
+    live_retained,
+    live_session,
+    numbered,
+)
+from cli.web.api.operation import Call, Item, StreamMark, open_sources, positions_text
+from cli.web.api.parameters import ListParams, Moment, Name, moment
+from cli.web.api.problem_types import Forbidden
+from eventstore.display import PAYLOAD_FIELDS
+from eventstore.errors import UsageError, naming_log
+from eventstore.format.event_parsing import entries as count_entries
+from eventstore.format.positions import (
+    Position,
+    format_position,
+    index_of,
+    parse_position,
+    position,
+    sequence_of,
+)
+from eventstore.reading.log_points import LogPoint
+from eventstore.reading.progress import silent
+from projections.past.event_reader import EventFilter, refs_of
+from projections.past.joined_state import JoinedState, changes_in_logs, fold_logs
+from projections.past.log_stories import WantedMessages
+from projections.past.merged_events import LogEntry, MergedReader
+
+_POLL_SECONDS: Final = 0.2
+"""Seconds between two looks at a log that is followed."""
+
+
+async def session(call: Call, params: SessionParams) -> dict[str, Any]:
+    """Return a session now, or as of a moment."""
+    if params.at is None:
+        return await live_session(call, params)
+    log = await call.link.log_of(params.id, params.log)
+    async with open_sources(call, log) as logs:
+        source = logs[""]
+        point = await point_at(source, moment(params.at))
+        return session_at_object(*await session_view_at(source, params.id, point, silent))
+
+
+async def retained(call: Call, params: RetainedParams) -> AsyncIterator[Item]:
+    """Yield the retained messages on matching topics, now or as of a moment."""
+    if params.at is None:
+        async for item in live_retained(call, params):
+            yield item
+        return
+    check_filter(params.filter)
+    joined = await _state_at(call, params.log, params.at)
+    rows = retained_objects(joined, params.filter)
+    for item in numbered(call, rows if call.payloads else map(_without_payload, rows)):
+        yield item
+
+
+class StateParams(ListParams):
+    """The parameters of ``state``."""
+
+    at: Annotated[Moment, Field(description="The moment.")] = "now"
+
+
+async def state(call: Call, params: StateParams) -> AsyncIterator[Item]:
+    """Yield the totals of the state, its sessions and its retained messages."""
+    joined = await _state_at(call, params.log, params.at)
+    rows = state_objects(joined, moment(params.at))
+    for item in numbered(call, rows if call.payloads else map(_without_payload, rows)):
+        yield item
+
+
+def _without_payload(row: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in row.items() if key not in PAYLOAD_FIELDS}
+
+
+async def _state_at(call: Call, log: str | None, at: str) -> JoinedState:
+    when = moment(at)
+    async with open_sources(call, log) as logs:
+        logs.check_comparable(when)
+        return await fold_logs(logs, await points_at(logs, when), silent)
+
+
+class DiffParams(ListParams):
+    """The parameters of ``diff``."""
+
+    from_: Annotated[Moment, Field(alias="from", description="The earlier moment.")]
+    to: Annotated[Moment, Field(description="The later moment.")] = "now"
+    session: Annotated[Name | None, Field(description="Only the session of this client.")] = None
+
+
+async def diff(call: Call, params: DiffParams) -> AsyncIterator[Item]:
+    """Yield the differences between two moments, of each log."""
+    first, second = moment(params.from_), moment(params.to)
+    log = params.log
+    if params.session is not None:
+        log = await call.link.log_of(params.session, log)
+    async with open_sources(call, log) as logs:
+        logs.check_comparable(first, second)
+        starts, ends = await points_at(logs, first), await points_at(logs, second)
+        if any(_place(starts[log]) > _place(ends[log]) for log in logs):
+            raise UsageError(f"from: {params.from_} is later than {params.to}")
+        rows = []
+        async for name, states in changes_in_logs(logs, starts, ends, params.session, silent):
+            check_session(params.session, states)
+            rows.append(states_object(name, states))
+    for item in numbered(call, rows):
+        yield item
+
+
+def _place(point: LogPoint) -> tuple[int, int]:
+    return point.sequence, point.index
+
+
+class StoryParams(ListParams):
+    """The parameters of ``story``."""
+
+    position: Annotated[
+        str,
+        Field(
+            pattern=r"^[0-9]{1,13}(\.[0-9]{1,7})?$",
+            examples=["12.3"],
+            description="The position of the message, or of any event about it.",
+        ),
+    ]
+    client: Annotated[Name | None, Field(description="The receiver to explain.")] = None
+
+
+async def story(call: Call, params: StoryParams) -> AsyncIterator[Item]:
+    """Yield the history of a message, in each log that has it."""
+    place = position_of_message(params.position)
+    wanted = WantedMessages(None, params.client, 1, place)
+    async for item in _stories(call, params.log, wanted):
+        yield item
+
+
+class WhyParams(ListParams):
+    """The parameters of ``why``."""
+
+    topic: Annotated[Name, Field(description="A topic, or a topic filter.")]
+    client: Annotated[Name | None, Field(description="The receiver to explain.")] = None
+    at: Annotated[
+        Moment | None, Field(description="The last messages up to this moment; without it: now.")
+    ] = None
+    last: Annotated[int, Field(ge=1, le=10, description="How many messages to explain.")] = 1
+
+
+async def why(call: Call, params: WhyParams) -> AsyncIterator[Item]:
+    """Yield the histories of the last messages on a topic."""
+    check_filter(params.topic)
+    when = moment(params.at) if params.at is not None else None
+    wanted = WantedMessages(params.topic, params.client, params.last, moment=when)
+    async for item in _stories(call, params.log, wanted):
+        yield item
+
+
+async def _stories(call: Call, given: str | None, wanted: WantedMessages) -> AsyncIterator[Item]:
+    link = call.link
+    log = await link.check_log(given)
+    if wanted.client is not None:
+        log = await link.log_of(wanted.client, log or None)
+    elif wanted.ref is not None and not log and link.names:
+        raise UsageError("a position is one of a log: give log, or the receiver as client")
+    async with open_sources(call) as logs:
+        for name, source in logs.items():
+            with naming_log(name):
+                source.require_whole()
+        found = await find_messages(logs, log if log in logs else None, wanted, silent)
+    for item in numbered(call, [log_story_object(one, log, wanted.client) for one in found]):
+        yield item
+
+
+# ------------------------------------------------------------------------------- events
+
+
+class EventsParams(ListParams):
+    """The parameters of ``events``."""
+
+    session: Annotated[Name | None, Field(description="Only events of this session.")] = None
+    topic: Annotated[Name | None, Field(description="Only events about this topic filter.")] = None
+    type: Annotated[
+        tuple[Annotated[str, Field(max_length=64)], ...],
+        Field(max_length=64, description="Only events of these types; may be repeated."),
+    ] = ()
+    from_: Annotated[
+        Moment | None,
+        Field(
+            alias="from",
+            description="Begin here: of a position such as 12.3 just after it. Without it: at the "
+            "beginning of the log, with follow at its end.",
+        ),
+    ] = None
+    to: Annotated[Moment | None, Field(description="End here; without it: at the end.")] = None
+    payload: Annotated[
+        bool, Field(description="Add payloads; needs a token that may see them.")
+    ] = False
+    follow: Annotated[
+        bool, Field(description="Go on with what happens later; in streams only.")
+    ] = False
+
+
+async def events(call: Call, params: EventsParams) -> AsyncIterator[Item | StreamMark]:
+    """Yield the selected events of the log, in its order."""
+    start = moment(params.from_) if params.from_ is not None else None
+    end = moment(params.to) if params.to is not None else None
+    if params.follow and end is not None:
+        raise UsageError("follow: cannot be combined with to")
+    if params.payload and not call.payloads:
+        raise Forbidden("payload: needs a token with the role view-all or operate")
+    if params.topic is not None:
+        check_filter(params.topic)
+    kinds = event_types(params.type)
+    log = params.log
+    if params.session is not None and call.link.names and not params.session.startswith("$"):
+        log = await call.link.log_of(params.session, log)
+    async with open_sources(call, log) as logs:
+        await incomplete_logs(logs, Selection(params.session, params.topic, kinds, start, end))
+        reader = MergedReader(
+            logs, lambda: EventFilter(kinds, params.session, params.topic), silent
+        )
+        if call.start is not None:
+            starts = places_after(call.start, logs)
+        elif params.follow and start is None:
+            starts = {log: LogPoint(source.last + 1, 0) for log, source in logs.items()}
+        else:
+            starts = await points_at(logs, start, start_at)
+        for name, source in logs.items():
+            if starts[name].sequence < source.begin and call.start is not None:
+                yield _gap(name, source.begin)
+                starts[name] = LogPoint(source.begin, 0)
+        shown = _Shown(reader, starts, payload=params.payload)
+        points = await points_at(logs, end, end_at)
+        entries = reader.entries(starts, points, ended=not params.follow)
+        async with contextlib.aclosing(entries) as found:
+            async for entry in found:
+                if is_between(entry.entry.time_ms, start, end):
+                    yield await shown.item(entry)
+        if not params.follow:
+            return
+        lasts = {name: source.last for name, source in logs.items()}
+        yield StreamMark("live", {"through": positions_text(lasts)})
+        async with contextlib.aclosing(_later(reader, shown)) as later:
+            async for item in later:
+                yield item
+
+
+async def _later(reader: MergedReader, shown: "_Shown") -> AsyncGenerator[Item | StreamMark, None]:
+    """Yield events as they are added to the logs, without end."""
+    gaps: list[StreamMark] = []
+    while True:
+        idle = True
+        async for entry in reader.new_entries(lambda log, first: gaps.append(_gap(log, first))):
+            while gaps:
+                yield gaps.pop(0)
+            yield await shown.item(entry)
+            idle = False
+        while gaps:
+            yield gaps.pop(0)
+        if idle or len(reader.readers) > 1:  # events of other logs may arrive later
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+def _gap(log: str, first: int) -> StreamMark:
+    """Return that records before the first one were deleted before they could be read."""
+    return StreamMark("gap", {**({"log": log} if log else {}), "first": f"{first}.0"})
+
+
+def place_text(places: Mapping[str, Position]) -> str:
+    """Return a position, or one of each of several logs, as text."""
+    return ",".join(
+        f"{log}:{format_position(at)}" if log else format_position(at) for log, at in places.items()
+    )
+
+
+def places_after(given: str, logs: Iterable[str]) -> dict[str, LogPoint]:
+    """Return the points just behind positions, see :func:`place_text`; raises UsageError."""
+    places = dict[str, LogPoint]()
+    for part in given.split(","):
+        log, _, where = part.rpartition(":")
+        try:
+            following = parse_position(where) + 1
+        except ValueError:
+            break
+        places[log] = LogPoint(sequence_of(following), index_of(following))
+    if places.keys() != set(logs):
+        raise UsageError("the place where the list continues is not one of this log")
+    return places
+
+
+class _Shown:
+    """Makes items of events; the place of each is that of the last event of every log."""
+
+    def __init__(
+        self, reader: MergedReader, starts: Mapping[str, LogPoint], *, payload: bool
+    ) -> None:
+        self._reader = reader
+        self._payload = payload
+        self._places = {
+            log: position(point.sequence, point.index) - 1 for log, point in starts.items()
+        }
+
+    async def item(self, found: LogEntry) -> Item:
+        """Return an event as an item; may read its log for the topics of its messages."""
+        log, entry = found
+        topics = self._reader.readers[log].topics
+        with naming_log(log):
+            await topics.load(refs_of(entry.event))
+        self._places[log] = entry.at + count_entries(entry.event) - 1
+        value = entry_object(entry, topics, log, payload=self._payload)
+        return Item(value, place_text(self._places))

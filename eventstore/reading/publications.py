@@ -1,0 +1,209 @@
+"""The publications in a record: which messages take effect in it, with their content.
+
+A message at QoS 1, a will, and a recorded message at QoS 0 take effect where they were published;
+any other message at QoS 2 takes effect where its PUBREL was received, perhaps many records later.
+Only complete turns count (``eventstore.format.turn_parts``): pass the parts of a turn in order.
+
+A message that was taken over from another log is a publication of the session ``$log/NAME`` here.
+Such copies are left out: a reader of all logs gets each message once, from the log in which it was
+published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from eventstore.format.events import LOG_SESSION, MessagePublished, Released
+from eventstore.format.positions import Position, from_runs, position
+from eventstore.format.stored_properties import expiries
+from eventstore.log.message_store import StoredMessages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from eventstore.format.event_parsing import Event
+    from eventstore.format.records import Record
+    from eventstore.log.message_store import Message
+
+_RELEVANT = frozenset({"MessagePublished", "Released"})
+
+
+@dataclass(slots=True)
+class Publications:
+    """Messages that one event of a session puts into effect, as columns."""
+
+    session: str
+    """The session that published them."""
+    qos: int
+    retain: bool
+    """Whether they were published with RETAIN 1."""
+    positions: Sequence[Position]
+    """Where each takes effect."""
+    refs: Sequence[Position]
+    """Where each was published; other than in ``positions`` at QoS 2."""
+    topics: Sequence[bytes]
+    payloads: Sequence[bytes]
+    time_ms: int
+    """Time of the record in which they take effect, Unix time in milliseconds."""
+    steady_ms: int
+    """The same without the jumps of the clock: expiries are compared with it."""
+    blocks: Sequence[bytes] = ()
+    """Properties of each (MQTT 5); empty when none has any."""
+    expires: Sequence[int] = ()
+    """Expiry of each in seconds of the steady time, 0: never; empty when none expires."""
+    will: bool = False
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return len(self.positions)
+
+    def after(self, through: Position) -> Publications | None:
+        """Return those that take effect after a position; None: there are none."""
+        if self.positions[0] > through:
+            return self
+        done = sum(at <= through for at in self.positions)
+        if done == len(self):
+            return None
+        return replace(
+            self,
+            positions=self.positions[done:],
+            refs=self.refs[done:],
+            topics=self.topics[done:],
+            payloads=self.payloads[done:],
+            blocks=self.blocks[done:],
+            expires=self.expires[done:],
+        )
+
+
+@dataclass(slots=True)
+class Releases:
+    """Messages at QoS 2 that take effect, of which an earlier event has the content."""
+
+    session: str
+    """The session that published them."""
+    positions: Sequence[Position]
+    refs: Sequence[Position]
+    """The messages: where each was published."""
+    time_ms: int
+    steady_ms: int
+
+    def after(self, through: Position) -> Releases | None:
+        """Return those that take effect after a position; None: there are none."""
+        done = sum(at <= through for at in self.positions)
+        if done == len(self.positions):
+            return None
+        return replace(self, positions=self.positions[done:], refs=self.refs[done:])
+
+
+PublicationItem: TypeAlias = Publications | Releases | StoredMessages
+"""Messages that take effect, with or without their content; or the content of messages at QoS 2,
+which take effect later or never: keep it, and pass it to :func:`with_content` then."""
+
+
+def publications_in(
+    record: Record, wanted: Callable[[str], bool] | None = None
+) -> Iterator[PublicationItem]:
+    """Yield what takes effect in a record of a complete turn, in order.
+
+    ``wanted`` selects topics. Content of messages at QoS 2, and releases, come for all topics.
+    """
+    if not any(raw["e"] in _RELEVANT for raw in record.raw_events):
+        return
+    base = position(record.sequence, 0)
+    for index, event in record.events():
+        yield from publications_of(record, event, base + index, wanted)
+
+
+def awaits_release(event: MessagePublished) -> bool:
+    """Return whether the messages of an event take effect only with their PUBREL."""
+    return event.qos == 2 and not event.will
+
+
+def publications_of(
+    record: Record, event: Event, at: Position, wanted: Callable[[str], bool] | None = None
+) -> Iterator[PublicationItem]:
+    """Yield what an event of a record puts into effect; ``at`` is its position."""
+    if isinstance(event, MessagePublished):
+        if not event.session.startswith(LOG_SESSION):
+            yield from _published(record, event, at, wanted)
+    elif isinstance(event, Released) and not event.session.startswith(LOG_SESSION):
+        refs = from_runs(event.refs)
+        places = range(at, at + len(refs))
+        yield Releases(event.session, places, refs, record.time_ms, record.steady_ms)
+
+
+def _published(
+    record: Record,
+    event: MessagePublished,
+    at: Position,
+    wanted: Callable[[str], bool] | None,
+) -> Iterator[Publications | StoredMessages]:
+    """Yield the messages of an event, or their content if they wait for PUBREL."""
+    waits = awaits_release(event)
+    count = event.count
+    chosen: Sequence[int] = range(count)
+    if wanted is not None and not waits:
+        accepted = [wanted(topic) for topic in event.topics]
+        if not any(accepted):
+            return
+        if not all(accepted):
+            chosen = [number for number in chosen if accepted[event.which[number]]]
+    names = [topic.encode() for topic in event.topics]
+    topics = [names[number] for number in event.which] if event.which else names * count
+    payloads, blocks = record.payloads(event), record.blocks(event)
+    expires = expiries(blocks, record.steady_ms) if blocks else []
+    if waits:
+        size = sum(map(len, payloads))
+        yield StoredMessages(
+            *(at, topics, payloads, size, blocks, expires, event.retain, (event.session,))
+        )
+        return
+    places: Sequence[Position] = range(at, at + count)
+    if len(chosen) < count:
+        places = [at + number for number in chosen]
+        topics = [topics[number] for number in chosen]
+        payloads = [payloads[number] for number in chosen]
+        blocks = [blocks[number] for number in chosen] if blocks else []
+        expires = [expires[number] for number in chosen] if expires else []
+    yield Publications(
+        event.session,
+        event.qos,
+        event.retain,
+        places,
+        places,
+        topics,
+        payloads,
+        record.time_ms,
+        record.steady_ms,
+        blocks,
+        expires,
+        event.will,
+    )
+
+
+def with_content(releases: Releases, messages: Sequence[Message]) -> Iterator[Publications]:
+    """Yield released messages with their content, retained ones separate from others.
+
+    ``messages`` are those of ``releases.refs``, in that order.
+    """
+    begin = 0
+    for stop in range(1, len(messages) + 1):
+        if stop < len(messages) and messages[stop].retain == messages[begin].retain:
+            continue
+        run = messages[begin:stop]
+        blocked = any(message.block for message in run)
+        yield Publications(
+            releases.session,
+            2,
+            run[0].retain,
+            releases.positions[begin:stop],
+            releases.refs[begin:stop],
+            [message.topic for message in run],
+            [message.payload for message in run],
+            releases.time_ms,
+            releases.steady_ms,
+            [message.block for message in run] if blocked else (),
+            [message.expires for message in run] if blocked else (),
+        )
+        begin = stop

@@ -1,0 +1,88 @@
+"""What the outbox asks of the broker: where destinations are, and to record how far they came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from eventstore.format.positions import to_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventstore.format.positions import Position
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCursor:
+    """A destination as the log has it."""
+
+    run: Position
+    through: Position
+    received: Position
+    number: int
+    paused: bool
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> RecordedCursor:
+        """Return the cursor in an answer of the broker."""
+        return cls(row["run"], row["through"], row["received"], row["number"], row["paused"])
+
+
+@dataclass(slots=True)
+class RefusedGroup:
+    """Messages that a destination refused, with its answer."""
+
+    refs: list[Position]
+    reason: str
+    code: int
+
+
+@dataclass(slots=True)
+class Progress:
+    """What is to be recorded of a destination, and what is to be shown of it."""
+
+    through: Position = 0
+    received: Position = 0
+    number: int = 0
+    count: int = 0
+    """Number of messages stored since the last report."""
+    refused: list[RefusedGroup] = field(default_factory=list)
+    reset: bool = False
+    """Whether ``received`` is lower than before: a receiver lost what it had."""
+    lost: list[tuple[Position, int]] = field(default_factory=list)
+    """Positions, and numbers, of messages that the log no longer has."""
+
+    def request(self, name: str, run: Position, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the request to the broker; ``shown`` is what operators see."""
+        return {
+            "do": "forwarded",
+            "by": "outbox",
+            "to": name,
+            "run": run,
+            "through": self.through,
+            "received": self.received,
+            "reset": self.reset,
+            "number": self.number,
+            "count": self.count,
+            "refused": [[to_runs(each.refs), each.reason, each.code] for each in self.refused],
+            "lost": [list(each) for each in self.lost],
+            "shown": dict(shown),
+        }
+
+
+class BrokerUnavailable(Exception):  # noqa: N818 - it is an answer, not an error
+    """The broker does not answer now."""
+
+
+class BrokerControl(Protocol):
+    """Requests to the broker of the log."""
+
+    async def cursors(self) -> dict[str, RecordedCursor]:
+        """Return all destinations of the log by name. Raises BrokerUnavailable."""
+
+    async def record(self, request: Mapping[str, Any]) -> RecordedCursor:
+        """Record progress; return what the log has then. Raises BrokerUnavailable.
+
+        A cursor that is behind that of the log, or of another run, is not recorded.
+        """

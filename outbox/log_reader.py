@@ -1,0 +1,221 @@
+"""Reads the messages that are due to a destination from the log, from its cursor on."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+import structlog
+
+from eventstore.errors import CutMeanwhile, LogUnavailable
+from eventstore.format.positions import INDEX_BITS, position, sequence_of
+from eventstore.format.turn_parts import TurnAssembler
+from eventstore.log.message_store import MessageStore, StoredMessages, messages_of
+from eventstore.reading.log_source import open_log
+from eventstore.reading.publications import Publications, Releases, publications_in, with_content
+from outbox.sink import OutboxMessage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from typing import Protocol
+
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
+    from eventstore.log.message_store import Message
+    from eventstore.reading.log_source import LogSource
+    from outbox.selection import Selection
+
+    class DurableEnd(Protocol):
+        """The end of the log, as far as it is on disk."""
+
+        async def reach(self, sequence: int) -> int:
+            """Wait until a record is on disk; return the sequence of the last such record."""
+
+
+_log = structlog.get_logger("foldmq")
+
+_RECORDS_AT_ONCE = 64
+_UNRELEASED = 8 * 1024 * 1024
+"""Bytes of QoS 2 messages kept until they are released; others are read from the log again."""
+_RETRY = 0.5
+_CURSORS = frozenset({"Forwarded", "Followed"})
+"""Events that only say how far something is: a turn with nothing else moves no cursor."""
+
+
+class CursorLost(Exception):  # noqa: N818 - it is an answer, not an error
+    """The log was cut beyond the position where the reader is."""
+
+
+@dataclass(slots=True)
+class LogPortion:
+    """What a complete turn of the log has for a destination."""
+
+    through: Position
+    """The last position of the turn."""
+    time_ms: int
+    """Time of the turn's last record, Unix time in milliseconds."""
+    messages: list[OutboxMessage] = field(default_factory=list)
+    skipped: int = 0
+    """Number of due messages that the destination may not have."""
+    missing: list[tuple[Position, int]] = field(default_factory=list)
+    """Releases of messages that the log no longer has: position and number of messages."""
+    only_cursors: bool = False
+
+
+class DueMessages:
+    """The due messages of a log, in order, numbered from the cursor of their destination."""
+
+    def __init__(self, source: LogSource, selection: Selection, end: DurableEnd) -> None:
+        self._source = source
+        self._selection = selection
+        self._end = end
+        self._unreleased = MessageStore(_UNRELEASED)
+        self._number = 0
+        self._problem = ""
+
+    async def after(self, through: Position, number: int) -> AsyncIterator[LogPortion]:
+        """Yield the turns behind a position; ``number`` messages were due up to it.
+
+        Raises CursorLost when the log was cut beyond it, CorruptLog when the log is damaged.
+        """
+        self._number = number
+        sequence = max(1, sequence_of(through + 1))
+        turns = TurnAssembler(anywhere=True)
+        while True:
+            last = min(await self._end.reach(sequence), sequence + _RECORDS_AT_ONCE - 1)
+            try:
+                async for record in self._source.records(sequence, last):
+                    sequence = record.sequence + 1
+                    complete = turns.take(record)[1]
+                    if complete:
+                        yield await self._portion(complete, through)
+                self._problem = ""
+            except CutMeanwhile:
+                await self._reopen()
+                if sequence < self._source.begin:
+                    raise CursorLost from None
+            except LogUnavailable as error:
+                await self._wait(error)
+
+    async def _reopen(self) -> None:
+        source = self._source
+        while True:
+            try:
+                self._source = await open_log(source.client, source.stream, source.where)
+            except LogUnavailable as error:
+                await self._wait(error)
+            else:
+                return
+
+    async def _wait(self, error: LogUnavailable) -> None:
+        if str(error) != self._problem:
+            self._problem = str(error)
+            _log.warning("the log cannot be read now", reason=self._problem)
+        await asyncio.sleep(_RETRY)
+
+    async def _portion(self, parts: list[Record], through: Position) -> LogPortion:
+        portion = LogPortion(position(parts[-1].sequence + 1, 0) - 1, parts[-1].time_ms)
+        portion.only_cursors = all(
+            raw["e"] in _CURSORS for record in parts for raw in record.raw_events
+        )
+        if portion.only_cursors:
+            return portion
+        here = MessageStore(1 << 62)
+        for record in parts:
+            for item in publications_in(record, self._selection.is_due):
+                if isinstance(item, StoredMessages):
+                    self._unreleased.add(item)
+                    here.add(item)
+                    continue
+                due = item.after(through)
+                if isinstance(due, Publications):
+                    self._take(due, portion)
+                elif due is not None:
+                    for published in await self._content(due, here, portion):
+                        self._take(published, portion)
+        return portion
+
+    def _take(self, published: Publications, portion: LogPortion) -> None:
+        if not published.qos:
+            return
+        jumped = (published.time_ms - published.steady_ms) // 1000
+        columns = zip(
+            published.positions,
+            published.refs,
+            published.topics,
+            published.payloads,
+            published.blocks or repeat(b""),
+            published.expires or repeat(0),
+            strict=False,
+        )
+        for at, ref, topic, payload, block, expires in columns:
+            name = topic.decode()
+            if not self._selection.is_due(name) or published.session == self._selection.own:
+                continue
+            self._number += 1
+            if not self._selection.may_have(name):
+                portion.skipped += 1
+                continue
+            portion.messages.append(
+                OutboxMessage(
+                    *(at, ref, self._number, published.time_ms, name, payload, published.qos),
+                    published.retain,
+                    published.session,
+                    block,
+                    expires + jumped if expires else 0,
+                )
+            )
+
+    async def _content(
+        self, releases: Releases, here: MessageStore, portion: LogPortion
+    ) -> Iterator[Publications]:
+        """Return released messages; those that the log no longer has are noted as missing."""
+        store = MessageStore(1 << 62)
+        wanted = {ref for ref in releases.refs if self._held(ref, here) is None}
+        while wanted:
+            try:
+                await self._read(wanted, store)
+                break
+            except CutMeanwhile:
+                await self._reopen()
+            except LogUnavailable as error:
+                await self._wait(error)
+        messages: list[Message] = []
+        known: list[int] = []
+        for index, ref in enumerate(releases.refs):
+            message = self._held(ref, here) or store.get(ref)
+            if message is None:
+                portion.missing.append((releases.positions[index], 1))
+            else:
+                known.append(index)
+                messages.append(message)
+        if len(known) < len(releases.refs):
+            releases = Releases(
+                releases.session,
+                [releases.positions[index] for index in known],
+                [releases.refs[index] for index in known],
+                releases.time_ms,
+                releases.steady_ms,
+            )
+        return with_content(releases, messages)
+
+    def _held(self, ref: Position, here: MessageStore) -> Message | None:
+        return here.get(ref) or self._unreleased.get(ref)
+
+    async def _read(self, wanted: set[Position], store: MessageStore) -> None:
+        """Read messages from their records, or where the log repeats them since it was cut."""
+        begin = self._source.begin
+        present = {ref >> INDEX_BITS for ref in wanted if ref >> INDEX_BITS >= begin}
+        if present:
+            for record in await self._source.some(present):
+                store.add_record(record)
+        gone = {ref for ref in wanted if ref >> INDEX_BITS < begin}
+        if not gone:
+            return
+        async for record in self._source.records_with((b"MessagesCarried",), lambda _: None):
+            for stored in messages_of(record):
+                self._unreleased.add(stored)  # adjacent messages will be needed next
+                if any(0 <= ref - stored.first < len(stored.payloads) for ref in gone):
+                    store.add(stored)

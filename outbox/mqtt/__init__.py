@@ -1,0 +1,1 @@
+"""The MQTT bridge: messages to and from other MQTT brokers."""

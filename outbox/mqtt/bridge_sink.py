@@ -1,0 +1,237 @@
+"""The sink ``mqtt``: messages to another broker, over a connection that is kept open."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from eventstore.task_cancellation import end_tasks
+from outbox.backoff import Backoff
+from outbox.mqtt.handshake import PeerRefusedError, code_text
+from outbox.mqtt.link import BridgeLink
+from outbox.mqtt.loop_path import with_log, would_loop
+from outbox.mqtt.outbound import Outbound, Outgoing
+from outbox.mqtt.peer import PeerUnavailableError
+from outbox.mqtt.relay import Relay
+from outbox.mqtt.topic_lines import TopicMap
+from outbox.runner import BatchLimits
+from outbox.sink import Destination, RefusedMessages, TryAgain
+from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.message_properties import with_remaining_expiry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from eventstore.format.positions import Position
+    from outbox.mqtt.options import ConnectionOptions, PeerAddress
+    from outbox.mqtt.peer import LocalAddress
+    from outbox.sink import OutboxMessage
+
+_log = structlog.get_logger("foldmq")
+
+_ANSWER_SECONDS: Final = 60.0
+"""Time without any acknowledgement after which the connection is opened anew."""
+
+
+_BATCH: Final = 500
+"""Messages that are handed over at a time: the cursor moves at the end of a batch."""
+
+
+def batch_limits(options: ConnectionOptions) -> BatchLimits:
+    """Return how messages are put into batches for a connection."""
+    pauses = (options.restart_base, options.restart_cap)
+    return BatchLimits(_BATCH, wait=0.002, retry_base=pauses[0], retry_most=pauses[1])
+
+
+class MqttSink:
+    """Sends messages to one other broker."""
+
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        local: LocalAddress | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``local`` is a listener of this broker, for messages in; ``now`` is Unix time."""
+        self.options = options
+        self._now = now
+        self._topics = TopicMap(options.lines)
+        self._qos2 = any(line.is_out and line.qos == 2 for line in options.lines)
+        self._about: Destination | None = None
+        self._outbound = Outbound(0, 0)
+        self._relay: Relay | None = None
+        self._local = local
+        self._peer: BridgeLink | None = None
+        self._connecting = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._backoff = Backoff(options.restart_base, options.restart_cap)
+        self._keeping: asyncio.Task[None] | None = None
+        self._private = options.try_private and options.version != MQTT_5
+        self._next_address = 0
+        self._clock = asyncio.get_running_loop().time
+        self._opened = self._not_before = 0.0
+        self._failure = TryAgain("not connected yet")
+        self.looped = 0
+        """Messages that had passed the log before."""
+
+    async def open(self, about: Destination) -> Position | None:
+        """Begin at a cursor; the other broker keeps none."""
+        await self.close()
+        self._about = about
+        if self._topics.subscriptions:
+            self._relay = Relay(self._topics, about.log)
+        self._outbound = Outbound(about.number, about.through, about.received, qos2=self._qos2)
+        await self._connected()
+        begun = self._outbound.to_record()
+        if begun is not None:  # at once: messages in must survive the next start
+            await about.record_received(begun)
+            self._outbound.recorded(begun)
+        self._keeping = asyncio.create_task(self._keep_connected())
+        return None
+
+    async def take(self, log: str) -> None:
+        """Only receive messages, until cancelled."""
+
+        async def record_received(_position: Position) -> None:
+            """Record nothing: there are no messages out."""
+
+        reason = ""
+        while True:
+            try:
+                await self.open(Destination(self.options.name, log, 0, 0, 0, 0, record_received))
+                reason = ""
+                await asyncio.Event().wait()
+            except TryAgain as answer:
+                if answer.reason != reason:
+                    _log.warning("no connection", to=self.options.name, reason=answer.reason)
+                reason = answer.reason
+                await asyncio.sleep(answer.after or self.options.restart_base)
+
+    async def send(self, batch: Sequence[OutboxMessage]) -> None:
+        """Return when the other broker has acknowledged all messages of a batch for good."""
+        about = self._about
+        if about is None:
+            raise TryAgain("the sink is closed")
+        outbound = self._outbound
+        outbound.offer(self._outgoing(batch, about.log))
+        while not outbound.is_settled:
+            peer = await self._connected()
+            self._changed.clear()
+            peer.pump()
+            position = outbound.to_record()
+            if position is not None:
+                await about.record_received(position)
+                outbound.recorded(position)
+            elif not outbound.is_settled:
+                await self._await_change(peer)
+        refusals = outbound.take_refusals()
+        if refusals:
+            code = refusals[0].reason
+            raise RefusedMessages(code_text(code), code, [refusal.at for refusal in refusals])
+        self._backoff.reset()
+
+    async def _await_change(self, peer: BridgeLink) -> None:
+        """Wait for a packet of the peer, or the end of the connection."""
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await self._changed.wait()
+        except TimeoutError:
+            peer.end(f"no acknowledgement within {_ANSWER_SECONDS:g} s")
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._keeping is not None:
+            await end_tasks([self._keeping])
+            self._keeping = None
+        if self._peer is not None:
+            self._peer.leave()
+        self._peer = None
+
+    # Messages.
+
+    def _outgoing(self, batch: Sequence[OutboxMessage], log: str) -> Iterator[Outgoing]:
+        for message in batch:
+            sent = self._topics.outgoing(message.topic)
+            if sent is None:
+                continue
+            block = message.block
+            if would_loop(block, log):
+                self.looped += 1
+                continue
+            if self.options.version == MQTT_5:
+                if message.expires:
+                    left = max(1, message.expires - int(self._now()))
+                    block = with_remaining_expiry(block, left)
+                block = with_log(block, log)
+            retain = message.retain and self.options.outgoing_retain
+            qos = min(message.qos, sent.qos)
+            yield Outgoing(
+                *(message.number, message.at, sent.topic, message.payload, qos, retain, block)
+            )
+
+    # Connections.
+
+    def _pause(self, reason: str, *, misconfigured: bool = False) -> None:
+        """Make no attempt to connect for some time."""
+        self._failure = TryAgain(reason, misconfigured=misconfigured)
+        self._not_before = self._clock() + self._backoff.next()
+
+    def _try_again(self) -> TryAgain:
+        left = max(0.0, self._not_before - self._clock())
+        return TryAgain(self._failure.reason, left, misconfigured=self._failure.misconfigured)
+
+    async def _connected(self) -> BridgeLink:
+        """Return the open connection; raises TryAgain."""
+        async with self._connecting:
+            if self._peer is not None:
+                if self._peer.ended is None:
+                    return self._peer
+                if self._clock() - self._opened >= self.options.restart_base:
+                    self._backoff.reset()
+                self._pause(self._peer.ended)
+                self._peer = None
+            if self._clock() < self._not_before:
+                raise self._try_again()
+            failure: PeerRefusedError | PeerUnavailableError | None = None
+            for address in self._addresses():
+                try:
+                    self._peer = await self._connect_to(address)
+                except (PeerRefusedError, PeerUnavailableError) as error:
+                    failure = failure or error
+                    continue
+                _log.info("connected to another broker", to=self.options.name, address=str(address))
+                self._opened = self._clock()
+                return self._peer
+            self._pause(str(failure), misconfigured=failure is not None and failure.misconfigured)
+            raise self._try_again()
+
+    def _addresses(self) -> Iterator[PeerAddress]:
+        """Yield all addresses, from the first one on, or in turn with ``round_robin``."""
+        addresses = self.options.addresses
+        begin = self._next_address if self.options.round_robin else 0
+        for offset in range(len(addresses)):
+            at = (begin + offset) % len(addresses)
+            self._next_address = (at + 1) % len(addresses)
+            yield addresses[at]
+
+    async def _connect_to(self, address: PeerAddress) -> BridgeLink:
+        log = self._about.log if self._about is not None else ""
+        link = BridgeLink(
+            *(self.options, log, self._outbound, self._topics, self._changed.set),
+            *(self._relay, self._local),
+        )
+        await link.open(address, private=self._private)
+        return link
+
+    async def _keep_connected(self) -> None:
+        """Keep the connection open while there is nothing to send: the peer shows its state."""
+        while True:
+            try:
+                peer = await self._connected()
+            except TryAgain as answer:
+                await asyncio.sleep(answer.after or 0)
+                continue
+            await peer.closed.wait()

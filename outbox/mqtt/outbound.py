@@ -1,0 +1,454 @@
+"""The messages on their way to another broker: which packet comes next, and how far the peer is.
+
+This is the sender's side of QoS 1 and 2 (section 4.3), over any number of connections and restarts,
+without I/O. Nothing about a single message is stored anywhere. What survives is the cursor of the
+destination: ``through``, up to which everything is acknowledged, and ``received``, up to which the
+peer has sent PUBREC. They suffice because the packet identifier of a message follows from its
+number among the messages that are due (``packet_identifier``).
+
+QoS 2: a PUBREL is sent only after ``received`` is on disk. So after a restart, a message at or
+before ``received`` gets its PUBREL again, and one behind it gets its PUBLISH again, which a peer
+that has it does not take twice.
+
+A run with QoS 2 begins with a clean session, since the peer may still have identifiers of the run
+before. That it has one is recorded before the first message is sent, with ``received`` at
+``through``: another clean session would let the peer take messages twice. The same is recorded when
+the peer has lost its session, or a later restart would take a message for received that the new
+session never had. Everything behind ``through`` is then sent as new.
+
+A message of the window that is not offered after a restart, because it has expired, may still wait
+for its release at the peer. Its identifier is released, so that it is free for a later message.
+
+The peer's refusals end a batch: the runner records them before anything later counts as received.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from protocol.errors import FoldmqError
+from protocol.mqtt.client_packet_encoder import encode_publish
+from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
+from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.encoder import encode_acks
+from protocol.mqtt.packets import PacketType
+from protocol.mqtt.reason_codes import FAILURE, ReasonCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from eventstore.format.positions import Position
+
+MAX_WINDOW: Final = 1000
+"""Messages between the first one that is not acknowledged and the last one that is sent."""
+_IDENTIFIERS: Final = 65_535
+_SEND_BYTES: Final = 262_144
+_SEND_PACKETS: Final = 64
+
+
+def packet_identifier(number: int) -> int:
+    """Return the packet identifier of the message with a number among those that are due."""
+    return number % _IDENTIFIERS + 1
+
+
+class PeerViolationError(FoldmqError):
+    """The peer answered as no broker may: the connection is closed, and resumed after a pause."""
+
+
+class PeerBusyError(FoldmqError):
+    """The peer has no room for a message now: it is sent again after a pause."""
+
+
+class SessionConflictError(FoldmqError):
+    """The peer uses an identifier for another message: its session must start anew."""
+
+
+class Outgoing(NamedTuple):
+    """A message to be sent."""
+
+    number: int
+    """Its number among the messages that are due."""
+    at: Position
+    """The position with which the cursors are compared."""
+    topic: bytes
+    """The topic at the peer; empty: it has no legal one, and the message is refused."""
+    payload: bytes
+    qos: int
+    """1 or 2, or 0: it is sent once, without an answer."""
+    retain: bool = False
+    block: bytes = b""
+    """Properties; they are only sent to a peer with MQTT 5."""
+
+
+class Refusal(NamedTuple):
+    """A message that the peer does not take."""
+
+    at: Position
+    reason: int
+    """Reason code of its answer; 0x95 for a message above its Maximum Packet Size, 0x90 for one
+    without a legal topic."""
+
+
+class PeerLimits(NamedTuple):
+    """What a peer accepts, as in its CONNACK."""
+
+    version: int = MQTT_5
+    """Protocol level: 3, 4 or 5."""
+    window: int = 100
+    """Unacknowledged messages: the lower of Receive Maximum and the setting."""
+    maximum_qos: int = 2
+    retain_available: bool = True
+    maximum_packet_size: int = 0
+    """Bytes; 0: no limit."""
+
+
+class _State(Enum):
+    WAITING = auto()
+    SENT = auto()
+    RECEIVED = auto()
+    """PUBREC has come."""
+    RELEASED = auto()
+    """PUBREL is sent."""
+    REFUSED = auto()
+    """The runner has not been told yet."""
+    DONE = auto()
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A number in the window or behind it."""
+
+    number: int
+    message: Outgoing | None
+    """None: it is not to be sent."""
+    state: _State
+    dup: bool = False
+    """Whether it may have been sent before."""
+    qos: int = 0
+    """QoS at which it was sent."""
+
+
+_ON_PEER: Final = frozenset({_State.RECEIVED, _State.RELEASED, _State.DONE})
+_IN_FLIGHT: Final = frozenset({_State.SENT, _State.RELEASED})
+
+
+class Outbound:
+    """The messages of one run of a destination, on their way.
+
+    The arguments are the cursor on disk: the number of messages that are acknowledged for good, the
+    position of the last one, and the position up to which PUBREC is recorded, 0 in a run without a
+    session. ``qos2`` says whether messages may be sent at QoS 2.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_conflict",
+        "_entries",
+        "_first",
+        "_limits",
+        "_next",
+        "_offered",
+        "_online",
+        "_qos2",
+        "_recorded",
+        "_refusals",
+        "_released",
+        "_reset",
+        "_stale_until",
+        "unexpected",
+    )
+
+    def __init__(
+        self, number: int, through: Position, received: Position = 0, *, qos2: bool = True
+    ) -> None:
+        self._offered: deque[Outgoing] = deque()
+        """Messages behind the last entry."""
+        self._entries: deque[_Entry] = deque()
+        """At most ``MAX_WINDOW``."""
+        self._first = number + 1
+        """Number of the first entry, or of the next one if there is none."""
+        self._next = 0
+        """Index of the first entry that may still have to be sent on this connection."""
+        self._released = 0
+        """Index of the first entry that may still have to be released."""
+        self._recorded = received
+        self._conflict = False
+        """Whether the peer's session has other messages than this one."""
+        self._begun = max(through, 1)
+        """``received`` of a session that has nothing yet; no message has the position 1."""
+        self._reset = False
+        """Whether that must be recorded before anything is sent."""
+        self._refusals: list[Refusal] = []
+        self._limits = PeerLimits()
+        self._online = False
+        self._qos2 = qos2
+        self._stale_until = number + MAX_WINDOW
+        """Numbers up to this one may have been sent before this process began."""
+        self.unexpected = 0
+        """Acknowledgements that belonged to no message."""
+
+    # The runner's side.
+
+    @property
+    def needs_clean_session(self) -> bool:
+        """Whether the next connection must ask for a clean session."""
+        return self._conflict or (self._qos2 and self._first == 1 and not self._recorded)
+
+    @property
+    def number(self) -> int:
+        """Number up to which all messages are acknowledged."""
+        return self._first - 1
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing more happens before new messages come or refused ones are reported."""
+        if not self._refusals:
+            return not self._entries and not self._offered
+        blocked = False
+        for entry in self._entries:
+            state = entry.state
+            if state in _IN_FLIGHT or (state is _State.RECEIVED and not blocked):
+                return False
+            blocked = blocked or state is _State.REFUSED
+        return True
+
+    def offer(self, messages: Iterable[Outgoing]) -> None:
+        """Take the messages of a batch, whose numbers grow.
+
+        Those that are known already are not taken twice. Numbers that are left out belong to
+        messages that are not to be sent.
+        """
+        last = self._offered[-1].number if self._offered else self.number + len(self._entries)
+        self._offered.extend(message for message in messages if message.number > last)
+        self._advance()
+
+    def take_refusals(self) -> list[Refusal]:
+        """Return refused messages with one reason, once: they are reported before more is offered.
+
+        Another call returns those with another reason.
+        """
+        reason = self._refusals[0].reason if self._refusals else 0
+        taken = [each for each in self._refusals if each.reason == reason]
+        self._refusals = [each for each in self._refusals if each.reason != reason]
+        at = {each.at for each in taken}
+        for entry in self._entries if taken else ():
+            if entry.state is _State.REFUSED and entry.message and entry.message.at in at:
+                entry.state = _State.DONE
+        self._advance()
+        return taken
+
+    def to_record(self) -> Position | None:
+        """Return what must be recorded as ``received`` before more can be sent; None: nothing."""
+        if self._reset:
+            return self._begun
+        latest = None
+        for entry in self._entries:
+            if entry.state not in _ON_PEER:
+                break
+            message = entry.message
+            if message is None or entry.state is not _State.RECEIVED:
+                continue
+            if message.at > self._recorded:
+                latest = message.at
+        return latest
+
+    def recorded(self, position: Position) -> None:
+        """Continue: the position of ``to_record`` is on disk."""
+        if self._reset and position != self._begun:
+            return  # the session was lost meanwhile
+        self._recorded = position
+        self._reset = False
+        self._released = 0
+
+    # The connection's side.
+
+    def connected(self, limits: PeerLimits, *, session_present: bool) -> None:
+        """Begin a connection, after a CONNACK that accepts."""
+        self._limits = limits
+        self._online = True
+        self._conflict = False
+        self._next = self._released = 0
+        if not session_present:
+            self._stale_until = 0
+            self._reset = self._qos2
+            self._recorded = self._begun
+        for entry in self._entries:
+            state = entry.state
+            if state is _State.DONE or state is _State.REFUSED:
+                continue
+            if not session_present:
+                entry.state = _State.WAITING if entry.message is not None else _State.DONE
+                entry.dup = False
+            elif state is _State.RELEASED:
+                entry.state = _State.RECEIVED
+            elif state is _State.SENT:
+                entry.state, entry.dup = _State.WAITING, True
+        self._advance()
+
+    def disconnected(self) -> None:
+        """End the connection."""
+        self._online = False
+
+    def packets(self) -> bytes:
+        """Return the next packets to be sent, some at a time; empty: there are none now."""
+        if not self._online or self._reset:
+            return b""
+        parts: list[bytes] = []
+        releases = self._release()
+        if releases:
+            parts.append(encode_acks(PacketType.PUBREL, releases))
+        size = 0
+        stop = 0 if self._refusals else min(self._limits.window, len(self._entries))
+        while self._next < stop and len(parts) < _SEND_PACKETS and size < _SEND_BYTES:
+            entry = self._entries[self._next]
+            self._next += 1
+            if entry.state is not _State.WAITING or entry.message is None:
+                continue
+            packet = self._publish(entry, entry.message)
+            if not packet:  # it was refused
+                break
+            parts.append(packet)
+            size += len(packet)
+        self._advance()
+        return b"".join(parts)
+
+    def acknowledged(
+        self, kind: PacketType, packet_ids: Sequence[int], reasons: Sequence[int] = ()
+    ) -> None:
+        """Handle PUBACK, PUBREC or PUBCOMP packets of the peer.
+
+        Raises PeerViolationError, PeerBusyError or SessionConflictError: the connection then has
+        to be closed.
+        """
+        try:
+            for index, packet_id in enumerate(packet_ids):
+                reason = reasons[index] if reasons else 0
+                entry = self._find(packet_id)
+                if entry is None:
+                    self.unexpected += 1
+                elif kind is PacketType.PUBACK:
+                    self._on_puback(entry, reason)
+                elif kind is PacketType.PUBREC:
+                    self._on_pubrec(entry, reason)
+                else:
+                    self._on_pubcomp(entry)
+        finally:
+            self._advance()
+
+    # How it works.
+
+    def _append(self, message: Outgoing | None) -> None:
+        number = self._first + len(self._entries)
+        stale = number <= self._stale_until
+        state = _State.WAITING
+        if message is None:
+            state = _State.RECEIVED if stale and self._qos2 else _State.DONE
+        elif stale and message.at <= self._recorded:
+            state = _State.RECEIVED if message.qos == 2 else _State.DONE
+        self._entries.append(_Entry(number, message, state, stale))
+
+    def _find(self, packet_id: int) -> _Entry | None:
+        index = (packet_id - packet_identifier(self._first)) % _IDENTIFIERS
+        return self._entries[index] if index < len(self._entries) else None
+
+    def _publish(self, entry: _Entry, message: Outgoing) -> bytes:
+        """Return the PUBLISH of a message; empty: it is refused."""
+        limits = self._limits
+        qos = min(message.qos, limits.maximum_qos)
+        retain = message.retain and limits.retain_available
+        packet_id = packet_identifier(entry.number)
+        dup = entry.dup and qos > 0
+        topic, payload = message.topic, message.payload
+        if not topic:
+            self._refuse(entry, ReasonCode.TOPIC_NAME_INVALID)
+            return b""
+        if limits.version == MQTT_5:
+            packet = encode_publish_v5(
+                topic, payload, qos, packet_id, retain=retain, dup=dup, block=message.block
+            )
+        else:
+            packet = encode_publish(topic, payload, qos, packet_id, retain=retain, dup=dup)
+        if 0 < limits.maximum_packet_size < len(packet):
+            self._refuse(entry, ReasonCode.PACKET_TOO_LARGE)
+            return b""
+        entry.qos = qos
+        entry.state = _State.SENT if qos else _State.DONE
+        return packet
+
+    def _release(self) -> list[int]:
+        """Return the identifiers of the messages to be released now."""
+        released: list[int] = []
+        while self._released < len(self._entries):
+            entry = self._entries[self._released]
+            if entry.message is not None and entry.message.at > self._recorded:
+                break
+            self._released += 1
+            if entry.state is _State.RECEIVED:
+                entry.state = _State.RELEASED
+                released.append(packet_identifier(entry.number))
+        return released
+
+    def _on_puback(self, entry: _Entry, reason: int) -> None:
+        if entry.state is not _State.SENT:
+            self.unexpected += 1
+        elif reason == ReasonCode.QUOTA_EXCEEDED:
+            raise PeerBusyError("the peer has no room for more messages (0x97)")
+        elif reason >= FAILURE:
+            self._refuse(entry, reason)
+        else:
+            # At QoS 2, too: a peer that answers PUBACK there has stored it and awaits no PUBREL.
+            self.unexpected += entry.qos == 2
+            entry.state = _State.DONE
+
+    def _on_pubrec(self, entry: _Entry, reason: int) -> None:
+        if entry.state in (_State.RECEIVED, _State.RELEASED):
+            return
+        if entry.state is not _State.SENT:
+            self.unexpected += 1
+        elif entry.qos != 2:
+            raise PeerViolationError("PUBREC for a message at QoS 1")
+        elif reason < FAILURE or (reason == ReasonCode.PACKET_IDENTIFIER_IN_USE and entry.dup):
+            entry.state = _State.RECEIVED
+        elif reason == ReasonCode.PACKET_IDENTIFIER_IN_USE:
+            self._conflict = True
+            raise SessionConflictError("the peer has another message with this identifier (0x91)")
+        elif reason == ReasonCode.QUOTA_EXCEEDED:
+            raise PeerBusyError("the peer has no room for more messages (0x97)")
+        else:
+            self._refuse(entry, reason)
+
+    def _on_pubcomp(self, entry: _Entry) -> None:
+        if entry.state is _State.RELEASED:
+            entry.state = _State.DONE
+        elif entry.state in (_State.SENT, _State.RECEIVED):
+            raise PeerViolationError("PUBCOMP before PUBREL")
+        else:
+            self.unexpected += 1
+
+    def _refuse(self, entry: _Entry, reason: int) -> None:
+        if entry.message is not None:
+            entry.state = _State.REFUSED
+            self._refusals.append(Refusal(entry.message.at, reason))
+
+    def _advance(self) -> None:
+        """Forget the entries that are done, from the first one on, and add as many."""
+        entries, offered, count = self._entries, self._offered, 0
+        while True:
+            while entries and entries[0].state is _State.DONE:
+                entries.popleft()
+                self._first += 1
+                count += 1
+            if not offered or len(entries) == MAX_WINDOW:
+                break
+            if not entries and self._first > self._stale_until:
+                self._first = offered[0].number
+            while offered and len(entries) < MAX_WINDOW:
+                ready = offered[0].number == self._first + len(entries)
+                self._append(offered.popleft() if ready else None)
+            if entries[0].state is not _State.DONE:
+                break
+        self._next = max(0, self._next - count)
+        self._released = max(0, self._released - count)

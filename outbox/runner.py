@@ -1,0 +1,330 @@
+"""Runs one destination: batches, attempts, refusals, and the cursor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from eventstore.format.stored_properties import expired_until
+from eventstore.task_cancellation import end_tasks
+from outbox.backoff import Backoff
+from outbox.control import BrokerUnavailable, Progress, RefusedGroup
+from outbox.log_reader import CursorLost
+from outbox.read_ahead import ReadAhead
+from outbox.sink import Destination, RefusedMessages, TryAgain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventstore.format.positions import Position
+    from outbox.control import BrokerControl, RecordedCursor
+    from outbox.log_reader import DueMessages, LogPortion
+    from outbox.sink import OutboxMessage, Sink
+
+_log = structlog.get_logger("foldmq")
+
+_REPORT_EVERY = 1.0
+"""Seconds between two recorded cursors of a destination."""
+_SHOW_EVERY = 5.0
+"""Seconds after which the state of a destination is reported although nothing was stored."""
+_IDLE_REPORT = 30.0
+"""Seconds after which a cursor is recorded that passed over records with nothing due."""
+_ASK_AGAIN = 1.0
+_READ_AHEAD_BYTES = 4 * 1024 * 1024
+"""Bytes of messages that are read while a batch is sent; one turn may exceed it."""
+_MOST_REFUSED = 1000
+"""Number of refused messages that are recorded at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """How messages are put into batches and sent again; sizes in bytes, times in seconds."""
+
+    messages: int = 200
+    size: int = 1024 * 1024
+    wait: float = 0.05
+    """Time for which a batch that is not full waits for more messages."""
+    retry_base: float = 1.0
+    retry_most: float = 300.0
+
+
+class _Restart(Exception):  # noqa: N818 - it is an answer, not an error
+    """The log has another cursor than this runner: continue from that one."""
+
+
+class DestinationRunner:
+    """Sends the due messages of a destination to its sink, in order, for ever."""
+
+    def __init__(
+        self,
+        name: str,
+        log: str,
+        sink: Sink,
+        due: Callable[[], DueMessages],
+        control: BrokerControl,
+        limits: BatchLimits,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``due`` returns a new reader; ``now`` is the time in Unix seconds."""
+        self.name = name
+        self._log = log
+        self._sink = sink
+        self._due = due
+        self._control = control
+        self._limits = limits
+        self._now = now
+        self._backoff = Backoff(limits.retry_base, limits.retry_most)
+        self._run: Position = 0
+        self._done = Progress()
+        """What is stored by the destination and not recorded yet."""
+        self._missing: deque[tuple[Position, int]] = deque()
+        """Messages that the log no longer has, in the batches that are being sent."""
+        self._through_recorded: Position = 0
+        self._shown: dict[str, Any] = {}
+        self._state, self._error = "starting", ""
+        self._since = now()
+        self._sent = self._retries = self._expired = self._denied = 0
+        self._time_ms = 0
+        """Time of the last record that the destination is through with."""
+        self._waiting_ms = 0
+        """Time of the oldest message that waits to be stored; 0: none does."""
+        self._last_batch = 0.0
+        self._reported = self._idle_since = -_SHOW_EVERY
+        self._clock = asyncio.get_running_loop().time
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        try:
+            while True:
+                cursor = await self._cursor()
+                try:
+                    await self._run_from(cursor)
+                except _Restart:
+                    continue
+                except CursorLost:
+                    await asyncio.sleep(_ASK_AGAIN)
+                except TryAgain as answer:  # of opening the sink
+                    await self._pause_after(answer)
+        finally:
+            with contextlib.suppress(BrokerUnavailable, _Restart, TimeoutError):
+                async with asyncio.timeout(_ASK_AGAIN):
+                    await self._record()
+            await self._sink.close()
+
+    async def _cursor(self) -> RecordedCursor:
+        """Return the cursor in the log, once the broker has it and it is not paused."""
+        while True:
+            try:
+                cursor = (await self._control.cursors()).get(self.name)
+            except BrokerUnavailable:
+                cursor = None
+            if cursor is not None:
+                self._adopt(cursor)
+                if not cursor.paused:
+                    return cursor
+                self._show("paused")
+                with contextlib.suppress(BrokerUnavailable, _Restart):
+                    await self._record_if_due()
+            await asyncio.sleep(_ASK_AGAIN)
+
+    def _adopt(self, cursor: RecordedCursor) -> None:
+        self._run = cursor.run
+        self._through_recorded = cursor.through
+        self._done = Progress(cursor.through, cursor.received, cursor.number)
+
+    async def _run_from(self, cursor: RecordedCursor) -> None:
+        about = Destination(
+            *(self.name, self._log, cursor.run, cursor.through, cursor.received, cursor.number),
+            self._record_received,
+        )
+        through = max(cursor.through, await self._sink.open(about) or 0)
+        self._done.through = through
+        self._show("sending")
+        self._missing.clear()
+        ahead = ReadAhead(_READ_AHEAD_BYTES)
+        reading = asyncio.create_task(ahead.fill(self._due().after(through, cursor.number)))
+        try:
+            while True:
+                await self._send_next(ahead)
+        finally:
+            await end_tasks([reading])
+
+    async def _send_next(self, ahead: ReadAhead) -> None:
+        """Send what waits, at most a batch; wait for it at most until the next report."""
+        batch: list[OutboxMessage] = []
+        size, until = 0, self._clock() + _REPORT_EVERY
+        portion: LogPortion | None = None
+        while True:
+            following = await ahead.next(until - self._clock())
+            if following is None:
+                break
+            portion = following
+            self._denied += portion.skipped
+            self._missing.extend(portion.missing)
+            if portion.messages:
+                if not batch:
+                    until = self._clock() + self._limits.wait
+                    self._waiting_ms = portion.messages[0].time_ms
+                for message in portion.messages:
+                    if len(batch) == self._limits.messages or size >= self._limits.size:
+                        await self._send(batch, batch[-1].at)
+                        batch, size = [], 0
+                    batch.append(message)
+                    size += message.size
+            if len(batch) >= self._limits.messages or size >= self._limits.size:
+                break
+            if not batch and self._clock() >= until:
+                break
+        if portion is not None:
+            await self._send(batch, portion.through)
+            self._time_ms = portion.time_ms
+            if not portion.only_cursors and self._idle_since < 0:
+                self._idle_since = self._clock()
+        await self._record_if_due()
+
+    async def _send(self, batch: list[OutboxMessage], through: Position) -> None:
+        """Send a batch until it is stored or refused; ``through``: the cursor afterwards."""
+        if batch:
+            await self._store(batch)
+            self._done.number = batch[-1].number
+        while self._missing and self._missing[0][0] <= through:
+            self._done.lost.append(self._missing.popleft())
+        self._done.through = max(through, self._done.through)
+        self._waiting_ms = 0
+
+    async def _store(self, batch: list[OutboxMessage]) -> None:
+        while batch := self._unexpired(batch):
+            begun = self._clock()
+            try:
+                await self._sink.send(batch)
+            except TryAgain as answer:
+                self._retries += 1
+                await self._pause_after(answer)
+            except RefusedMessages as answer:
+                refused = [message for message in batch if message.at in answer.at]
+                if not refused and len(batch) > 1:
+                    half = len(batch) // 2
+                    await self._store(batch[:half])
+                    await self._store(batch[half:])
+                    return
+                self._refuse(refused or batch, answer)
+                batch = [message for message in batch if message not in (refused or batch)]
+            else:
+                self._last_batch = self._clock() - begun
+                self._done.count += len(batch)
+                self._sent += len(batch)
+                self._backoff.reset()
+                self._show("sending")
+                return
+
+    def _unexpired(self, batch: list[OutboxMessage]) -> list[OutboxMessage]:
+        if not any(message.expires for message in batch):
+            return batch
+        ended = expired_until(int(self._now() * 1000))
+        left = [message for message in batch if not 0 < message.expires <= ended]
+        self._expired += len(batch) - len(left)
+        return left
+
+    def _refuse(self, refused: list[OutboxMessage], answer: RefusedMessages) -> None:
+        _log.warning(
+            "messages refused by a destination",
+            to=self.name,
+            count=len(refused),
+            code=answer.code,
+            reason=answer.reason,
+        )
+        refs = [message.position for message in refused]
+        self._done.refused.append(RefusedGroup(refs, answer.reason, answer.code))
+
+    async def _pause_after(self, answer: TryAgain) -> None:
+        """Wait before the next attempt; an operator may meanwhile pause or skip."""
+        state = "misconfigured" if answer.misconfigured else "retrying"
+        if (state, answer.reason) != (self._state, self._error):
+            _log.warning("a destination does not take messages", to=self.name, reason=answer.reason)
+        self._show(state, answer.reason)
+        pause = answer.after
+        if pause is None:
+            pause = self._backoff.next(longest=answer.misconfigured)
+        ends = self._clock() + min(pause, self._limits.retry_most)
+        while (left := ends - self._clock()) > 0:
+            await self._record_if_due()
+            await asyncio.sleep(min(left, _REPORT_EVERY))
+
+    # The cursor.
+
+    async def _record_received(self, received: Position) -> None:
+        """Record how far a receiver at QoS 2 has the messages; returns when that is on disk."""
+        self._done.reset = self._done.reset or received < self._done.received
+        self._done.received = received
+        while True:
+            with contextlib.suppress(BrokerUnavailable):
+                await self._record()
+                return
+            await asyncio.sleep(_ASK_AGAIN)
+
+    async def _record_if_due(self) -> None:
+        now, done = self._clock(), self._done
+        waits = now - self._reported
+        passed = done.through > self._through_recorded and self._idle_since >= 0
+        if (
+            (waits >= _REPORT_EVERY and (done.count or done.refused or done.lost))
+            or sum(len(each.refs) for each in done.refused) >= _MOST_REFUSED
+            or (waits >= _REPORT_EVERY and self._shown_now() != self._shown)
+            or waits >= _SHOW_EVERY
+            or (passed and now - self._idle_since >= _IDLE_REPORT)
+        ):
+            with contextlib.suppress(BrokerUnavailable):
+                await self._record()
+
+    async def _record(self) -> None:
+        """Record what is done so far. Raises BrokerUnavailable, and _Restart if the log differs."""
+        if not self._run:
+            return
+        done = self._done
+        moved = bool(done.count or done.refused or done.lost) or done.received > done.through
+        passed = 0 <= self._idle_since <= self._clock() - _IDLE_REPORT
+        request = done.request(self.name, self._run, shown := self._shown_now())
+        if not (moved or passed):
+            request |= {"through": self._through_recorded, "number": done.number}
+        self._done = Progress(done.through, done.received, done.number)
+        try:
+            cursor = await self._control.record(request)
+        except BaseException:
+            self._done.count += done.count
+            self._done.reset = self._done.reset or done.reset
+            self._done.refused[:0] = done.refused
+            self._done.lost[:0] = done.lost
+            raise
+        self._reported, self._shown = self._clock(), shown
+        self._through_recorded = cursor.through
+        if moved or passed:
+            self._idle_since = -1.0
+        if cursor.run != self._run or cursor.paused or cursor.through > self._done.through:
+            raise _Restart
+
+    # What operators see.
+
+    def _show(self, state: str, error: str = "") -> None:
+        if state != self._state:
+            self._since = self._now()
+        self._state, self._error = state, error
+
+    def _shown_now(self) -> dict[str, Any]:
+        return {
+            "state": self._state,
+            "error": self._error,
+            "since_ms": int(self._since * 1000),
+            "sent": self._sent,
+            "retries": self._retries,
+            "expired": self._expired,
+            "denied": self._denied,
+            "time_ms": self._time_ms,
+            "waiting_ms": self._waiting_ms,
+            "batch_seconds": round(self._last_batch, 6),
+        }

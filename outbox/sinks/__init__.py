@@ -1,0 +1,1 @@
+"""Sinks: what the outbox does with the messages of a destination."""

@@ -1,0 +1,118 @@
+"""Messages as CloudEvents 1.0: JSON, batches of them, and HTTP headers."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import orjson
+
+from eventstore.format.positions import format_position
+from protocol.mqtt.message_properties import MessageProperties, decode_message_properties
+
+if TYPE_CHECKING:
+    from outbox.sink import OutboxMessage
+
+BATCH: Final = "application/cloudevents-batch+json"
+STRUCTURED: Final = "application/cloudevents+json"
+_JSON: Final = "application/json"
+_TEXT: Final = "text/plain"
+_BINARY: Final = "application/octet-stream"
+_REQUIRED: Final = ("specversion", "id", "source", "type")
+_TRACE: Final = ("traceparent", "tracestate")
+_HEADER_SAFE: Final = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
+"""Characters that the binary mode does not encode; quotes and per cent signs are."""
+
+
+def event_json(message: OutboxMessage, log: str) -> bytes:
+    """Return a message as a CloudEvent in JSON; one that is a CloudEvent already, as that event."""
+    properties = _properties(message)
+    if (properties.content_type or "").startswith(STRUCTURED) and _is_event(message.payload):
+        return message.payload
+    attributes = _attributes(message, log, properties)
+    payload, kind = message.payload, attributes["datacontenttype"]
+    if _is_json(kind) and _loads(payload) is not None:
+        return orjson.dumps({**attributes, "data": orjson.Fragment(payload)})
+    if not _is_json(kind) and (kind.startswith("text/") or properties.payload_format):
+        try:
+            return orjson.dumps({**attributes, "data": payload.decode()})
+        except UnicodeDecodeError:
+            pass
+    return orjson.dumps({**attributes, "data_base64": base64.b64encode(payload).decode()})
+
+
+def event_headers(message: OutboxMessage, log: str) -> dict[str, str]:
+    """Return the headers of a message in the binary mode; the body is its payload."""
+    attributes = _attributes(message, log, _properties(message))
+    headers = {"Content-Type": attributes.pop("datacontenttype")}
+    for name, value in attributes.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        headers[f"ce-{name}"] = quote(text, safe=_HEADER_SAFE)
+    return headers
+
+
+def _attributes(message: OutboxMessage, log: str, properties: MessageProperties) -> dict[str, Any]:
+    user = dict(properties.user)
+    attributes: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": f"{log}/{format_position(message.position)}",
+        "source": f"urn:foldmq:log:{log}",
+        "type": "foldmq.message.published",
+        "subject": message.topic,
+        "time": _time(message.time_ms),
+        "datacontenttype": properties.content_type or _kind_of(message.payload),
+        "mqttqos": message.qos,
+        "mqttretain": message.retain,
+        "mqttclient": message.client,
+        "partitionkey": message.topic,
+    }
+    attributes |= {name: user[name] for name in _TRACE if user.get(name)}
+    if all(user.get(name) for name in _REQUIRED):
+        # The MQTT binding of CloudEvents: attributes are user properties.
+        own = {
+            name: value
+            for name, value in user.items()
+            if name.isascii() and name.isalnum() and name == name.lower() and value
+        }
+        return {**own, "datacontenttype": attributes["datacontenttype"]}
+    return attributes
+
+
+def _properties(message: OutboxMessage) -> MessageProperties:
+    return decode_message_properties(message.block) if message.block else MessageProperties()
+
+
+def _kind_of(payload: bytes) -> str:
+    """Return the content type of a payload without one: JSON, text, or bytes."""
+    if _loads(payload) is not None:
+        return _JSON
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return _BINARY
+    return _TEXT
+
+
+def _is_json(kind: str) -> bool:
+    media = kind.partition(";")[0].strip().lower()
+    return media == _JSON or media.endswith("+json")
+
+
+def _loads(payload: bytes) -> tuple[Any] | None:
+    """Return a JSON value in a tuple; None if it is none."""
+    try:
+        return (orjson.loads(payload),)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _is_event(payload: bytes) -> bool:
+    value = _loads(payload)
+    return value is not None and isinstance(value[0], dict) and {*_REQUIRED} <= value[0].keys()
+
+
+def _time(time_ms: int) -> str:
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,164 @@
+"""The audit of destinations: cursors grow, and no message is given up without an event.
+
+A scan notes the events of destinations; of cursors that follow each other only the first and the
+last of a piece of the log. The notes of all pieces are checked together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.display import name as shown
+from eventstore.format.destination_events import Forwarded
+from eventstore.format.positions import format_position, from_runs, position
+from projections.audit.chain_check import CUT, DESTINATION, ChainBreak
+from projections.audit.rule_table import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from eventstore.format.destination_events import (
+        DestinationClosed,
+        DestinationOpened,
+        ForwardLost,
+        ForwardRefused,
+    )
+    from eventstore.format.positions import Position
+    from projections.audit.chain_check import LogNote
+
+
+class DestinationNotes:
+    """Notes the events of destinations in a piece of a log."""
+
+    def __init__(self, note: Callable[[Position, str, dict[str, Any]], None]) -> None:
+        self._note = note
+        self._last: dict[str, tuple[Position, dict[str, Any]]] = {}
+        """The last cursor of each destination, if it is not noted yet."""
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def forwarded(self, event: Forwarded, at: Position) -> None:
+        """Note a cursor, or replace one that it follows."""
+        values = asdict(event)
+        known = self._known.get(event.to)
+        self._known[event.to] = values
+        if known is not None and not list(_forwarded_breaks(known, values, at)):
+            self._last[event.to] = at, values
+            return
+        self._give(event.to)
+        self._note(at, DESTINATION, values)
+
+    def other(
+        self,
+        event: DestinationOpened | ForwardRefused | ForwardLost | DestinationClosed,
+        at: Position,
+    ) -> None:
+        """Note another event."""
+        self.finish()
+        self._known.pop(event.to, None)
+        values = asdict(event)
+        if "refs" in values:
+            refs = from_runs(values["refs"])
+            values["refs"] = [min(refs), max(refs)]
+        self._note(at, DESTINATION, values)
+
+    def finish(self) -> None:
+        """Note what is left; a cut of the log or the end of the piece follows."""
+        for name in list(self._last):
+            self._give(name)
+
+    def _give(self, name: str) -> None:
+        last = self._last.pop(name, None)
+        if last is not None:
+            self._note(last[0], DESTINATION, last[1])
+
+
+def _forwarded_breaks(
+    known: dict[str, Any] | None, values: dict[str, Any], at: Position
+) -> Iterator[str]:
+    """Yield what is wrong with a cursor; ``known`` is the one before it, if it is known.
+
+    A receiver that lost its session at QoS 2 has received no more than it has stored.
+    """
+    through, received = values["through"], values["received"]
+    if through >= at or received >= at:
+        yield "is reported to have messages that were published later"
+    if 0 < received < through:
+        yield "is reported to have received less than it has stored"
+    if known is not None and (
+        through < known["through"]
+        or (max(through, received) < known["received"] and received != through)
+        or values["number"] < known["number"]
+    ):
+        yield "has a cursor that went back"
+
+
+_START: Final[dict[str, Any]] = {"received": 0, "number": 0}
+
+
+def destination_breaks(notes: Iterable[LogNote]) -> list[ChainBreak]:
+    """Return what is wrong with destinations; ``notes`` are about them and about cuts, by position.
+
+    The first notes of a log that was cut repeat its destinations.
+    """
+    breaks: list[ChainBreak] = []
+    known: dict[str, dict[str, Any]] = {}
+    for note in notes:
+        values, at = note.values, note.at
+        if note.about == CUT:
+            breaks += [
+                ChainBreak(
+                    Rule.EVENT,
+                    at,
+                    f"the log was cut, but destination {shown(name)} has its messages up to "
+                    f"{format_position(cursor['through'])} only",
+                )
+                for name, cursor in known.items()
+                if cursor["through"] + 1 < position(values["first"], 0)
+            ]
+            continue
+        name, kind = values["to"], values["e"]
+        breaks += [
+            ChainBreak(Rule.EVENT, at, f"destination {shown(name)} {what}")
+            for what in _breaks(kind, known.get(name), values, at)
+        ]
+        _follow(kind, known, values)
+    return breaks
+
+
+def _breaks(
+    kind: str, cursor: dict[str, Any] | None, values: dict[str, Any], at: Position
+) -> Iterator[str]:
+    if kind == "DestinationOpened":
+        if values["run"]:
+            return
+        if values["after"] >= at:
+            yield "was opened for messages of a later time only"
+        if cursor is not None and values["after"] != cursor["through"]:
+            yield "was opened again elsewhere than at its cursor"
+    elif cursor is None:
+        yield "is not open"
+    elif kind == "Forwarded":
+        yield from _forwarded_breaks(cursor, values, at)
+    elif kind == "ForwardRefused" and values["refs"][1] >= at:
+        yield "refused messages that were published later"
+    elif kind == "ForwardLost" and not (
+        cursor["through"] <= values["after"] < values["until"] < at
+    ):
+        yield "lost a range that does not begin at its cursor"
+
+
+def _follow(kind: str, known: dict[str, dict[str, Any]], values: dict[str, Any]) -> None:
+    """Apply an event to the cursors."""
+    name = values["to"]
+    if kind == "DestinationOpened":
+        if not values["run"] or name not in known:
+            known[name] = {**_START, "through": values["after"]}
+    elif name not in known:
+        return
+    elif kind == "DestinationClosed":
+        del known[name]
+    elif kind == "Forwarded":
+        known[name] = values
+    elif kind == "ForwardLost":
+        known[name] = {**known[name], "through": max(known[name]["through"], values["until"])}

@@ -1,0 +1,144 @@
+"""The fold of the destinations of a log: the cursor of each, and what it did not get."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.format.destination_events import (
+    DestinationClosed,
+    DestinationOpened,
+    Forwarded,
+    ForwardLost,
+    ForwardRefused,
+)
+from eventstore.format.event_parsing import entries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from eventstore.format.node_events import OperatorActed
+    from eventstore.format.positions import Position
+
+PAUSE: Final = "pause_destination"
+RESUME: Final = "resume_destination"
+SKIP: Final = "skip_destination"
+"""Actions of OperatorActed; the target is the name of the destination."""
+
+
+@dataclass(slots=True)
+class DestinationState:
+    """A destination in the log."""
+
+    kind: str
+    run: Position
+    """Position of the event that opened it."""
+    after: Position
+    """Position behind which its messages begin."""
+    filters: list[str]
+    digest: str
+    by: str
+    through: Position
+    """Position up to which it has every message that was due to it."""
+    received: Position = 0
+    """Position up to which a receiver at QoS 2 has the messages; 0: there is none."""
+    number: int = 0
+    """Number of messages due up to ``through`` since it was opened."""
+    paused: bool = False
+    refused: int = 0
+    """Number of messages that it refused."""
+    losses: int = 0
+    """Number of ranges that were not sent to it."""
+
+
+class Destinations(dict[str, DestinationState]):
+    """The destinations of a log by name."""
+
+    def fold(self, event: Any, at: Position) -> None:
+        """Apply an event of a destination."""
+        _FOLDS[type(event)](self, event, at)
+
+    def act(self, event: OperatorActed) -> None:
+        """Apply what an operator did: a pause, or its end."""
+        state = self.get(event.target)
+        if state is not None and event.action in (PAUSE, RESUME):
+            state.paused = event.action == PAUSE
+
+    def marks(self) -> list[list[Any]]:
+        """Return the destinations for the mark of the projections."""
+        return [[name, *astuple(state)] for name, state in self.items()]
+
+    def load(self, marks: Iterable[Sequence[Any]]) -> None:
+        """Replace the destinations by those of a mark. Raises TypeError if they do not fit."""
+        self.clear()
+        for name, *values in marks:
+            self[name] = DestinationState(*values)
+
+    def repeated(self) -> list[DestinationOpened | Forwarded]:
+        """Return the events with which a checkpoint repeats the destinations."""
+        events: list[DestinationOpened | Forwarded] = []
+        for name, state in self.items():
+            events.append(
+                DestinationOpened(
+                    *(name, state.kind, state.after, state.filters, state.digest, "repeated"),
+                    state.by,
+                    run=state.run,
+                    paused=state.paused,
+                    refused=state.refused,
+                    losses=state.losses,
+                )
+            )
+            events.append(
+                Forwarded(name, state.through, received=state.received, number=state.number)
+            )
+        return events
+
+
+def _opened(known_states: Destinations, event: DestinationOpened, at: Position) -> None:
+    known = known_states.get(event.to)
+    if known is not None and event.run == known.run:
+        return  # repeated by a checkpoint
+    before = known if known is not None and not event.run else None
+    known_states[event.to] = DestinationState(
+        *(event.kind, event.run or at, event.after, event.filters, event.digest, event.by),
+        event.after,
+        paused=before.paused if before is not None else event.paused,
+        refused=before.refused if before is not None else event.refused,
+        losses=before.losses if before is not None else event.losses,
+    )
+
+
+def _forwarded(known_states: Destinations, event: Forwarded, _at: Position) -> None:
+    state = known_states.get(event.to)
+    if state is not None:
+        state.through = event.through
+        state.received, state.number = event.received, event.number
+
+
+def _refused(known_states: Destinations, event: ForwardRefused, _at: Position) -> None:
+    state = known_states.get(event.to)
+    if state is not None:
+        state.refused += entries(event)
+
+
+def _lost(known_states: Destinations, event: ForwardLost, _at: Position) -> None:
+    state = known_states.get(event.to)
+    if state is not None:
+        state.losses += 1
+        state.through = max(state.through, event.until)
+        if state.received:
+            state.received = max(state.received, state.through)
+
+
+def _closed(known_states: Destinations, event: DestinationClosed, _at: Position) -> None:
+    known_states.pop(event.to, None)
+
+
+_FOLDS: Final[Mapping[type, Callable[[Destinations, Any, Position], None]]] = {
+    DestinationOpened: _opened,
+    Forwarded: _forwarded,
+    ForwardRefused: _refused,
+    ForwardLost: _lost,
+    DestinationClosed: _closed,
+}
+"""Type of event -> its fold."""

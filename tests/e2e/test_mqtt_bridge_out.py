@@ -1,0 +1,207 @@
+"""Messages out to Debian's Mosquitto and to a second foldmq, over kills of each side."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.broker import Broker, children_of
+from harness.mosquitto import MOSQUITTO, Mosquitto
+from harness.packets import Publish
+from harness.rawclient import RawClient
+from harness.waiting import until
+
+from e2e.tools import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.timeout(240)
+
+needs_mosquitto = pytest.mark.skipif(MOSQUITTO is None, reason="Mosquitto is not installed")
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
+    broker = Mosquitto(tmp_path / "peer", "peer")
+    broker.start()
+    yield broker
+    broker.end(signal.SIGKILL)
+
+
+def connection(port: int, *lines: str, more: str = "") -> str:
+    """The table of a connection `plant2` with short pauses between attempts."""
+    topics = ", ".join(f"'{line}'" for line in lines)
+    return (
+        f'[connection.plant2]\naddresses = ["127.0.0.1:{port}"]\ntopic = [{topics}]\n'
+        f'restart_timeout = "1 2"\n{more}'
+    )
+
+
+class Listener:
+    """A client of a broker that keeps what it gets, at QoS 0."""
+
+    def __init__(self, port: int, topic_filter: str) -> None:
+        self.client = RawClient(port)
+        self.client.connect("listener")
+        self.client.subscribe((topic_filter, 0))
+        self.messages: list[Publish] = []
+
+    def numbers(self) -> list[int]:
+        received = self.client.receive_all(0.1)
+        self.messages += [each for each in received if isinstance(each, Publish)]
+        return [int(each.payload) for each in self.messages]
+
+
+def publish(
+    broker: Broker, numbers: range, qos: int, *, topic: str = "sensors/a", retain: bool = False
+) -> None:
+    with RawClient(broker.port) as client:
+        client.connect("p")
+        for number in numbers:
+            client.publish(topic, str(number).encode(), qos, retain=retain)
+        client.disconnect()
+
+
+def outbox_of(broker: Broker) -> int:
+    """The process of the outbox."""
+    for pid in children_of(broker.pid):
+        if b"outbox" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            return pid
+    return 0
+
+
+@needs_mosquitto
+@pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv50"])
+def test_messages_go_out_under_another_prefix(
+    make_broker: Callable[..., Broker], mosquitto: Mosquitto, version: str
+) -> None:
+    more = f'bridge_protocol_version = "{version}"\n'
+    lines = ("sensors/# out 2 site1/ hq/plant2/", "cmd/# out 1")
+    broker = make_broker(connection(mosquitto.port, *lines, more=more))
+    broker.start()
+    listener = Listener(mosquitto.port, "#")
+    for qos in (1, 2):
+        publish(broker, range(qos * 10, qos * 10 + 10), qos, topic="site1/sensors/a")
+    publish(broker, range(30, 32), 0, topic="site1/sensors/a")
+    publish(broker, range(40, 42), 1, topic="site2/sensors/a")
+    publish(broker, range(50, 52), 2, topic="cmd/x")
+    until(lambda: len(listener.numbers()) >= 22, "all messages")
+    topics = {int(each.payload): each.topic for each in listener.messages}
+    assert topics == dict.fromkeys(range(10, 30), "hq/plant2/sensors/a") | dict.fromkeys(
+        (50, 51), "cmd/x"
+    )
+    assert len(listener.messages) == 22
+    where = ("--data-dir", str(broker.data_dir))
+    (row,) = run("outbox", "ls", *where, "--json").objects
+    assert (row["name"], row["kind"], row["refused"]) == ("plant2", "mqtt", 0)
+    broker.stop()
+    assert run("log", "verify", *where).code == 0
+
+
+@needs_mosquitto
+@pytest.mark.parametrize("victim", ["broker", "outbox", "everything", "peer"])
+@pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
+def test_qos_2_arrives_once_over_kills(
+    make_broker: Callable[..., Broker], mosquitto: Mosquitto, victim: str, version: str
+) -> None:
+    more = f'bridge_protocol_version = "{version}"\n'
+    broker = make_broker(connection(mosquitto.port, "sensors/# out 2", more=more))
+    broker.start()
+    listener = Listener(mosquitto.port, "sensors/#")
+    arrived: list[int] = []
+    for round_number in range(4):
+        first = round_number * 100
+        publish(broker, range(first, first + 100), 2)
+        if victim == "peer":
+            arrived += listener.numbers()
+            mosquitto.end(signal.SIGTERM)  # it writes its state to disk
+            mosquitto.start()
+            listener = Listener(mosquitto.port, "sensors/#")
+            continue
+        if victim != "broker":
+            until(lambda: outbox_of(broker), "the outbox")
+            os.kill(outbox_of(broker), signal.SIGKILL)
+        if victim != "outbox":
+            broker.kill()
+            broker.start()
+    publish(broker, range(400, 401), 2)
+    until(lambda: 400 in listener.numbers(), "the last message")
+    counted = Counter(arrived + listener.numbers())
+    assert set(counted.values()) == {1}
+    if victim != "peer":  # nobody listens while it is away
+        assert counted.keys() == set(range(401))
+
+
+@needs_mosquitto
+def test_what_is_published_while_the_peer_is_away_follows(
+    make_broker: Callable[..., Broker], mosquitto: Mosquitto
+) -> None:
+    broker = make_broker(connection(mosquitto.port, "sensors/# out 2"))
+    broker.start()
+    mosquitto.end()
+    for qos in (1, 2):
+        publish(broker, range(qos * 1000, qos * 1000 + 300), qos)
+    where = ("--data-dir", str(broker.data_dir))
+    until(
+        lambda: "Connect call failed" in (run("outbox", "ls", *where).out),
+        "the reason that operators see",
+        pause=0.5,
+    )
+    broker.kill()
+    broker.start()
+    mosquitto.start()
+    listener = Listener(mosquitto.port, "sensors/#")
+    until(lambda: len(set(listener.numbers())) == 600, "all messages")
+    counted = Counter(listener.numbers())
+    assert all(counted[number] == 1 for number in range(2000, 2300))
+
+
+@needs_mosquitto
+def test_retained_messages_stay_retained(
+    make_broker: Callable[..., Broker], mosquitto: Mosquitto
+) -> None:
+    broker = make_broker(connection(mosquitto.port, "sensors/# out 1"))
+    broker.start()
+    publish(broker, range(7, 8), 1, retain=True)
+
+    def retained() -> list[Publish]:
+        listener = Listener(mosquitto.port, "sensors/#")
+        listener.numbers()
+        listener.client.close()
+        return listener.messages
+
+    until(retained, "the retained message", pause=0.2)
+    (message,) = retained()
+    assert (message.payload, message.retain) == (b"7", True)
+
+
+def test_between_two_foldmq_over_kills_of_both(
+    make_broker: Callable[..., Broker],
+) -> None:
+    peer = make_broker()
+    peer.start()
+    broker = make_broker(connection(peer.port, "sensors/# out 2"))
+    broker.start()
+    for round_number in range(3):
+        first = round_number * 50
+        publish(broker, range(first, first + 50), 2)
+        peer.kill()
+        peer.start()
+        broker.kill()
+        broker.start()
+    listener = Listener(peer.port, "sensors/#")
+    publish(broker, range(150, 151), 2)
+    until(lambda: 150 in listener.numbers(), "the last message")
+    where = ("--data-dir", str(peer.data_dir))
+    published = Counter(
+        message["packet_id"]
+        for event in run("log", *where, "--json", "-n", "100000").objects
+        if event["type"] == "MessagePublished" and event["session"].startswith("plant2.")
+        for message in event["messages"]
+    )
+    assert published == Counter(range(2, 153))  # the packet identifier follows the number

@@ -1,0 +1,161 @@
+"""Replays of real clients: what they get is what the log has, over kills and beside publishers."""
+
+import asyncio
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable
+
+import aiomqtt
+import paho.mqtt.client as mqtt
+import pytest
+from harness.broker import Broker
+from harness.fixtures import unique
+from harness.mqtt5_rawclient import Clients5
+from harness.waiting import until
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from e2e.tools import run
+
+_SECONDS = 60.0
+
+
+class Replayed:
+    """A paho client with a session that replays; it connects again by itself."""
+
+    def __init__(self, port: int, topic_filter: str, qos: int) -> None:
+        self.got: list[tuple[str, bytes]] = []
+        """Position and payload of each message, in the order in which they came."""
+        self.client = mqtt.Client(
+            mqtt.CallbackAPIVersion.VERSION2, unique("replay"), protocol=mqtt.MQTTv5
+        )
+        self.client.reconnect_delay_set(1, 1)
+        self.client.on_message = self._on_message
+        self.client.on_connect = lambda client, *_: client.subscribe(topic_filter, qos)
+        properties = Properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = 3600
+        properties.ReceiveMaximum = 20
+        self.client.connect_async("127.0.0.1", port, clean_start=False, properties=properties)
+        self.client.loop_start()
+
+    def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
+        pairs = getattr(message.properties, "UserProperty", [])
+        position = next(value for name, value in pairs if name == "foldmq-position")
+        self.got.append((position, message.payload))
+
+    def close(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+def publish(port: int, topic: str, name: str, count: int, qos: int) -> None:
+    clients = Clients5("127.0.0.1", port)
+    sender = clients.five()
+    for number in range(count):
+        sender.publish(topic, b"%s %d" % (name.encode(), number), qos)
+    clients.close()
+
+
+def order(message: tuple[str, bytes]) -> list[int]:
+    return [int(part) for part in message[0].split(".")]
+
+
+def effects(broker: Broker) -> list[str]:
+    """Where messages take effect, from `foldmq log --json`: at QoS 2 with their PUBREL."""
+    places: list[str] = []
+    log = run("log", "--json", "-n", "5000", "--data-dir", str(broker.data_dir))
+    for event in log.objects:
+        if event["type"] == "Released" or (
+            event["type"] == "MessagePublished" and event["qos"] < 2
+        ):
+            sequence, _, index = event["position"].partition(".")
+            places += [f"{sequence}.{int(index) + n}" for n in range(len(event["messages"]))]
+    return places
+
+
+def test_a_replay_is_what_the_log_has(make_broker: Callable[..., Broker]) -> None:
+    """With three publishers while the replays begin: nothing is missing or twice at the seam."""
+    broker = make_broker()
+    broker.start()
+    publishers = [
+        threading.Thread(target=publish, args=(broker.port, f"t/{name}", name, 60, qos))
+        for name, qos in (("a", 1), ("b", 2), ("c", 1))
+    ]
+    for thread in publishers:
+        thread.start()
+    replays = [Replayed(broker.port, "$replay/all/t/#", qos) for qos in (0, 1, 2)]
+    for thread in publishers:
+        thread.join()
+    for replay in replays:
+        until(lambda replay=replay: len(replay.got) >= 180, _SECONDS)  # type: ignore[misc]
+        replay.close()
+    first = replays[0].got
+    assert len(first) == len(set(first)) == 180
+    assert replays[1].got == first
+    # A client passes a QoS 2 message on with its PUBREL, after QoS 1 messages behind it.
+    assert sorted(replays[2].got, key=order) == sorted(first, key=order)
+    for name in ("a", "b", "c"):
+        own = [payload for _, payload in first if payload.startswith(name.encode())]
+        assert own == [b"%s %d" % (name.encode(), number) for number in range(60)]
+    assert [position for position, _ in first] == effects(broker)
+    broker.stop()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_kills_in_the_middle(make_broker: Callable[..., Broker], qos: int) -> None:
+    broker = make_broker()
+    broker.start()
+    publish(broker.port, "t/a", "a", 300, 2)
+    sent = [b"a %d" % number for number in range(300)]
+    replay = Replayed(broker.port, "$replay/all/t/#", qos)
+    for reached in (20, 120, 220):
+        until(lambda reached=reached: len(replay.got) >= reached, _SECONDS)  # type: ignore[misc]
+        broker.kill()
+        broker.start()
+    until(lambda: bool(replay.got) and replay.got[-1][1] == sent[-1], _SECONDS)
+    replay.close()
+    payloads = [payload for _, payload in replay.got]
+    if qos == 2:
+        assert payloads == sent
+    assert list(dict.fromkeys(payloads)) == sent
+    broker.stop()
+
+
+@pytest.mark.skipif(not shutil.which("mosquitto_sub"), reason="there is no mosquitto_sub")
+@pytest.mark.parametrize("version", ["311", "5"])
+def test_mosquitto_sub(make_broker: Callable[..., Broker], version: str) -> None:
+    broker = make_broker()
+    broker.start()
+    publish(broker.port, "t/a", "a", 5, 1)
+    ran = subprocess.run(
+        ["mosquitto_sub", "-p", str(broker.port), "-V", version, "-t", "$replay/1h/t/#", "-q", "1",
+         "-C", "5"],
+        capture_output=True, timeout=_SECONDS, check=True,
+    )  # fmt: skip
+    assert ran.stdout.split(b"\n")[:5] == [b"a %d" % number for number in range(5)]
+    broker.stop()
+
+
+def test_aiomqtt(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker()
+    broker.start()
+    publish(broker.port, "t/a", "a", 5, 2)
+
+    async def receive() -> list[object]:
+        got: list[object] = []
+        async with asyncio.timeout(_SECONDS):
+            async with aiomqtt.Client(
+                "127.0.0.1", broker.port, protocol=aiomqtt.ProtocolVersion.V5
+            ) as client:
+                await client.subscribe("$replay/all/t/#", 2)
+                async for message in client.messages:
+                    got.append(message.payload)
+                    if len(got) == 5:
+                        await client.publish("t/b", b"live", 1)
+                    if len(got) == 6:
+                        break
+        return got
+
+    assert asyncio.run(receive()) == [*(b"a %d" % number for number in range(5)), b"live"]
+    broker.stop()

@@ -1,0 +1,340 @@
+"""The sink with Debian's Mosquitto as the other broker, over kills of either side."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from harness.mosquitto import MOSQUITTO, Mosquitto
+from harness.packets import Publish
+from harness.rawclient import RawClient
+from harness.waiting import happens
+
+from outbox.mqtt.bridge_sink import MqttSink
+from outbox.mqtt.options import read_connection
+from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from eventstore.format.positions import Position
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(MOSQUITTO is None, reason="Mosquitto is not installed"),
+]
+
+VERSIONS = ("mqttv31", "mqttv311", "mqttv50")
+BATCH = 50
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
+    broker = Mosquitto(tmp_path, "peer", "autosave_on_changes true", "autosave_interval 1")
+    broker.start()
+    yield broker
+    broker.end(signal.SIGKILL)
+
+
+class Log:
+    """A log with messages, and the cursor of a destination in it."""
+
+    def __init__(self, count: int, qos: Callable[[int], int]) -> None:
+        self.messages = [message(number, qos(number)) for number in range(1, count + 1)]
+        self.through = self.received = self.number = 0
+        self.records = 0
+
+    def destination(self) -> Destination:
+        async def record_received(position: Position) -> None:
+            self.records += 1
+            await asyncio.sleep(0.001)
+            self.received = position
+
+        return Destination(
+            *("plant2", "mylog", 5, self.through, self.received, self.number), record_received
+        )
+
+    async def send(self, sink: MqttSink, most: int = BATCH) -> None:
+        """Send the next batch, as often as it takes."""
+        batch = [each for each in self.messages if each.number > self.number][:most]
+        while True:
+            try:
+                await sink.send(batch)
+            except TryAgain as answer:
+                await asyncio.sleep(min(answer.after or 0, 0.2))
+            else:
+                break
+        self.through, self.number = batch[-1].at, batch[-1].number
+
+    @property
+    def done(self) -> bool:
+        return self.number == len(self.messages)
+
+
+def message(number: int, qos: int = 1, **changes: Any) -> OutboxMessage:
+    values: dict[str, Any] = {
+        "at": number * 10,
+        "position": number * 10,
+        "number": number,
+        "time_ms": 0,
+        "topic": "sensors/a",
+        "payload": str(number).encode(),
+        "qos": qos,
+        "retain": False,
+        "client": "dev1",
+    }
+    return OutboxMessage(**values | changes)
+
+
+def made(port: int, *lines: str, **table: object) -> MqttSink:
+    values: dict[str, object] = {"addresses": f"127.0.0.1:{port}", "restart_timeout": "1 2"}
+    return MqttSink(read_connection("plant2", {**values, "topic": list(lines), **table}))
+
+
+def listener(port: int, *filters: str) -> RawClient:
+    client = RawClient(port)
+    client.connect("listener")
+    client.subscribe(*((each, 0) for each in filters))
+    return client
+
+
+def numbers(client: RawClient) -> list[int]:
+    return [int(each.payload) for each in client.receive_all(0.5) if isinstance(each, Publish)]
+
+
+async def within(step: Any, seconds: float = 30) -> None:
+    async with asyncio.timeout(seconds):
+        await step
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_messages_arrive_once_and_in_order(mosquitto: Mosquitto, version: str) -> None:
+    async def run() -> None:
+        log = Log(300, lambda number: 1 + number % 2)
+        sink = made(mosquitto.port, '# out 2 "" hq/', bridge_protocol_version=version)
+        await sink.open(log.destination())
+        while not log.done:
+            await within(log.send(sink))
+        await sink.close()
+        assert log.records < 100
+
+    with listener(mosquitto.port, "hq/#") as client:
+        asyncio.run(run())
+        arrived = numbers(client)
+    # A broker passes a message on when it is released at QoS 2, so each QoS has its order.
+    assert [number for number in arrived if number % 2] == list(range(1, 301, 2))
+    assert [number for number in arrived if not number % 2] == list(range(2, 301, 2))
+
+
+@pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
+def test_qos_2_arrives_once_although_the_sender_is_killed(
+    mosquitto: Mosquitto, version: str
+) -> None:
+    async def run() -> int:
+        log = Log(400, lambda number: 2)
+        sink: MqttSink | None = None
+        kills = 0
+        while not log.done:
+            sink = made(mosquitto.port, "# out 2", bridge_protocol_version=version)
+            await sink.open(log.destination())
+            sending = asyncio.create_task(log.send(sink))
+            await asyncio.wait([sending], timeout=0.004 * (1 + kills % 8))
+            if not sending.done() and kills < 60:
+                kills += 1
+                sending.cancel()
+                await asyncio.wait([sending])
+                kill(sink)
+            else:
+                await within(sending)
+                await sink.close()
+        return kills
+
+    with listener(mosquitto.port, "sensors/#") as client:
+        kills = asyncio.run(run())
+        arrived = numbers(client)
+    assert kills > 5
+    assert Counter(arrived) == Counter(range(1, 401))
+
+
+def kill(sink: MqttSink) -> None:
+    """End a sink as a killed process does: its connection is lost."""
+    if sink._keeping is not None:
+        sink._keeping.cancel()
+    cut(sink)
+
+
+def cut(sink: MqttSink) -> None:
+    """Lose the connection."""
+    if sink._peer is not None and (transport := sink._peer._peer._transport) is not None:
+        transport.abort()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_restart_of_the_peer_loses_nothing(mosquitto: Mosquitto, how: signal.Signals) -> None:
+    async def run() -> list[int]:
+        log = Log(400, lambda number: 1 + number % 2)
+        sink = made(mosquitto.port, "# out 2")
+        await sink.open(log.destination())
+        arrived: list[int] = []
+        for end in (150, 400):
+            client = listener(mosquitto.port, "sensors/#")
+            while log.number < end:
+                await within(log.send(sink))
+            arrived += await asyncio.to_thread(numbers, client)
+            client.close()
+            if end < 400:
+                mosquitto.end(how)
+                sending = asyncio.create_task(log.send(sink))
+                await asyncio.sleep(0.3)
+                assert not sending.done()
+                mosquitto.start()
+                client = listener(mosquitto.port, "sensors/#")
+                await within(sending)
+                arrived += await asyncio.to_thread(numbers, client)
+        await sink.close()
+        return arrived
+
+    arrived = asyncio.run(run())
+    # The batch that was sent while nobody listened may be missed by the listener.
+    assert set(range(1, 151)) | set(range(201, 401)) <= set(arrived)
+    assert Counter(arrived).most_common(1)[0][1] == 1
+
+
+def test_notifications_show_the_state_at_the_peer(mosquitto: Mosquitto) -> None:
+    async def run(client: RawClient) -> None:
+        sink = made(mosquitto.port, "# out 1", notification_topic="bridges/plant2")
+        await sink.open(Log(0, lambda _: 1).destination())
+        await asyncio.to_thread(client.expect_publish, "bridges/plant2", b"1")
+        await sink.close()
+        await asyncio.to_thread(client.expect_publish, "bridges/plant2", b"0")
+        await sink.open(Log(0, lambda _: 1).destination())
+        await asyncio.to_thread(client.expect_publish, "bridges/plant2", b"1")
+        kill(sink)
+        await asyncio.to_thread(client.expect_publish, "bridges/plant2", b"0")
+
+    with listener(mosquitto.port, "bridges/#") as client:
+        asyncio.run(run(client))
+
+
+def test_retain_and_properties_are_kept_and_loops_end(mosquitto: Mosquitto) -> None:
+    async def run() -> int:
+        sink = made(mosquitto.port, "# out 1")
+        await sink.open(Log(0, lambda _: 1).destination())
+        looped = b"\x26\0\x0bfoldmq-path\0\x0bother,mylog"
+        batch = [
+            message(1, retain=True, topic="sensors/r"),
+            message(2, topic="sensors/loop", block=looped),
+            message(3),
+        ]
+        await within(sink.send(batch))
+        await sink.close()
+        return sink.looped
+
+    with listener(mosquitto.port, "sensors/#") as client:
+        assert asyncio.run(run()) == 1
+        assert numbers(client) == [1, 3]
+    with listener(mosquitto.port, "sensors/#") as client:
+        client.expect_publish("sensors/r", b"1", retain=True)
+
+
+def test_what_the_peer_does_not_permit_is_refused(tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.write_text("topic readwrite sensors/#\n")
+    broker = Mosquitto(tmp_path, "peer", f"acl_file {rules}")
+    broker.start()
+
+    async def run() -> list[int]:
+        sink = made(broker.port, "# out 2")
+        await sink.open(Log(0, lambda _: 1).destination())
+        batch = [message(1, 2), message(2, 1, topic="secret"), message(3, 2)]
+        refused: list[int] = []
+        while batch:
+            try:
+                await within(sink.send(batch))
+            except RefusedMessages as answer:
+                refused += [*answer.at, answer.code]
+                batch = [each for each in batch if each.at not in answer.at]
+            else:
+                break
+        await sink.close()
+        return refused
+
+    try:
+        with listener(broker.port, "sensors/#") as client:
+            assert asyncio.run(run()) == [20, 0x87]
+            assert numbers(client) == [1, 3]
+    finally:
+        broker.end()
+
+
+@pytest.mark.parametrize(
+    ("table", "error", "misconfigured"),
+    [
+        ({}, "Connect call failed", False),
+        ({"addresses": "no-such-host.invalid"}, "no-such-host.invalid:1883: ", False),
+        (
+            {"remote_username": "a", "remote_password_file": "/nowhere"},
+            "remote_password_file",
+            True,
+        ),
+        ({"bridge_cafile": "/nowhere/ca.pem"}, "/nowhere/ca.pem: No such file", True),
+    ],
+)
+def test_why_there_is_no_connection(
+    table: dict[str, object], error: str, misconfigured: bool
+) -> None:
+    async def run() -> TryAgain:
+        sink = made(1, "# out 1", **table)
+        with pytest.raises(TryAgain) as raised:
+            await sink.open(Log(0, lambda _: 1).destination())
+        await sink.close()
+        return raised.value
+
+    answer = asyncio.run(run())
+    assert error in answer.reason
+    assert answer.misconfigured is misconfigured
+    assert 0 < (answer.after or 0) <= 2
+
+
+def test_a_refused_login_is_an_error_in_the_settings(tmp_path: Path) -> None:
+    passwords = tmp_path / "passwords"
+    passwords.write_text("")
+    broker = Mosquitto(tmp_path, "peer", f"password_file {passwords}")
+    broker._config.write_text(
+        broker._config.read_text().replace("anonymous true", "anonymous false")
+    )
+    broker.start()
+
+    async def run(version: str) -> TryAgain:
+        sink = made(broker.port, "# out 1", bridge_protocol_version=version)
+        with pytest.raises(TryAgain) as raised:
+            await sink.open(Log(0, lambda _: 1).destination())
+        await sink.close()
+        return raised.value
+
+    try:
+        for version in VERSIONS:
+            answer = asyncio.run(run(version))
+            assert "refuses the connection: not authorized (0x87)" in answer.reason
+            assert answer.misconfigured
+    finally:
+        broker.end()
+
+
+def test_the_connection_comes_back_while_nothing_is_sent(mosquitto: Mosquitto) -> None:
+    async def run(client: RawClient) -> None:
+        sink = made(mosquitto.port, "# out 1", notification_topic="bridges/plant2")
+        await sink.open(Log(0, lambda _: 1).destination())
+        await asyncio.to_thread(client.expect_publish, "bridges/plant2", b"1")
+        cut(sink)
+        await asyncio.to_thread(client.expect_publish, "bridges/plant2", b"0")
+        await asyncio.to_thread(client.expect_publish, "bridges/plant2", b"1")
+        await happens(lambda: sink._peer is not None and sink._peer.ended is None)
+        await sink.close()
+
+    with listener(mosquitto.port, "bridges/#") as client:
+        asyncio.run(run(client))

@@ -1,0 +1,345 @@
+"""Messages on their way to a peer, over lost connections, lost sessions and restarts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from model_peer import World, run
+
+from outbox.mqtt.outbound import (
+    MAX_WINDOW,
+    Outbound,
+    Outgoing,
+    PeerBusyError,
+    PeerLimits,
+    PeerViolationError,
+    Refusal,
+    SessionConflictError,
+    packet_identifier,
+)
+from protocol.mqtt.client_packet_encoder import encode_publish
+from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
+from protocol.mqtt.encoder import encode_acks
+from protocol.mqtt.packets import PacketType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PUBACK, PUBREC, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP
+V4 = PeerLimits(4)
+
+
+def message(number: int, qos: int = 1, payload: bytes = b"x") -> Outgoing:
+    return Outgoing(number, number * 10, b"t", payload, qos)
+
+
+def sent(number: int, qos: int = 1, *, dup: bool = False) -> bytes:
+    return encode_publish(b"t", b"x", qos, packet_identifier(number), dup=dup)
+
+
+def released(*numbers: int) -> bytes:
+    return encode_acks(PacketType.PUBREL, [packet_identifier(number) for number in numbers])
+
+
+def online(state: Outbound, limits: PeerLimits = V4, *, present: bool = False) -> Outbound:
+    state.connected(limits, session_present=present)
+    return state
+
+
+def acknowledge(state: Outbound, kind: PacketType, *numbers: int, reason: int = 0) -> None:
+    ids = [packet_identifier(number) for number in numbers]
+    state.acknowledged(kind, ids, [reason] * len(ids) if reason else ())
+
+
+# --- random worlds -----------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32))
+def test_nothing_is_lost_and_qos_2_is_taken_once(seed: int) -> None:
+    run(seed)
+
+
+class ReleasesEarly(Outbound):
+    """Sends PUBREL before ``received`` is on disk."""
+
+    __slots__ = ()
+
+    def packets(self) -> bytes:
+        position = self.to_record()
+        if position:
+            self.recorded(position)
+        return super().packets()
+
+
+class ForgetsLostSession(Outbound):
+    """Leaves ``received`` on disk although the session that it is about is lost."""
+
+    __slots__ = ()
+
+    def to_record(self) -> int | None:
+        position = super().to_record()
+        if self._reset and position is not None:
+            self.recorded(position)
+            return super().to_record()
+        return position
+
+
+class IgnoresReceived(Outbound):
+    """Sends PUBLISH again although its PUBREC was recorded."""
+
+    __slots__ = ()
+
+    def __init__(self, number: int, through: int, received: int = 0) -> None:
+        super().__init__(number, through, min(received, 1))
+
+
+class CursorBeforeAck(World):
+    """Records the cursor when the messages are sent."""
+
+    def work(self) -> None:
+        if self._batch and not self._to_peer and self._online:
+            self.through, self._batch = self._batch[-1], []
+        super().work()
+
+
+@pytest.mark.parametrize("mutant", [ReleasesEarly, ForgetsLostSession, IgnoresReceived])
+def test_mutants_are_found(mutant: type[Outbound]) -> None:
+    assert _fails(lambda seed: run(seed, mutant))
+
+
+def test_a_cursor_before_the_acknowledgement_is_found() -> None:
+    assert _fails(lambda seed: run(seed, world=CursorBeforeAck))
+
+
+def _fails(attempt: Callable[[int], object]) -> bool:
+    for seed in range(3000):
+        try:
+            attempt(seed)
+        except (AssertionError, PeerViolationError):
+            return True
+    return False
+
+
+# --- one thing at a time -----------------------------------------------------------------------
+
+
+def test_the_window_is_the_lower_one_and_grows_as_the_first_messages_are_acknowledged() -> None:
+    state = online(Outbound(0, 0, qos2=False), PeerLimits(4, 2))
+    state.offer(map(message, range(1, 5)))
+    assert state.packets() == sent(1) + sent(2)
+    assert state.packets() == b""
+    acknowledge(state, PUBACK, 2)
+    assert state.packets() == b""  # the first one still counts
+    acknowledge(state, PUBACK, 1)
+    assert (state.number, state.packets()) == (2, sent(3) + sent(4))
+    acknowledge(state, PUBACK, 3, 4)
+    assert (state.number, state.is_settled) == (4, True)
+
+
+def test_pubrel_waits_until_the_pubrecs_are_on_disk_one_out_of_order_too() -> None:
+    state = Outbound(0, 0)
+    assert state.needs_clean_session
+    online(state)
+    state.offer(message(number, 2) for number in (1, 2, 3))
+    assert state.packets() == b""  # the new session is not recorded yet
+    assert state.to_record() == 1
+    state.recorded(1)
+    assert not state.needs_clean_session
+    assert state.packets() == sent(1, 2) + sent(2, 2) + sent(3, 2)
+    acknowledge(state, PUBREC, 2)
+    assert (state.to_record(), state.packets()) == (None, b"")
+    acknowledge(state, PUBREC, 1)
+    assert (state.to_record(), state.packets()) == (20, b"")
+    state.recorded(20)
+    assert state.packets() == released(1, 2)
+    acknowledge(state, PUBREC, 3)
+    acknowledge(state, PUBCOMP, 2, 1)
+    assert (state.number, state.to_record()) == (2, 30)
+
+
+def test_a_restart_releases_what_is_received_and_sends_the_rest_again() -> None:
+    state = online(Outbound(5, 50, 70), present=True)
+    assert not state.needs_clean_session
+    state.offer(message(number, 2) for number in (6, 7, 8))
+    assert state.packets() == released(6, 7) + sent(8, 2, dup=True)
+    acknowledge(state, PUBCOMP, 6, 7, reason=0x92)
+    assert (state.number, state.to_record()) == (7, None)
+
+
+def test_after_a_lost_session_everything_is_sent_as_new() -> None:
+    state = online(Outbound(5, 50, 70), present=False)
+    state.offer(message(number, 2) for number in (6, 7, 8))
+    assert (state.packets(), state.to_record()) == (b"", 50)
+    state.recorded(70)  # too late: it is about the lost session
+    assert state.packets() == b""
+    state.recorded(50)
+    assert state.packets() == sent(6, 2) + sent(7, 2) + sent(8, 2)
+
+
+def test_a_lost_connection_repeats_publish_or_pubrel() -> None:
+    state = online(Outbound(5, 50, 50), present=True)
+    state.offer([message(6, 2), message(7, 1), message(8, 2)])
+    assert state.packets() == sent(6, 2, dup=True) + sent(7, dup=True) + sent(8, 2, dup=True)
+    acknowledge(state, PUBREC, 6)
+    state.recorded(60)
+    assert state.packets() == released(6)
+    state.disconnected()
+    assert state.packets() == b""
+    online(state, present=True)
+    assert state.packets() == released(6) + sent(7, dup=True) + sent(8, 2, dup=True)
+
+
+def test_the_identifier_of_an_expired_message_is_released() -> None:
+    state = online(Outbound(5, 50, 50), present=True)
+    state.offer([message(7, 2)])
+    assert state.packets() == released(6) + sent(7, 2, dup=True)
+    acknowledge(state, PUBCOMP, 6, reason=0x92)
+    assert state.number == 6
+
+
+def test_messages_that_are_not_sent_take_no_memory() -> None:
+    state = online(Outbound(0, 0, qos2=False))
+    far = 10_000_000
+    state.offer([message(1), message(far)])
+    assert state.packets() == sent(1)
+    acknowledge(state, PUBACK, 1)
+    assert state.packets() == sent(far)
+    acknowledge(state, PUBACK, far)
+    assert (state.number, state.is_settled) == (far, True)
+
+
+def test_a_batch_that_is_offered_again_is_not_sent_again() -> None:
+    state = online(Outbound(0, 0, qos2=False))
+    state.offer([message(1), message(2)])
+    assert state.packets() == sent(1) + sent(2)
+    acknowledge(state, PUBACK, 1)
+    state.offer([message(1), message(2), message(3)])
+    assert state.packets() == sent(3)
+
+
+@pytest.mark.parametrize(("kind", "qos"), [(PUBACK, 1), (PUBREC, 2)])
+def test_a_refused_message_ends_the_batch(kind: PacketType, qos: int) -> None:
+    state = online(Outbound(5, 50, 50), PeerLimits(4, 3), present=True)
+    state.offer(message(number, qos) for number in range(6, 11))
+    state.packets()
+    acknowledge(state, kind, 6, reason=0x87)
+    assert not state.is_settled
+    acknowledge(state, kind, 7, 8)
+    assert state.packets() == b""
+    assert state.is_settled
+    assert state.to_record() is None  # what is behind the refused message waits for its report
+    assert state.take_refusals() == [Refusal(60, 0x87)]
+    assert state.take_refusals() == []
+    state.offer(message(number, qos) for number in range(7, 11))
+    assert sent(9, qos, dup=True) in state.packets()
+    assert state.to_record() == (80 if qos == 2 else None)
+
+
+def test_a_message_above_the_maximum_packet_size_is_refused() -> None:
+    state = online(Outbound(0, 0, qos2=False), PeerLimits(4, maximum_packet_size=20))
+    state.offer([message(1, payload=b"x" * 20), message(2)])
+    assert state.packets() == b""
+    assert state.take_refusals() == [Refusal(10, 0x95)]
+    assert state.packets() == sent(2)
+
+
+def test_refusals_are_taken_by_their_reasons() -> None:
+    state = online(Outbound(0, 0, qos2=False))
+    state.offer([message(1), message(2), message(3), message(4)._replace(topic=b"")])
+    state.packets()
+    acknowledge(state, PUBACK, 1, 3, reason=0x87)
+    acknowledge(state, PUBACK, 2)
+    assert state.take_refusals() == [Refusal(40, 0x90)]
+    assert state.take_refusals() == [Refusal(10, 0x87), Refusal(30, 0x87)]
+    assert (state.take_refusals(), state.number) == ([], 4)
+
+
+def test_limits_of_the_peer() -> None:
+    limits = PeerLimits(maximum_qos=1, retain_available=False)
+    state = online(Outbound(0, 0, qos2=False), limits)
+    block = b"\x26\0\1k\0\1v"
+    state.offer([Outgoing(1, 10, b"t", b"x", 2, retain=True, block=block)])
+    assert state.packets() == encode_publish_v5(b"t", b"x", 1, 2, block=block)
+
+
+def test_qos_0_needs_no_answer() -> None:
+    state = online(Outbound(0, 0, qos2=False))
+    state.offer([message(1, 0), message(2, 0)])
+    assert state.packets() == encode_publish(b"t", b"x") * 2
+    assert (state.number, state.is_settled) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "qos", "reason", "error"),
+    [
+        (PUBREC, 1, 0, PeerViolationError),
+        (PUBCOMP, 1, 0, PeerViolationError),
+        (PUBCOMP, 2, 0, PeerViolationError),
+        (PUBACK, 1, 0x97, PeerBusyError),
+        (PUBREC, 2, 0x97, PeerBusyError),
+        (PUBREC, 2, 0x91, SessionConflictError),
+    ],
+)
+def test_answers_that_end_the_connection(
+    kind: PacketType, qos: int, reason: int, error: type[Exception]
+) -> None:
+    state = online(Outbound(0, 0, 1))
+    state.recorded(1)
+    state.offer([message(1, qos)])
+    assert state.packets() == sent(1, qos)
+    with pytest.raises(error):
+        acknowledge(state, kind, 1, reason=reason)
+    state.disconnected()
+    assert state.needs_clean_session is (error is SessionConflictError)
+    online(state, present=True)
+    assert state.packets() == sent(1, qos, dup=True)
+    assert not state.needs_clean_session
+
+
+def test_an_identifier_in_use_is_a_pubrec_where_the_message_was_sent_before() -> None:
+    state = online(Outbound(5, 50, 50), present=True)
+    state.offer([message(6, 2)])
+    state.packets()
+    acknowledge(state, PUBREC, 6, reason=0x91)  # EMQX
+    assert state.to_record() == 60
+
+
+def test_a_puback_is_taken_for_a_message_at_qos_2() -> None:
+    state = online(Outbound(5, 50, 50), present=True)
+    state.offer([message(6, 2)])
+    state.packets()
+    acknowledge(state, PUBACK, 6)
+    assert (state.number, state.is_settled, state.unexpected) == (6, True, 1)
+
+
+def test_acknowledgements_of_nothing_are_counted() -> None:
+    state = online(Outbound(5, 50, 50), PeerLimits(4, 1), present=True)
+    state.offer([message(6, 2), message(7, 1)])
+    state.packets()
+    acknowledge(state, PUBACK, 7, 8, 5)
+    acknowledge(state, PUBREC, 6)
+    acknowledge(state, PUBREC, 6)
+    acknowledge(state, PUBACK, 6)
+    assert (state.unexpected, state.to_record(), state.number) == (4, 60, 5)
+
+
+def test_identifiers_never_are_0_and_the_same_after_65535_messages() -> None:
+    assert [packet_identifier(number) for number in (1, 65_534, 65_535)] == [2, 65_535, 1]
+    state = online(Outbound(65_533, 655_330, 655_330), present=True)
+    numbers = range(65_534, 65_538)
+    state.offer(message(number) for number in numbers)
+    state.packets()
+    acknowledge(state, PUBACK, *numbers)
+    assert state.number == 65_537
+
+
+def test_packets_come_some_at_a_time() -> None:
+    state = online(Outbound(0, 0, qos2=False), PeerLimits(4, MAX_WINDOW))
+    state.offer(message(number) for number in range(1, 200))
+    first = state.packets()
+    assert first.startswith(sent(1))
+    assert len(first) < 100 * len(sent(1))
+    assert state.packets() != b""

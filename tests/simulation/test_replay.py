@@ -1,0 +1,408 @@
+"""Replays: nothing is missing or twice at the seam, over crashes, cuts and lost permissions."""
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+from harness import packets as p
+from harness.packets import Publish, Pubrel
+from harness.plainaudit import violations
+
+from actors.access.rules import Permissions, Rule
+from actors.maintenance import retention
+from actors.replay.log_reader import LogReader
+from actors.replay.selection import LogRecord
+from eventstore.format.events import Delivered, ReplayReached
+from eventstore.format.positions import count_runs
+from eventstore.format.records import Record, decode_record
+from simulation.fold import compare
+from simulation.log_cuts import cuts
+from simulation.world import SimClient, World, in_world, simulate
+
+FILTER = "$replay/all/t/#"
+
+
+class Reader(SimClient):
+    """Acknowledges what it gets, at once, and keeps it: QoS 2 messages once."""
+
+    got: list[bytes]
+    pending: dict[int, bytes]
+
+    def on_packet(self, packet: p.Packet) -> None:
+        if isinstance(packet, Publish) and packet.topic.startswith("t/"):
+            if packet.qos == 2 and packet.packet_id in self.pending:
+                assert self.pending[packet.packet_id] == packet.payload
+                assert packet.dup
+            else:
+                self.got.append(packet.payload)
+            if packet.qos == 1:
+                self.send(p.puback(packet.packet_id or 0))
+            elif packet.qos == 2 and packet.packet_id is not None:
+                self.pending[packet.packet_id] = packet.payload
+                self.send(p.pubrec(packet.packet_id))
+        elif isinstance(packet, Pubrel):
+            self.pending.pop(packet.packet_id, None)
+            self.send(p.pubcomp(packet.packet_id))
+
+
+def reader(
+    world: World, got: list[bytes], pending: dict[int, bytes], *filters: tuple[str, int]
+) -> Reader:
+    """Connect; ``got`` and ``pending`` are what the client keeps over its connections."""
+    client = Reader(world)
+    client.got, client.pending = got, pending
+    client.send(p.connect("r", clean=False))
+    if filters:
+        client.send(p.subscribe(1, *filters))
+    return client
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+async def publish(world: World, client: SimClient, payloads: Iterable[bytes], qos: int) -> None:
+    """Publish, each message in a turn of its own."""
+    for payload in payloads:
+        identifier = int(payload) + 1
+        client.send(p.publish(f"t/{identifier % 3}", payload, qos, identifier))
+        await asyncio.sleep(0.001)
+        if qos == 2:
+            client.send(p.pubrel(identifier))
+    await world.go(0.05)
+
+
+def check_log(world: World) -> None:
+    """A cursor is in the turn of its deliveries, and counts them; the audit finds nothing."""
+    turn: list[object] = []
+    for record in world.disk.decoded():
+        turn += [event for _, event in record.events()]
+        if not record.last:
+            continue
+        sent = sum(
+            count_runs(event.refs)
+            for event in turn
+            if isinstance(event, Delivered) and event.filter.startswith("$replay/")
+        )
+        counted = sum(event.sent for event in turn if isinstance(event, ReplayReached))
+        assert sent <= counted
+        turn = []
+    history = sorted(world.disk.stream.history.items())
+    assert not violations([decode_record(at, data) for at, data in history])
+    compare(world)
+
+
+@pytest.mark.parametrize("cutting", [False, True])
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("before", range(0, 24, 3))
+def test_the_seam(before: int, qos: int, cutting: bool) -> None:
+    async def whole() -> None:
+        world = World()
+        world.cutting = cutting
+        async with world.running():
+            sender = await world.connect("s")
+            got: list[bytes] = []
+            task = asyncio.create_task(publish(world, sender, numbers(24), qos))
+            while len([one for one in sender.received if one]) < before:  # noqa: ASYNC110
+                await asyncio.sleep(0.0002)
+            reader(world, got, {}, (FILTER, qos))
+            await task
+            await world.go(0.5)
+            assert got == numbers(24)
+            check_log(world)
+
+    simulate(whole)
+
+
+@pytest.mark.parametrize("pause", [0.0005, 0.002, 0.01])
+def test_the_seam_with_slow_reading(monkeypatch: pytest.MonkeyPatch, pause: float) -> None:
+    """Records come from the stream while the journal passes on newer ones."""
+    decoded = LogReader._decoded
+
+    async def slowly(self: LogReader, record: Record) -> LogRecord:
+        await asyncio.sleep(pause)
+        return await decoded(self, record)
+
+    monkeypatch.setattr(LogReader, "_decoded", slowly)
+
+    async def whole() -> None:
+        async with World(max_ack_pending=3).running() as world:
+            sender = await world.connect("s")
+            got: list[bytes] = []
+            await publish(world, sender, numbers(40), 2)
+            reader(world, got, {}, (FILTER, 2))
+            more = [b"%d" % number for number in range(40, 120)]
+            await publish(world, sender, more, 2)
+            await world.go(3)
+            assert got == numbers(120)
+            check_log(world)
+
+    simulate(whole)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("steps", range(0, 40, 2))
+def test_kill_at_each_step(steps: int, qos: int) -> None:
+    """QoS 2 messages arrive once, QoS 1 messages at least once, none is lost."""
+
+    async def whole() -> None:
+        world = World()
+        async with world.running():
+            sender = await world.connect("s")
+            await publish(world, sender, numbers(8), qos)
+            got: list[bytes] = []
+            pending: dict[int, bytes] = {}
+            world.fuse = steps
+            reader(world, got, pending, (FILTER, qos))
+            await asyncio.sleep(0.02)
+            world.fuse = None
+            if not world.up:
+                await world.crash()
+                await world.start()
+            else:
+                await world.restart()
+            # The SUBSCRIBE may be lost with the first broker; a second one continues.
+            reader(world, got, pending, (FILTER, qos))
+            await world.go(0.5)
+            check_log(world)
+            if qos == 2:
+                assert got == numbers(8)
+            else:
+                assert list(dict.fromkeys(got)) == numbers(8)
+
+    simulate(whole)
+
+
+@pytest.mark.parametrize("steps", [None, *range(0, 24, 3)])
+def test_the_last_message_of_each_topic_over_kills(steps: int | None) -> None:
+    async def whole() -> None:
+        async with World(max_ack_pending=1).running() as world:
+            sender = await world.connect("s")
+            await publish(world, sender, numbers(8), 2)
+            got: list[bytes] = []
+            pending: dict[int, bytes] = {}
+            world.fuse = steps
+            reader(world, got, pending, ("$replay/last/t/#", 2))
+            await asyncio.sleep(0.02)
+            world.fuse = None
+            if not world.up:
+                await world.crash()
+                await world.start()
+            reader(world, got, pending, ("$replay/last/t/#", 2))
+            await world.go(0.5)
+            assert got == [b"5", b"6", b"7"]
+            again = await world.connect("s")
+            await publish(world, again, [b"8"], 2)
+            await world.go(0.5)
+            assert got == [b"5", b"6", b"7", b"8"]
+            check_log(world)
+
+    simulate(whole)
+
+
+@pytest.mark.parametrize("start", ["0s", "new", "1h", "all"])
+def test_beginnings_beside_a_publisher(start: str) -> None:
+    """The audit knows what each of them has to send."""
+
+    async def whole() -> None:
+        async with World().running() as world:
+            sender = await world.connect("s")
+            got: list[bytes] = []
+            task = asyncio.create_task(publish(world, sender, numbers(40), 1))
+            await asyncio.sleep(0.0105)
+            reader(world, got, {}, (f"$replay/{start}/t/#", 1))
+            await task
+            await world.go(0.5)
+            assert got == numbers(40)[-len(got) :]
+            assert len(got) >= 20
+            check_log(world)
+
+    simulate(whole)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_no_output_before_its_cursor_is_on_disk(qos: int) -> None:
+    async def whole() -> None:
+        async with World().running() as world:
+            got: list[bytes] = []
+            reader(world, got, {}, ("$replay/new/t/#", qos))
+            sender = await world.connect("s")
+            await world.go(0.1)
+            world.log.hold()
+            sender.send(p.publish("t/a", b"x", 1, 1))
+            await world.go(0.1)
+            world.log.commit(1)  # the publication
+            await world.go(0.1)
+            assert world.log.waiting, "the cursor is not on its way"
+            assert got == []
+            world.log.release()
+            await world.go(0.1)
+            assert got == [b"x"]
+
+    simulate(whole)
+
+
+@in_world(max_ack_pending=1)
+async def test_a_small_window_loses_nothing(world: World) -> None:
+    sender = await world.connect("s")
+    await publish(world, sender, numbers(10), 1)
+    got: list[bytes] = []
+    reader(world, got, {}, (FILTER, 1))
+    await publish(world, sender, [b"%d" % number for number in range(10, 14)], 1)
+    await world.go(0.5)
+    assert got == numbers(14)
+
+
+@in_world(write_high=1000)
+async def test_a_client_that_does_not_read(world: World) -> None:
+    sender, other = await world.connect("s"), await world.connect("o", filters=[("t/#", 1)])
+    got: list[bytes] = []
+    client = reader(world, got, {}, ("$replay/all/t/#", 0))
+    await world.go(0.1)
+    client.transport.stall()
+    await publish(world, sender, numbers(400), 1)
+    assert len([one for one in other.take() if isinstance(one, Publish)]) == 400
+    gated = len(client.transport.buffer)
+    assert gated < 20_000, "all of it is written to a client that does not read"
+    client.transport.unstall()
+    await world.go(2)
+    assert got == numbers(400)
+
+
+@in_world()
+async def test_takeover_continues(world: World) -> None:
+    sender = await world.connect("s")
+    await publish(world, sender, numbers(3), 2)
+    got: list[bytes] = []
+    pending: dict[int, bytes] = {}
+    reader(world, got, pending, (FILTER, 2))
+    await world.go(0.1)
+    reader(world, got, pending)
+    await publish(world, sender, [b"3", b"4"], 2)
+    await world.go(0.2)
+    assert got == numbers(5)
+    check_log(world)
+
+
+@in_world()
+async def test_unsubscribe_with_messages_in_flight(world: World) -> None:
+    sender = await world.connect("s")
+    await publish(world, sender, numbers(3), 1)
+    client = await world.connect("r", filters=[(FILTER, 1)])
+    await world.go(0.1)
+    found = [one for one in client.take() if isinstance(one, Publish)] or []
+    client.send(p.unsubscribe(2, FILTER))
+    await world.go(0.1)
+    client.send(*(p.puback(one.packet_id or 0) for one in found))
+    await publish(world, sender, [b"3"], 1)
+    await world.go(0.1)
+    assert not [one for one in client.take() if isinstance(one, Publish)]
+    state = world.broker.node.state.sessions.live["r"]
+    assert not state.subscriptions
+    check_log(world)
+
+
+def allowing(*history: str) -> Permissions:
+    rules = [Rule(allow=True, publish=True, subscribe=True, filter="#")]
+    rules += [
+        Rule(allow=True, publish=False, subscribe=False, filter=one, history=True)
+        for one in history
+    ]
+    return Permissions(rules)
+
+
+def test_a_permission_that_goes_and_comes_back() -> None:
+    async def whole() -> None:
+        world = World()
+        world.permissions = allowing("t/#")
+        async with world.running():
+            sender = await world.connect("s")
+            await publish(world, sender, numbers(3), 1)
+            got: list[bytes] = []
+            reader(world, got, {}, (FILTER, 1), ("$replay/all/#", 1))
+            await world.go(0.1)
+            assert got == numbers(3)
+            broker = world.broker
+            broker.reload(world.options, broker.admission.authenticator, allowing("other/#"))
+            await world.go(0.1)
+            await publish(world, sender, [b"3", b"4"], 1)
+            await world.go(3)
+            assert got == numbers(3), "sent without permission"
+            held = broker.node.state.sessions.live["r"].replays[FILTER].replay
+            assert held is not None
+            assert held.state == "withheld"
+            broker.reload(world.options, broker.admission.authenticator, allowing("#"))
+            await world.go(3)
+            assert got == numbers(5)
+            check_log(world)
+
+    simulate(whole)
+
+
+def test_a_cut_leaves_a_gap_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "_MIN", 2000)
+
+    async def whole() -> None:
+        async with World(keep=0.0, keep_bytes=40_000).running() as world:
+            sender = await world.connect("s")
+            got: list[bytes] = []
+            pending: dict[int, bytes] = {}
+            client = reader(world, got, pending, (FILTER, 1))
+            await publish(world, sender, numbers(3), 1)
+            await world.go(0.3)
+            client.drop()
+            await world.go(0.1)
+            await publish(world, sender, [b"3"], 1)
+            for number in range(400):
+                sender.send(p.publish("noise", bytes(200), 1, number + 1000))
+                await world.go(0.05)
+            assert world.disk.stream.first > 50
+            reader(world, got, pending)
+            await world.go(0.2)
+            await publish(world, sender, [b"4"], 1)
+            await world.go(0.2)
+            assert got == [b"0", b"1", b"2", b"4"]
+            reached = [event for event in world.disk.events() if isinstance(event, ReplayReached)]
+            gaps = [event.gap[""] for event in reached if event.gap]
+            assert len(gaps) == 1
+            assert gaps[0][1] >> 20 in [cut.first - 1 for cut in cuts(world)]
+            check_log(world)
+
+    simulate(whole)
+
+
+@in_world()
+async def test_a_damaged_record_ends_the_replay_alone(world: World) -> None:
+    sender = await world.connect("s")
+    await publish(world, sender, numbers(3), 1)
+    records = world.disk.stream.messages
+    at = next(at for at, data in records.items() if b"t/2" in data or at == 4)
+    records[at] = records[at][:-1] + bytes([records[at][-1] ^ 1])
+    got: list[bytes] = []
+    reader(world, got, {}, (FILTER, 1))
+    await world.go(0.5)
+    held = world.broker.node.state.sessions.live["r"].replays[FILTER].replay
+    assert held is not None
+    assert held.state == "damaged"
+    assert got == numbers(len(got))
+    assert len(got) < 3
+    sender.send(p.publish("t/a", b"x", 1, 77))
+    await world.go(0.1)
+    assert p.Puback(77) in sender.take()
+
+
+@in_world()
+async def test_many_replays_of_the_same_past_read_it_once(world: World) -> None:
+    sender = await world.connect("s")
+    await publish(world, sender, numbers(50), 1)
+    all_got: list[list[bytes]] = []
+    for number in range(20):
+        got: list[bytes] = []
+        client = Reader(world)
+        client.got, client.pending = got, {}
+        client.send(p.connect(f"r{number}", clean=True), p.subscribe(1, (FILTER, 1)))
+        all_got.append(got)
+    await world.go(1)
+    assert all(got == numbers(50) for got in all_got)
+    records = len(world.disk.records)
+    assert world.broker.replays.reader.records_read < 2 * records
