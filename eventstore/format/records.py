@@ -8,12 +8,15 @@ bytes  content
 4      magic ``FMQ`` and the format version, 2
 32     SHA-256 of everything that follows: the checksum, and this record's link
 32     the link of the record before it (zeros for the first): the hash chain
-1      flags: 128 always; 1 if the JSON is deflated; 4 if there are destinations
+1      flags: 128 always; 1 if the JSON is deflated; 4 if there are destinations; 8 if contents
+       are sealed
 4      length of the JSON header as stored
 4      length of the JSON header
 2      with flag 4: the number of destinations, and for each of them
 10     the number of a log (2), and the sequence of the last record before that was meant for it (8)
-n      JSON: node, time, part, last, jumps (from the first jump of the clock on), events
+16     with flag 8: the salt of the sealed contents (``sealing``)
+n      JSON: node, time, part, last, jumps (from the first jump of the clock on), sealed (with flag
+       8: begin, length and key of each part of the payload area that is sealed), events
 rest   the payloads of the messages, one after the other, as raw bytes; the blocks of properties
        of an event precede its payloads (``stored_properties``)
 =====  ==========================================================================
@@ -22,8 +25,7 @@ Format 1, which is read as well, has neither flags nor destinations, and one len
 format 2 always have 128, no record of one format can be taken for one of the other.
 
 Deflated JSON is raw deflate with the dictionary of ``json_dictionary``. The JSON of a LogSalvaged
-is never deflated. A record with any other flag is of a later foldmq; 8 is for sealed contents, with
-16 bytes of salt before the JSON.
+is never deflated. A record with any other flag is of a later foldmq.
 
 A changed byte breaks the checksum; a lost, repeated or reordered record breaks the chain. Where
 ``foldmq salvage`` gave records up, a record with a LogSalvaged joins both ends of the chain.
@@ -40,7 +42,7 @@ import hashlib
 import struct
 import zlib
 from binascii import b2a_base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -51,15 +53,23 @@ from eventstore.format.event_json import json_object
 from eventstore.format.fast_parse import parse_events
 from eventstore.format.json_dictionary import DICTIONARY
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
+from eventstore.format.sealing import (
+    SALT_BYTES,
+    RecordSeal,
+    SealedBytes,
+    first_sealed,
+    sealed_parts,
+)
 from eventstore.format.stored_properties import block_bounds, spread_blocks
 from eventstore.format.turn_expansion import expanded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from eventstore.format.event_parsing import Event, LogEvent
     from eventstore.format.events import MessagePublished
     from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
+    from eventstore.format.sealing import SealedPart
     from eventstore.format.stored_properties import WithBlocks
 
 FORMAT: Final[int] = 2
@@ -78,7 +88,8 @@ _LINK, _PREVIOUS = slice(4, 36), slice(36, 68)
 _FORMAT_2: Final = 0x80
 _DEFLATED: Final = 0x01
 _DESTINED: Final = 0x04
-_KNOWN_FLAGS: Final = _FORMAT_2 | _DEFLATED | _DESTINED
+_SEALED: Final = 0x08
+_KNOWN_FLAGS: Final = _FORMAT_2 | _DEFLATED | _DESTINED | _SEALED
 _LENGTHS = struct.Struct(">BII")
 _DESTINATION = struct.Struct(">HQ")
 _LARGE = 16 * 1024
@@ -150,6 +161,8 @@ def _json_bounds(data: bytes) -> tuple[int, int]:
     begin = HEAD_SIZE + _LENGTHS.size
     if flags & _DESTINED:
         begin += 2 + _DESTINATION.size * int.from_bytes(data[begin : begin + 2], "big")
+    if flags & _SEALED:
+        begin += SALT_BYTES
     return begin, begin + size
 
 
@@ -191,7 +204,17 @@ def destinations_of(data: bytes) -> list[tuple[int, int]]:
     if not (flags & _FORMAT_2 and flags & _DESTINED):
         return []
     begin = HEAD_SIZE + _LENGTHS.size + 2
-    return list(_DESTINATION.iter_unpack(data[begin : _json_bounds(data)[0]]))
+    end = begin + _DESTINATION.size * int.from_bytes(data[begin - 2 : begin], "big")
+    return list(_DESTINATION.iter_unpack(data[begin:end]))
+
+
+def salt_of(data: bytes) -> bytes:
+    """Return the salt of a record's sealed contents; empty: it has none."""
+    flags = data[HEAD_SIZE]
+    if not (flags & _FORMAT_2 and flags & _SEALED):
+        return b""
+    end = _json_bounds(data)[0]
+    return data[end - SALT_BYTES : end]
 
 
 def encode_record(
@@ -206,6 +229,8 @@ def encode_record(
     jumps: ClockJumps = NO_JUMPS,
     destinations: Sequence[tuple[int, int]] = (),
     record_format: int = FORMAT,
+    sealed: Sequence[SealedPart] = (),
+    salt: bytes = b"",
 ) -> bytes:
     """Return the bytes of a record; see :func:`record_pieces` for the arguments."""
     return b"".join(
@@ -220,6 +245,8 @@ def encode_record(
             jumps=jumps,
             destinations=destinations,
             record_format=record_format,
+            sealed=sealed,
+            salt=salt,
         )
     )
 
@@ -236,20 +263,23 @@ def record_pieces(
     jumps: ClockJumps = NO_JUMPS,
     destinations: Sequence[tuple[int, int]] = (),
     record_format: int = FORMAT,
+    sealed: Sequence[SealedPart] = (),
+    salt: bytes = b"",
 ) -> Sequence[bytes]:
     """Return the bytes of a record in pieces; the first one contains the whole head.
 
     Large payloads are separate pieces: they are not copied. ``previous`` is the link of the record
     before it, ``time_ms`` Unix time in milliseconds, ``payloads`` the payload area in pieces, in
     the order in which the events refer to it; ``destinations`` as :func:`destinations_of` returns
-    them, of which format 1 has none.
+    them, of which format 1 has none; ``sealed`` the parts of the payload area that are sealed with
+    this ``salt``, which format 1 does not have either.
     """
-    header = json_header(node, time_ms, events, part, last=last, jumps=jumps)
-    if record_format == 1:
+    header = json_header(node, time_ms, events, part, last=last, jumps=jumps, sealed=sealed)
+    if record_format == 1 and not sealed:
         head = b"".join((previous, len(header).to_bytes(4, "big"), header))
     else:
-        head = b"".join((previous, _compact(header, destinations)))
-    magic = _MAGICS[record_format]
+        head = b"".join((previous, _compact(header, destinations, salt if sealed else b"")))
+    magic = _MAGICS[2 if sealed else record_format]
     if sum(map(len, payloads)) < _LARGE * len(payloads):
         signed = b"".join((head, *payloads))
         return (b"".join((magic, hashlib.sha256(signed).digest(), signed)),)
@@ -267,6 +297,7 @@ def json_header(
     *,
     last: bool,
     jumps: ClockJumps,
+    sealed: Sequence[SealedPart] = (),
 ) -> bytes:
     """Return the JSON of a record."""
     fields: dict[str, Any] = {
@@ -277,11 +308,13 @@ def json_header(
     }
     if jumps.record:
         fields["jumps"] = list(jumps)
+    if sealed:
+        fields["sealed"] = sealed
     fields["events"] = list(map(json_object, events))
     return orjson.dumps(fields)
 
 
-def _compact(header: bytes, destinations: Sequence[tuple[int, int]]) -> bytes:
+def _compact(header: bytes, destinations: Sequence[tuple[int, int]], salt: bytes) -> bytes:
     """Return what a record of format 2 has between the links and the payload area."""
     flags, stored, size = _FORMAT_2, header, len(header)
     if _DEFLATED_FROM <= size <= _DEFLATED_TO and _HOLE not in header:
@@ -289,11 +322,14 @@ def _compact(header: bytes, destinations: Sequence[tuple[int, int]]) -> bytes:
         deflated = deflate.compress(header) + deflate.flush()
         if len(deflated) < size:
             flags, stored = flags | _DEFLATED, deflated
+    if salt:
+        flags, stored = flags | _SEALED, salt + stored
+    length = len(stored) - len(salt)
     if not destinations:
-        return _LENGTHS.pack(flags, len(stored), size) + stored
+        return _LENGTHS.pack(flags, length, size) + stored
     addresses = b"".join(_DESTINATION.pack(log, before) for log, before in destinations)
     count = len(destinations).to_bytes(2, "big")
-    return b"".join((_LENGTHS.pack(flags | _DESTINED, len(stored), size), count, addresses, stored))
+    return b"".join((_LENGTHS.pack(flags | _DESTINED, length, size), count, addresses, stored))
 
 
 @dataclass(slots=True)
@@ -318,6 +354,37 @@ class Record:
     """The JSON that has the events."""
     jumps: ClockJumps = NO_JUMPS
     """The jumps of the clock up to this record."""
+    salt: bytes = b""
+    """The salt of its sealed contents."""
+    sealed: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Begin and end of each part of the payload area that is sealed, with its key."""
+    opened: frozenset[int] = frozenset()
+    """The keys whose parts of ``payload`` were opened."""
+
+    def open(self, key: Callable[[int], bytes | None]) -> None:
+        """Open the sealed contents whose keys exist."""
+        if not self.sealed:
+            return
+        area, seal = bytearray(self.payload), RecordSeal(self.salt, key)
+        opened = {number for number in self.sealed.values() if key(number) is not None}
+        for (begin, end), number in self.sealed.items():
+            if number in opened:
+                area[begin:end] = seal.turned(number, begin, bytes(area[begin:end]))
+        self.payload, self.opened = memoryview(bytes(area)), frozenset(opened)
+
+    def part_of(self, begin: int, end: int) -> bytes:
+        """Return a payload, or a block of properties, from the payload area.
+
+        It is SealedBytes if the record has it sealed.
+        """
+        data = bytes(self.payload[begin:end])
+        if self.sealed:
+            number = self.sealed.get((begin, end)) or self.sealed.get(
+                (begin + first_sealed(data), end)
+            )
+            if number:
+                return SealedBytes.of(data, number, opened=number in self.opened)
+        return data
 
     @property
     def steady_ms(self) -> int:
@@ -333,13 +400,14 @@ class Record:
 
     def payloads(self, event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[bytes]:
         """Return the payload of each message of one of the record's events."""
+        if self.sealed:
+            return [self.part_of(start, stop) for start, stop in pairwise(payload_bounds(event))]
         area = self.payload
         return [bytes(area[start:stop]) for start, stop in pairwise(payload_bounds(event))]
 
     def distinct_blocks(self, event: WithBlocks) -> list[bytes]:
         """Return the distinct property blocks of one of the record's events."""
-        area = self.payload
-        return [bytes(area[start:stop]) for start, stop in block_bounds(event)]
+        return [self.part_of(start, stop) for start, stop in block_bounds(event)]
 
     def blocks(self, event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[bytes]:
         """Return the property block of each message of one of the record's events.
@@ -421,6 +489,8 @@ def decode_record(sequence: int, data: bytes, *, whole_turns: bool = False) -> R
             payload=payload,
             header=header,
             jumps=ClockJumps(*fields["jumps"]) if "jumps" in fields else NO_JUMPS,
+            salt=salt_of(data),
+            sealed=sealed_parts(fields["sealed"], len(payload)) if "sealed" in fields else {},
         )
     except (ValueError, KeyError, TypeError):
         raise CorruptLog(sequence, _INVALID) from None

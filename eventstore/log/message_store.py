@@ -172,10 +172,9 @@ def messages_of(record: Record) -> list[StoredMessages]:
     """Return the messages (and wills) in a record, including repeated ones."""
     messages: list[StoredMessages] = []
     base = position(record.sequence, 0)
-    area = record.payload
     for index, event in record.events():
         if isinstance(event, WillArmed):
-            payload = bytes(area[event.at : event.at + event.size])
+            payload = record.part_of(event.at, event.at + event.size)
             block = record.distinct_blocks(event)
             messages.append(
                 StoredMessages(base + index, [event.topic.encode()], [payload], event.size, block)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from eventstore.format.sealing import SealedBytes
 from projections.state.session_table import text_of
 from projections.state.snapshot import encode_session
 
@@ -38,7 +39,14 @@ def digest(texts: Iterable[bytes], pending: Iterable[RetainedMessage] = ()) -> s
 
 
 def retained_digest(message: RetainedMessage) -> str:
-    """Return the digest of a retained message: a hash of everything except its topic."""
+    """Return the digest of a retained message: a hash of everything except its topic.
+
+    Of a sealed message it does not include the content: it is the same without the key.
+    """
+    if isinstance(message.payload, SealedBytes):
+        size = f"{len(message.payload)} {len(message.block)} key {message.payload.key}"
+        text = f"{message.qos} {message.ref} {message.expires} {size}\n"
+        return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
     head = f"{message.qos} {message.ref}\n".encode()
     if message.block:
         head = f"{message.qos} {message.ref} {message.expires} {len(message.block)}\n".encode()

@@ -1,129 +1,224 @@
-"""Sealed contents: every key is needed, at their place only, and nothing plain is left."""
+"""Sealed contents of records: encoding, opening, and what stays readable without the keys."""
 
-import itertools
+from __future__ import annotations
+
+import secrets
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from eventstore.errors import CorruptLog
+from eventstore.format.events import MessagePublished
+from eventstore.format.records import GENESIS, decode_record
 from eventstore.format.sealing import (
-    NOTHING_SEALED,
-    KeyMissing,
-    NotSealedHere,
     RecordSeal,
-    SealColumns,
-    hidden_of,
+    SealedBytes,
+    first_sealed,
+    is_closed,
     key_check,
-    keys_of,
     new_salt,
-    seal_columns,
-    split_block,
-    stored_sizes,
+    sealed_parts,
 )
+from eventstore.log.journal import Journal
+from eventstore.log.message_store import messages_of
 
-SALT = bytes(range(16))
-RING = {number: bytes([number]) * 32 for number in range(1, 6)}
-EXPIRY = b"\x02\x00\x00\x00\x3c"
-KEYS = st.lists(st.integers(1, 5), max_size=3, unique=True).map(lambda keys: tuple(sorted(keys)))
-
-
-KNOWN_ONE = "c6c5f6eb8432ddd54c1348f39adfc36d2bd2ae6b7c85eae8b8485158"
-KNOWN_TWO = "05870ca8fdd5f01ebf3512ee9521d315ab1330cbc1"
-KNOWN_CHECK = "bb71d623fecf72cbabbb77b1395c1984c5ea06549b486f68a12fbeb7ec116246"
+KEYS = {number: secrets.token_bytes(32) for number in (1, 2, 7)}
+EXPIRING = b"\x02\x00\x00\x00\x3c" + b"\x08\x00\x03abc"
 
 
-def seal() -> RecordSeal:
-    return RecordSeal(SALT, RING.get)
+class Disk:
+    """A store that keeps the records it is sent."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+
+    def send(self, record: object) -> None:
+        self.records.append(record.data)
 
 
-def test_a_known_message() -> None:
-    """The bytes never change: a later foldmq must open them."""
-    made = seal().seal(3, (1,), b"\x26\x00\x01a\x00\x01b", b"hello")
-    assert made.hex() == KNOWN_ONE
-    assert seal().open(3, (1,), 7, made) == (b"\x26\x00\x01a\x00\x01b", b"hello")
-    several = seal().seal(0, (1, 4), b"", b"hello")
-    assert several.hex() == KNOWN_TWO
-    assert key_check(RING[1]) == KNOWN_CHECK
+class Clock:
+    """A clock that stands still."""
+
+    def steady_ms(self) -> int:
+        return 1_700_000_000_000
+
+    def monotonic(self) -> float:
+        return 1.0
 
 
-def test_every_key_is_needed_at_this_place_in_this_record() -> None:
-    stored = seal().seal(3, (1, 2), b"", b"hello")
-    for keys, index, salt in (
-        ((1,), 3, SALT),
-        ((2,), 3, SALT),
-        ((1, 3), 3, SALT),
-        ((2, 1), 3, SALT),
-        ((1, 2), 4, SALT),
-        ((1, 2), 3, bytes(16)),
-    ):
-        with pytest.raises(NotSealedHere):
-            RecordSeal(salt, RING.get).open(index, keys, 0, stored)
-    for missing in (1, 2):
-        ring = {number: key for number, key in RING.items() if number != missing}
-        with pytest.raises(KeyMissing, match=f"key {missing} does not exist"):
-            RecordSeal(SALT, ring.get).open(3, (1, 2), 0, stored)
+def journal(disk: Disk, keys: object = KEYS.get) -> Journal:
+    made = Journal(disk, Clock(), node="n", sequence=0, link=GENESIS, max_record=1 << 20)
+    made.key = keys
+    return made
 
 
-def test_any_changed_byte_is_found() -> None:
-    stored = seal().seal(0, (1,), b"", b"hello")
-    for at, bit in itertools.product(range(len(stored)), (1, 128)):
-        changed = stored[:at] + bytes([stored[at] ^ bit]) + stored[at + 1 :]
-        with pytest.raises(NotSealedHere):
-            seal().open(0, (1,), 0, changed)
-    for cut in range(len(stored)):
-        with pytest.raises(NotSealedHere):
-            seal().open(0, (1,), 0, stored[:cut])
+def published(topics: list[str], sizes: list[int], blocks: list[int] = (), of: list[int] = ()):
+    count = len(sizes)
+    which = list(range(count)) if len(topics) > 1 else []
+    return MessagePublished(
+        "c", 1, False, topics, which, [1], sizes, 0, count, False, blocks=blocks, block_of=of
+    )
 
 
-def test_a_record_that_is_encoded_again_has_other_bytes() -> None:
-    first, second = (RecordSeal(new_salt(), RING.get).seal(0, (1,), b"", b"x") for _ in range(2))
-    assert first != second
+def sealed(data: bytes, key: int, *, opened: bool = True) -> SealedBytes:
+    return SealedBytes.of(data, key, opened=opened)
 
 
-@pytest.mark.parametrize(
-    ("block", "split"),
-    [
-        (b"", (b"", b"")),
-        (EXPIRY, (EXPIRY, b"")),
-        (EXPIRY + b"\x01\x01", (EXPIRY, b"\x01\x01")),
-        (b"\x01\x01", (b"", b"\x01\x01")),
-    ],
-)
-def test_only_the_expiry_stays_readable(block: bytes, split: tuple[bytes, bytes]) -> None:
-    assert split_block(block) == split
+def written(*events: tuple[MessagePublished, list[bytes]]) -> bytes:
+    disk = Disk()
+    made = journal(disk)
+    for event, pieces in events:
+        made.append(event, event.count, pieces, sum(map(len, pieces)))
+    made.flush()
+    made.end_turn()
+    return disk.records[0]
 
 
-@pytest.mark.parametrize(
-    ("keys", "hidden", "columns"),
-    [
-        ([(), ()], [0, 0], NOTHING_SEALED),
-        ([(7,), (7,)], [0, 0], SealColumns([7], [], 0)),
-        ([(7,), (), (7, 9)], [3, 0, 3], SealColumns([7, [7, 9]], [1, 0, 2], [3, 0, 3])),
-    ],
-)
-def test_columns(keys: list[tuple[int, ...]], hidden: list[int], columns: SealColumns) -> None:
-    assert seal_columns(keys, hidden) == columns
+def test_a_sealed_part_is_opened_at_its_offset_alone() -> None:
+    seal = RecordSeal(new_salt(), KEYS.get)
+    data = secrets.token_bytes(100)
+    for begin in (0, 1, 15, 16, 17, 1000):
+        turned = seal.turned(1, begin, data)
+        assert len(turned) == len(data)
+        assert turned != data
+        assert seal.turned(1, begin, turned) == data
+        assert seal.turned(1, begin + 1, turned) != data
+        assert seal.turned(2, begin, turned) != data
 
 
-MESSAGES = st.lists(st.tuples(KEYS, st.binary(max_size=20), st.binary(max_size=20)), max_size=8)
+def test_parts_of_one_area_use_one_key_stream_without_repeating_it() -> None:
+    seal = RecordSeal(new_salt(), KEYS.get)
+    whole = secrets.token_bytes(200)
+    assert seal.turned(1, 0, whole) == seal.turned(1, 0, whole[:37]) + seal.turned(
+        1, 37, whole[37:]
+    )
 
 
-@given(MESSAGES)
-def test_messages_of_a_record(messages: list[tuple[tuple[int, ...], bytes, bytes]]) -> None:
-    keys = [key for key, _, _ in messages]
-    hidden = [len(properties) if key else 0 for key, properties, _ in messages]
-    columns = seal_columns(keys, hidden)
-    assert keys_of(columns, len(keys)) == keys
-    if columns.keys:
-        assert hidden_of(columns, len(keys)) == hidden
-    writer, reader = seal(), seal()
-    stored = [
-        writer.seal(at, key, properties, payload)
-        for at, (key, properties, payload) in enumerate(messages)
+def test_the_check_of_a_key_tells_keys_apart() -> None:
+    assert len({key_check(key) for key in KEYS.values()}) == len(KEYS)
+    assert key_check(KEYS[1]) == key_check(bytes(KEYS[1]))
+
+
+def test_a_record_has_no_sealed_content_and_all_others() -> None:
+    data = written(
+        (
+            published(["a", "b"], [6, 6]),
+            [sealed(b"secret", 7), b"public"],
+        )
+    )
+    assert b"secret" not in data
+    assert b"public" in data
+    record = decode_record(1, data)
+    ((_, event),) = record.events()
+    first, second = record.payloads(event)
+    assert is_closed(first)
+    assert first.key == 7
+    assert second == b"public"
+    assert not isinstance(second, SealedBytes)
+    record.open(KEYS.get)
+    first, second = record.payloads(event)
+    assert (first, second) == (b"secret", b"public")
+    assert not is_closed(first)
+    assert first.key == 7
+
+
+def test_without_the_key_the_rest_of_a_message_is_known() -> None:
+    block = sealed(EXPIRING, 1)
+    data = written((published(["a"], [3], [len(block)]), [block, sealed(b"xyz", 1)]))
+    assert b"abc" not in data
+    record = decode_record(1, data)
+    record.open(lambda _: None)
+    ((_, event),) = record.events()
+    (found,) = record.blocks(event)
+    assert found[: first_sealed(found)] == EXPIRING[:5]
+    assert is_closed(found)
+    (message,) = messages_of(record)
+    assert message.expires == [1_700_000_000 + 60]
+    assert len(message.payloads[0]) == 3
+    record.open(KEYS.get)
+    assert record.blocks(event) == [EXPIRING]
+    assert record.payloads(event) == [b"xyz"]
+
+
+@pytest.mark.parametrize("payload", [b"\x02", b"\x02abcdef", bytes(40_000)])
+def test_any_payload_is_restored(payload: bytes) -> None:
+    data = written(
+        (published(["a", "b", "c"], [len(payload)] * 3), [sealed(payload, n) for n in (1, 2, 1)])
+    )
+    record = decode_record(1, data)
+    ((_, event),) = record.events()
+    assert [(is_closed(one), one.key) for one in record.payloads(event)] == [
+        (True, 1),
+        (True, 2),
+        (True, 1),
     ]
-    assert [*map(len, stored)] == stored_sizes([len(one[2]) for one in messages], columns)
-    for at, (key, properties, payload) in enumerate(messages):
-        opened = reader.open(at, keys_of(columns, len(keys))[at], hidden[at], stored[at])
-        assert opened == (properties if key else b"", payload)
-        if key and len(payload) > 4:
-            assert payload not in stored[at]
+    record.open({1: KEYS[1]}.get)
+    one, two, three = record.payloads(event)
+    assert one == three == payload
+    assert is_closed(two)
+
+
+def test_an_empty_message_has_nothing_to_seal() -> None:
+    record = decode_record(1, written((published(["a"], [0]), [sealed(b"", 1)])))
+    ((_, event),) = record.events()
+    assert record.payloads(event) == [b""]
+    assert not record.sealed
+
+
+def test_what_cannot_be_read_stays_so_in_another_record() -> None:
+    lost = sealed(b"garble", 9, opened=False)
+    record = decode_record(1, written((published(["a"], [6]), [lost])))
+    ((_, event),) = record.events()
+    (found,) = record.payloads(event)
+    assert is_closed(found)
+    assert found.key == 9
+
+
+def test_a_record_that_is_written_again_has_another_salt() -> None:
+    event = published(["a"], [6])
+    one, two = (decode_record(1, written((event, [sealed(b"secret", 1)]))) for _ in range(2))
+    assert one.salt != two.salt
+    assert bytes(one.payload) != bytes(two.payload)
+
+
+def test_every_damaged_byte_is_found() -> None:
+    data = written((published(["a"], [6]), [sealed(b"secret", 1)]))
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1
+        with pytest.raises(Exception, match="record 1") as found:
+            decode_record(1, bytes(damaged))
+        assert found.type is not AssertionError
+
+
+def test_nothing_sealed_means_the_same_bytes_as_before() -> None:
+    event, pieces = published(["a"], [6]), [b"public"]
+    disks = Disk(), Disk()
+    for disk, keys in zip(disks, (None, KEYS.get), strict=True):
+        made = journal(disk, keys)
+        made.append(event, 1, pieces, 6)
+        made.flush()
+        made.end_turn()
+    assert disks[0].records == disks[1].records
+
+
+def test_a_part_outside_the_payload_area_is_refused() -> None:
+    assert sealed_parts([[0, 4, 1], [4, 0, 2]], 4) == {(0, 4): 1, (4, 4): 2}
+    for part in ([-1, 2, 1], [0, 5, 1], [2, -1, 1], [0, 1, 0]):
+        with pytest.raises(ValueError, match="outside"):
+            sealed_parts([part], 4)
+
+
+def test_a_record_with_a_wrong_part_is_corrupt() -> None:
+    from eventstore.format.records import encode_record
+
+    data = encode_record(
+        previous=GENESIS,
+        node="n",
+        time_ms=1,
+        events=[published(["a"], [3])],
+        payloads=[b"abc"],
+        sealed=[(0, 9, 1)],
+        salt=new_salt(),
+    )
+    with pytest.raises(CorruptLog):
+        decode_record(1, data)

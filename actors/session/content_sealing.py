@@ -1,0 +1,147 @@
+"""Seals what is published on personal topics: each of them has a key of its own.
+
+A topic gets its key with its first message, in the same turn. The payload and the properties of the
+message are passed on as they are; the journal seals them in the record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore.format.erasure_events import TopicsKeyed
+from eventstore.format.events import MessagePublished, WillArmed
+from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
+from eventstore.format.positions import to_runs
+from eventstore.format.sealing import SealedBytes, is_closed, key_check
+from eventstore.format.turn_events import TurnPublished
+from eventstore.format.turn_expansion import indices
+from protocol.mqtt.topics import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from eventstore.format.event_parsing import LogEvent
+    from eventstore.format.positions import Position
+    from eventstore.key_file import KeyFile
+    from eventstore.log.message_store import Message
+    from projections.state.topic_keys import TopicKeys
+
+WITH_PAYLOADS: Final = frozenset(
+    {MessagePublished, TurnPublished, WillArmed, RetainedSnapshot, MessagesCarried}
+)
+_KNOWN: Final = 65_536
+"""Topics of which it is remembered that no pattern matches them."""
+_KEYED_AT_ONCE: Final = 500
+
+
+class ContentSealing:
+    """The personal topics of a broker, and the keys of their contents."""
+
+    def __init__(
+        self,
+        filters: Sequence[str],
+        keys: KeyFile,
+        state: Callable[[], TopicKeys],
+        emit: Callable[[LogEvent], Position],
+    ) -> None:
+        """``filters`` match the personal topics; ``state`` returns the keys in the log."""
+        self.keys = keys
+        self._filters = filters
+        self._state = state
+        self._emit = emit
+        self._plain: dict[str, None] = {}
+        self._next = 0
+        """The number of the next key; 0: not known yet."""
+        self.forgotten: dict[bytes, Position] = {}
+        """Topics whose contents before a position were erased since the start."""
+
+    def start(self, *, continues: bool) -> None:
+        """Begin to hand out keys; ``continues``: no later state of this log is known to exist.
+
+        Otherwise keys that a lost end of the log used are left out.
+        """
+        self._next = self._state().last + 1 if continues else self.keys.end
+        self.store_ahead()
+
+    def store_ahead(self) -> None:
+        """Store new keys if few are left."""
+        while self.keys.end - self._next < _KEYED_AT_ONCE:
+            self.keys.extend()
+
+    def is_personal(self, topic: str) -> bool:
+        """Return whether contents of a topic are sealed."""
+        if topic in self._plain:
+            return False
+        if topic in self._state().by_topic or any(
+            matches(pattern, topic) for pattern in self._filters
+        ):
+            return True
+        if len(self._plain) >= _KNOWN:
+            self._plain.clear()
+        self._plain[topic] = None
+        return False
+
+    def prepare(
+        self, event: Any, pieces: Sequence[bytes], size: int
+    ) -> tuple[Sequence[bytes], int]:
+        """Return the parts of an event's payload area, with the keys of those to be sealed.
+
+        Topics without a key get one before. Returns their size, too: a block of properties that
+        belongs to messages with different keys is repeated.
+        """
+        topics: Sequence[str] = [event.topic] if type(event) is WillArmed else event.topics
+        personal = [topic for topic in topics if self.is_personal(topic)]
+        if not personal:
+            return pieces, size
+        self._add_keys(personal)
+        number_of = self._state().number_of
+        numbers = [number_of(topic) for topic in topics]
+        if type(event) is WillArmed:
+            return [_keyed(piece, numbers[0]) for piece in pieces], size
+        if type(event) is not RetainedSnapshot:
+            numbers = [numbers[at] for at in indices(event.which, topics, event.count)]
+        distinct = len(event.blocks)
+        payloads = list(map(_keyed, pieces[distinct:], numbers))
+        if not distinct:
+            return payloads, size
+        blocks = _keyed_blocks(event, pieces[:distinct], numbers)
+        more = sum(event.blocks) - sum(map(len, pieces[:distinct]))
+        return [*blocks, *payloads], size + more
+
+    def _add_keys(self, topics: Sequence[str]) -> None:
+        held = self._state().by_topic
+        new = [topic for topic in dict.fromkeys(topics) if topic not in held]
+        for begin in range(0, len(new), _KEYED_AT_ONCE):
+            part = new[begin : begin + _KEYED_AT_ONCE]
+            self.store_ahead()
+            numbers = range(self._next, self._next + len(part))
+            self._next += len(part)
+            checks = [key_check(key) for key in map(self.keys.key, numbers) if key is not None]
+            self._emit(TopicsKeyed(part, to_runs(numbers), checks))
+
+    def is_erased(self, ref: Position, message: Message) -> bool:
+        """Return whether the content of a message is erased."""
+        if is_closed(message.payload) or is_closed(message.block):
+            return True
+        return bool(self.forgotten) and ref < self.forgotten.get(message.topic, 0)
+
+
+def _keyed(piece: bytes, number: int) -> bytes:
+    """Return a part of the payload area with its key, unless it has one."""
+    if not number or isinstance(piece, SealedBytes):
+        return piece
+    return SealedBytes.of(piece, number, opened=True)
+
+
+def _keyed_blocks(event: Any, distinct: Sequence[bytes], numbers: Sequence[int]) -> list[bytes]:
+    """Return the blocks of an event with their keys, and let it refer to them."""
+    of = event.block_of or [1] * event.count
+    pairs = [(block, number) for block, number in zip(of, numbers, strict=True) if block]
+    places = {pair: at for at, pair in enumerate(dict.fromkeys(pairs), 1)}
+    blocks = [_keyed(distinct[block - 1], number) for block, number in places]
+    if len(blocks) > len(distinct) or event.block_of:
+        event.block_of = [
+            places[block, number] if block else 0 for block, number in zip(of, numbers, strict=True)
+        ]
+    event.blocks = [len(block) for block in blocks]
+    return blocks
