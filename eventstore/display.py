@@ -9,6 +9,8 @@ import json
 from datetime import UTC, datetime
 from typing import Final
 
+from eventstore.format.sealing import SealedBytes
+
 NAME_LIMIT = 120
 """Largest number of characters of a name in a line."""
 PAYLOAD_LIMIT = 200
@@ -43,6 +45,8 @@ def name(text: str, limit: int = NAME_LIMIT) -> str:
 
 def payload_text(payload: bytes, limit: int = PAYLOAD_LIMIT) -> str:
     r"""Return a payload, quoted; bytes that are not UTF-8 as ``\xNN``."""
+    if isinstance(payload, SealedBytes) and not payload.opened:
+        return f"sealed under key {payload.key}"
     head = payload[: 4 * limit]
     text = head.decode("utf-8", "surrogateescape")
     shown = "".join(
@@ -55,12 +59,17 @@ def payload_text(payload: bytes, limit: int = PAYLOAD_LIMIT) -> str:
     return f'"{shown}"' + (f"...({more} more bytes)" if more else "")
 
 
-PAYLOAD_FIELDS: Final = ("payload", "payload_base64")
+PAYLOAD_FIELDS: Final = ("payload", "payload_base64", "sealed_key")
 """Names of the fields of :func:`payload_field`."""
 
 
 def payload_field(payload: bytes) -> dict[str, str]:
-    """Return a payload as a field of a JSON object, named as ``foldmq sub --json`` does."""
+    """Return a payload as a field of a JSON object, named as ``foldmq sub --json`` does.
+
+    Of a payload that cannot be read it is the number of its key.
+    """
+    if isinstance(payload, SealedBytes) and not payload.opened:
+        return {"sealed_key": str(payload.key)}
     try:
         return {"payload": payload.decode("utf-8")}
     except UnicodeDecodeError:

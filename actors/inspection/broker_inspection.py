@@ -10,6 +10,7 @@ from actors.inspection.inspector import Inspector
 from actors.inspection.operations import Operations
 from actors.inspection.queries import BusiestTopics, Queries
 from actors.inspection.status_metrics import LogStorage, StatusSources
+from actors.maintenance.erasure import Erasure
 
 if TYPE_CHECKING:
     from actors.bridge.bridge_supervisor import BridgeSupervisor
@@ -37,11 +38,14 @@ class BrokerInspection:
             *(node, admission, projector, self.storage, bridge, own_bytes()),
             self.destinations.rows,
         )
-        self.operations = Operations(node, self.destinations.actions)
+        self.erasure = Erasure(node)
+        more = {**self.destinations.actions, "erase": self.erasure.change}
+        self.operations = Operations(node, more)
         self.handlers: dict[str, Handler] = {
             **Queries(self._sources, BusiestTopics(node)).handlers(),
             "change": self.operations.change,
             "destinations": self.destinations.destinations,
+            "erasures": self.erasure.answer,
         }
         """The handlers of the inspector, by endpoint."""
         self.inspector: Inspector

@@ -373,6 +373,8 @@ class Replay:
         encoder, now_ms = self.session.delivery.encoder, self._node.clock.steady_ms()
         limited = encoder is not None and encoder.limit
 
+        sealing = self._node.sealing
+
         def why_not(message: Message, qos: int, publications: Publications) -> str:
             if publications.session == own:
                 return "no_local"  # [MQTT-3.8.3-3]
@@ -381,6 +383,8 @@ class Replay:
                 return "not_permitted"
             if 0 < message.expires <= expired:
                 return "expired"  # [MQTT-3.3.2-5]
+            if sealing is not None and sealing.is_erased(publications.positions[0], message):
+                return "erased"
             if limited and encoder is not None:
                 flags = qos, self._is_as_published(message, held)
                 if encoder.is_too_large(message, flags, now_ms, held):

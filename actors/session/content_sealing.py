@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from actors.session.decisions.subscribing import by_text
+from eventstore.errors import EventStoreError
 from eventstore.format.erasure_events import TopicsKeyed
 from eventstore.format.events import MessagePublished, WillArmed
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
@@ -15,11 +17,14 @@ from eventstore.format.positions import to_runs
 from eventstore.format.sealing import SealedBytes, is_closed, key_check
 from eventstore.format.turn_events import TurnPublished
 from eventstore.format.turn_expansion import indices
+from eventstore.key_file import KeyDamaged
+from protocol.mqtt.sparkplug import CERTIFICATES
 from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from actors.session.node_context import NodeContext
     from eventstore.format.event_parsing import LogEvent
     from eventstore.format.positions import Position
     from eventstore.key_file import KeyFile
@@ -31,7 +36,39 @@ WITH_PAYLOADS: Final = frozenset(
 )
 _KNOWN: Final = 65_536
 """Topics of which it is remembered that no pattern matches them."""
-_KEYED_AT_ONCE: Final = 500
+_AHEAD: Final = 1024
+
+
+class KeysMissing(EventStoreError):  # noqa: N818 - named for the condition
+    """The log has contents sealed under keys, and the broker has none."""
+
+    exit_code = 78
+
+
+def begin_sealing(node: NodeContext, *, continues: bool) -> None:
+    """Prepare to seal contents, and check the keys that the log uses; call it after recovery.
+
+    ``continues``: no later state of this log is known to exist. Raises KeysMissing or KeyDamaged.
+    """
+    held, keys = node.state.keys, node.log.keys
+    if keys is None:
+        if held.last:
+            raise KeysMissing(
+                "the log has contents sealed under keys, but personal_key_file is not set: name "
+                "the file with the keys"
+            )
+        return
+    damaged = [topic for topic, key in held.by_topic.items() if keys.is_damaged(key.number)]
+    if damaged:
+        raise KeyDamaged(
+            f"personal_key_file = {keys.path}: keys are missing or damaged, and were not erased: "
+            f"{len(damaged)} of {len(held.by_topic)}: restore the file from its newest copy"
+        )
+    node.sealing = ContentSealing(
+        node.options.personal_topics, keys, lambda: node.state.keys, node.emit
+    )
+    node.sealing.start(continues=continues)
+    node.journal.key = keys.key
 
 
 class ContentSealing:
@@ -44,7 +81,7 @@ class ContentSealing:
         state: Callable[[], TopicKeys],
         emit: Callable[[LogEvent], Position],
     ) -> None:
-        """``filters`` match the personal topics; ``state`` returns the keys in the log."""
+        """Seal topics that ``filters`` match; ``state`` returns the keys in the log."""
         self.keys = keys
         self._filters = filters
         self._state = state
@@ -63,23 +100,27 @@ class ContentSealing:
         self._next = self._state().last + 1 if continues else self.keys.end
         self.store_ahead()
 
-    def store_ahead(self) -> None:
-        """Store new keys if few are left."""
-        while self.keys.end - self._next < _KEYED_AT_ONCE:
+    def store_ahead(self, count: int = _AHEAD) -> None:
+        """Store new keys if fewer than ``count`` are left."""
+        while self.keys.end - self._next < count:
             self.keys.extend()
 
     def is_personal(self, topic: str) -> bool:
         """Return whether contents of a topic are sealed."""
         if topic in self._plain:
             return False
-        if topic in self._state().by_topic or any(
-            matches(pattern, topic) for pattern in self._filters
-        ):
+        if topic in self._state().by_topic or self.matches(self._filters, topic):
             return True
         if len(self._plain) >= _KNOWN:
             self._plain.clear()
         self._plain[topic] = None
         return False
+
+    @staticmethod
+    def matches(filters: Sequence[str], topic: str) -> bool:
+        """Return whether a filter matches a topic, or that of which it has the certificates."""
+        topic = topic.removeprefix(CERTIFICATES)
+        return any(matches(pattern, topic) for pattern in filters)
 
     def prepare(
         self, event: Any, pieces: Sequence[bytes], size: int
@@ -111,9 +152,8 @@ class ContentSealing:
     def _add_keys(self, topics: Sequence[str]) -> None:
         held = self._state().by_topic
         new = [topic for topic in dict.fromkeys(topics) if topic not in held]
-        for begin in range(0, len(new), _KEYED_AT_ONCE):
-            part = new[begin : begin + _KEYED_AT_ONCE]
-            self.store_ahead()
+        for part in by_text(new, str):
+            self.store_ahead(len(part))
             numbers = range(self._next, self._next + len(part))
             self._next += len(part)
             checks = [key_check(key) for key in map(self.keys.key, numbers) if key is not None]

@@ -56,6 +56,7 @@ from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
 from eventstore.format.sealing import (
     SALT_BYTES,
     RecordSeal,
+    SealedArea,
     SealedBytes,
     first_sealed,
     sealed_parts,
@@ -371,6 +372,11 @@ class Record:
             if number in opened:
                 area[begin:end] = seal.turned(number, begin, bytes(area[begin:end]))
         self.payload, self.opened = memoryview(bytes(area)), frozenset(opened)
+
+    @property
+    def area(self) -> memoryview | SealedArea:
+        """The payload area; its slices say what is sealed."""
+        return SealedArea(self.part_of) if self.sealed else self.payload
 
     def part_of(self, begin: int, end: int) -> bytes:
         """Return a payload, or a block of properties, from the payload area.

@@ -59,6 +59,28 @@ def is_closed(data: bytes) -> bool:
     return isinstance(data, SealedBytes) and not data.opened
 
 
+class SealedArea:
+    """The payload area of a record with sealed contents."""
+
+    def __init__(self, part_of: Callable[[int, int], bytes]) -> None:
+        self._part_of = part_of
+
+    def __getitem__(self, part: slice) -> bytes:
+        """Return a part of the area; SealedBytes if it is sealed."""
+        return self._part_of(part.start, part.stop)
+
+
+def part_of(area: memoryview | SealedArea, start: int, stop: int) -> bytes:
+    """Return a part of a payload area."""
+    part = area[start:stop]
+    return part if isinstance(part, bytes) else bytes(part)
+
+
+def readable_block(block: bytes) -> bytes:
+    """Return a block of properties, without those that cannot be read."""
+    return block[: first_sealed(block)] if is_closed(block) else block
+
+
 def new_salt() -> bytes:
     """Return the salt of a new record."""
     return secrets.token_bytes(SALT_BYTES)

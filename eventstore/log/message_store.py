@@ -133,6 +133,11 @@ class MessageStore:
         while self._size > self._limit and len(self._records) > 1:
             self._forget(self._records.popitem(last=False)[1])
 
+    def clear(self) -> None:
+        """Drop all messages."""
+        self._records.clear()
+        self._size = 0
+
     def add_record(self, record: Record) -> None:
         """Cache the messages of a record of the log."""
         self.put(record.sequence, messages_of(record))

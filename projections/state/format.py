@@ -162,9 +162,7 @@ def retained_body(message: RetainedMessage, key: _Key = None) -> bytes:
     return _MESSAGE.pack(flags, message.ref) + more + payload
 
 
-def _turned(
-    seal: RecordSeal, number: int, block: bytes, payload: bytes
-) -> tuple[bytes, bytes]:
+def _turned(seal: RecordSeal, number: int, block: bytes, payload: bytes) -> tuple[bytes, bytes]:
     """Return the properties and the payload of a message sealed, or opened."""
     begin = first_sealed(block)
     hidden = block[:begin] + seal.turned(number, begin, block[begin:])
