@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 WITH_PAYLOADS: Final = frozenset(
     {MessagePublished, TurnPublished, WillArmed, RetainedSnapshot, MessagesCarried}
 )
+_REPEATS: Final = (RetainedSnapshot, MessagesCarried)
 _KNOWN: Final = 65_536
 """Topics of which it is remembered that no pattern matches them."""
 _AHEAD: Final = 1024
@@ -130,24 +131,35 @@ class ContentSealing:
         Topics without a key get one before. Returns their size, too: a block of properties that
         belongs to messages with different keys is repeated.
         """
+        if type(event) in _REPEATS:
+            return self._repeated(event, pieces, size)
         topics: Sequence[str] = [event.topic] if type(event) is WillArmed else event.topics
         personal = [topic for topic in topics if self.is_personal(topic)]
         if not personal:
             return pieces, size
         self._add_keys(personal)
-        number_of = self._state().number_of
-        numbers = [number_of(topic) for topic in topics]
+        numbers = list(map(self._state().number_of, topics))
         if type(event) is WillArmed:
             return [_keyed(piece, numbers[0]) for piece in pieces], size
+        return _with_keys(
+            event, pieces, size, [numbers[at] for at in indices(event.which, topics, event.count)]
+        )
+
+    def _repeated(
+        self, event: Any, pieces: Sequence[bytes], size: int
+    ) -> tuple[Sequence[bytes], int]:
+        """Keep what was sealed under its key, and what was not as it is."""
+        if not any(isinstance(piece, SealedBytes) for piece in pieces):
+            return pieces, size
+        topics = event.topics
         if type(event) is not RetainedSnapshot:
-            numbers = [numbers[at] for at in indices(event.which, topics, event.count)]
-        distinct = len(event.blocks)
-        payloads = list(map(_keyed, pieces[distinct:], numbers))
-        if not distinct:
-            return payloads, size
-        blocks = _keyed_blocks(event, pieces[:distinct], numbers)
-        more = sum(event.blocks) - sum(map(len, pieces[:distinct]))
-        return [*blocks, *payloads], size + more
+            topics = [topics[at] for at in indices(event.which, topics, event.count)]
+        payloads = pieces[len(event.blocks) :]
+        numbers = [payload.key if isinstance(payload, SealedBytes) else 0 for payload in payloads]
+        for at, payload in enumerate(payloads):
+            if not payload:  # only its properties are sealed
+                numbers[at] = self._state().number_of(topics[at])
+        return _with_keys(event, pieces, size, numbers)
 
     def _add_keys(self, topics: Sequence[str]) -> None:
         held = self._state().by_topic
@@ -166,22 +178,28 @@ class ContentSealing:
         return bool(self.forgotten) and ref < self.forgotten.get(message.topic, 0)
 
 
-def _keyed(piece: bytes, number: int) -> bytes:
-    """Return a part of the payload area with its key, unless it has one."""
-    if not number or isinstance(piece, SealedBytes):
-        return piece
-    return SealedBytes.of(piece, number, opened=True)
-
-
-def _keyed_blocks(event: Any, distinct: Sequence[bytes], numbers: Sequence[int]) -> list[bytes]:
-    """Return the blocks of an event with their keys, and let it refer to them."""
-    of = event.block_of or [1] * event.count
+def _with_keys(
+    event: Any, pieces: Sequence[bytes], size: int, numbers: Sequence[int]
+) -> tuple[Sequence[bytes], int]:
+    """Return the parts of an event's payload area with the keys of its messages, and their size."""
+    count = len(event.blocks)
+    payloads = list(map(_keyed, pieces[count:], numbers))
+    if not count:
+        return payloads, size
+    distinct, of = pieces[:count], event.block_of or [1] * event.count
     pairs = [(block, number) for block, number in zip(of, numbers, strict=True) if block]
     places = {pair: at for at, pair in enumerate(dict.fromkeys(pairs), 1)}
     blocks = [_keyed(distinct[block - 1], number) for block, number in places]
-    if len(blocks) > len(distinct) or event.block_of:
+    if len(blocks) > 1 or 0 in of:
         event.block_of = [
             places[block, number] if block else 0 for block, number in zip(of, numbers, strict=True)
         ]
-    event.blocks = [len(block) for block in blocks]
-    return blocks
+    event.blocks = list(map(len, blocks))
+    return [*blocks, *payloads], size + sum(event.blocks) - sum(map(len, distinct))
+
+
+def _keyed(piece: bytes, number: int) -> bytes:
+    """Return a part of the payload area with its key; 0: it has none."""
+    if isinstance(piece, SealedBytes) and (piece.key == number or not piece.opened):
+        return piece
+    return SealedBytes.of(piece, number, opened=True) if number else bytes(piece)

@@ -58,6 +58,7 @@ from eventstore.format.sealing import (
     RecordSeal,
     SealedArea,
     SealedBytes,
+    covered,
     first_sealed,
     sealed_parts,
 )
@@ -106,6 +107,7 @@ _TURN = b'"e":"Turn'
 """Prefix of the type of an event of several sessions."""
 _HOLE = b'"e":"LogSalvaged"'
 _INVALID: Final = "has an invalid header"
+_NO_AREA: Final = memoryview(b"")
 
 
 class ClockJumps(NamedTuple):
@@ -359,6 +361,8 @@ class Record:
     """The salt of its sealed contents."""
     sealed: dict[tuple[int, int], int] = field(default_factory=dict)
     """Begin and end of each part of the payload area that is sealed, with its key."""
+    stored: memoryview = _NO_AREA
+    """The payload area as it is stored; in ``payload``, fillers stand for sealed contents."""
     opened: frozenset[int] = frozenset()
     """The keys whose parts of ``payload`` were opened."""
 
@@ -370,7 +374,7 @@ class Record:
         opened = {number for number in self.sealed.values() if key(number) is not None}
         for (begin, end), number in self.sealed.items():
             if number in opened:
-                area[begin:end] = seal.turned(number, begin, bytes(area[begin:end]))
+                area[begin:end] = seal.turned(number, begin, bytes(self.stored[begin:end]))
         self.payload, self.opened = memoryview(bytes(area)), frozenset(opened)
 
     @property
@@ -461,13 +465,19 @@ def check_record(sequence: int, data: bytes) -> int:
 
 
 def open_record(sequence: int, data: bytes) -> tuple[bytes, memoryview]:
-    """Return the JSON and the payload area of a record; raises as :func:`check_record`."""
+    """Return the JSON and the payload area of a record; raises as :func:`check_record`.
+
+    Fillers stand for sealed contents.
+    """
     body = check_record(sequence, data)
     try:
         header = header_of(data)
-    except ValueError:
+        payload = memoryview(data)[body:]
+        if salt_of(data):
+            payload = memoryview(covered(payload, orjson.loads(header)["sealed"]))
+    except (ValueError, KeyError, TypeError):
         raise CorruptLog(sequence, _INVALID) from None
-    return header, memoryview(data)[body:]
+    return header, payload
 
 
 def decode_record(sequence: int, data: bytes, *, whole_turns: bool = False) -> Record:
@@ -497,6 +507,7 @@ def decode_record(sequence: int, data: bytes, *, whole_turns: bool = False) -> R
             jumps=ClockJumps(*fields["jumps"]) if "jumps" in fields else NO_JUMPS,
             salt=salt_of(data),
             sealed=sealed_parts(fields["sealed"], len(payload)) if "sealed" in fields else {},
+            stored=memoryview(data)[len(data) - len(payload) :] if "sealed" in fields else payload,
         )
     except (ValueError, KeyError, TypeError):
         raise CorruptLog(sequence, _INVALID) from None

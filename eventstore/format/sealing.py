@@ -42,8 +42,8 @@ class SealedBytes(bytes):
     key: int
     """The number of the key."""
     opened: bool
-    """Whether these bytes are the content. Otherwise they are those of a record, and its key does
-    not exist, or is not known here."""
+    """Whether these bytes are the content. Otherwise its key does not exist, or is not known
+    here."""
 
     @classmethod
     def of(cls, data: bytes, key: int, *, opened: bool) -> SealedBytes:
@@ -57,6 +57,23 @@ class SealedBytes(bytes):
 def is_closed(data: bytes) -> bool:
     """Return whether a payload, or a block of properties, cannot be read."""
     return isinstance(data, SealedBytes) and not data.opened
+
+
+def filler(size: int, key: int) -> bytes:
+    """Return what stands for sealed content that is not opened.
+
+    It depends on nothing but size and key, so that copies and digests can be compared.
+    """
+    text = b"sealed %d " % key
+    return (text * (size // len(text) + 1))[:size]
+
+
+def covered(area: bytes | memoryview, parts: Iterable[Any]) -> bytes:
+    """Return a payload area with fillers in its sealed parts; raises ValueError for a wrong one."""
+    found = bytearray(area)
+    for (begin, end), key in sealed_parts(parts, len(area)).items():
+        found[begin:end] = filler(end - begin, key)
+    return bytes(found)
 
 
 class SealedArea:

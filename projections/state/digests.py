@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from eventstore.format.sealing import SealedBytes
+from eventstore.format.sealing import SealedBytes, filler, first_sealed
 from projections.state.session_table import text_of
 from projections.state.snapshot import encode_session
 
@@ -43,15 +43,20 @@ def retained_digest(message: RetainedMessage) -> str:
 
     Of a sealed message it does not include the content: it is the same without the key.
     """
-    if isinstance(message.payload, SealedBytes):
-        size = f"{len(message.payload)} {len(message.block)} key {message.payload.key}"
-        text = f"{message.qos} {message.ref} {message.expires} {size}\n"
-        return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+    block = _comparable(message.block, first_sealed(message.block))
+    payload = _comparable(message.payload, 0)
     head = f"{message.qos} {message.ref}\n".encode()
-    if message.block:
-        head = f"{message.qos} {message.ref} {message.expires} {len(message.block)}\n".encode()
-        head += message.block
-    return hashlib.sha256(head + message.payload).hexdigest()[:_DIGITS]
+    if block:
+        head = f"{message.qos} {message.ref} {message.expires} {len(block)}\n".encode()
+        head += block
+    return hashlib.sha256(head + payload).hexdigest()[:_DIGITS]
+
+
+def _comparable(content: bytes, begin: int) -> bytes:
+    """Return content; what is sealed of it, from ``begin`` on, as readers without the key do."""
+    if not isinstance(content, SealedBytes):
+        return content
+    return content[:begin] + filler(len(content) - begin, content.key)
 
 
 def session_texts(node: NodeState, name: str) -> list[bytes] | None:
