@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
+in_thread = asyncio.to_thread
+
 RESTORED = "restored"
 _BROKER = "foldmq"
 """The operator in the log of what a restored backup requires."""
@@ -160,7 +162,7 @@ class Erasure:
             return
         numbers, erasure = [*held.pending], held.erasure
         await until_durable(node, node.journal.end)
-        await asyncio.to_thread(keys.erase, numbers, erasure)
+        await in_thread(keys.erase, numbers, erasure)
         node.emit(Erased(erasure, len(numbers)))
         node.kernel.wake()
         await until_durable(node, node.journal.end)

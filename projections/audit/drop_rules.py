@@ -41,7 +41,7 @@ _NOT_AUTHORIZED: Final = 0x87
 _OF_PUBLISHERS: Final = frozenset({"reserved_topic", "topic_levels", "payload_format"})
 """Reasons for which a publication is dropped before it is recorded: the log has no message."""
 _OF_RECEIVERS: Final = frozenset(
-    {"queue_messages", "queue_bytes", "unsubscribed", "other_prefix", "erased", LOST}
+    {"queue_messages", "queue_bytes", "unsubscribed", "other_prefix", LOST}
 )
 """Reasons for which a message in the log does not reach a session."""
 _OF_OTHERS: Final = (Queued, MessagePublished, WillFired)

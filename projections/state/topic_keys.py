@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from eventstore.format.positions import Position
 
-_AT_ONCE = 500
-"""Maximum number of topics in an event of a checkpoint."""
+_AT_ONCE = 64 * 1024
+"""Characters of topics from which an event of a checkpoint is full."""
+_ENTRY = 8
+"""Characters that a topic counts for besides its name."""
 
 
 class TopicKey(NamedTuple):
@@ -90,11 +92,19 @@ class TopicKeys:
         """Yield the events that repeat the keys; none if there was never one."""
         if not self.last:
             return
-        topics = [*self.by_topic]
-        for begin in range(0, len(topics) or 1, _AT_ONCE):
-            part = topics[begin : begin + _AT_ONCE]
-            keys = to_runs([self.by_topic[topic].number for topic in part])
-            yield KeysSnapshot(part, keys, self.last, self.erasure, to_runs(self.pending))
+        part: list[str] = []
+        size = 0
+        for topic in [*self.by_topic]:
+            if size > _AT_ONCE:
+                yield self._repeated(part)
+                part, size = [], 0
+            part.append(topic)
+            size += len(topic) + _ENTRY
+        yield self._repeated(part)
+
+    def _repeated(self, topics: list[str]) -> KeysSnapshot:
+        keys = to_runs([self.by_topic[topic].number for topic in topics])
+        return KeysSnapshot(topics, keys, self.last, self.erasure, to_runs(self.pending))
 
     def mark(self) -> list[Any]:
         """Return what the mark of the projections has of them; empty: there was never a key."""
