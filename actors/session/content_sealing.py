@@ -17,7 +17,7 @@ from eventstore.format.positions import to_runs
 from eventstore.format.sealing import SealedBytes, is_closed, key_check
 from eventstore.format.turn_events import TurnPublished
 from eventstore.format.turn_expansion import indices
-from eventstore.key_file import KeyDamaged
+from eventstore.key_file import KeyDamaged, KeyFileError
 from protocol.mqtt.sparkplug import CERTIFICATES
 from protocol.mqtt.topics import matches
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from eventstore.key_file import KeyFile
     from eventstore.log.message_store import Message
     from projections.state.topic_keys import TopicKeys
+    from protocol.errors import FoldmqError
 
 WITH_PAYLOADS: Final = frozenset(
     {MessagePublished, TurnPublished, WillArmed, RetainedSnapshot, MessagesCarried}
@@ -66,7 +67,7 @@ def begin_sealing(node: NodeContext, *, continues: bool) -> None:
             f"{len(damaged)} of {len(held.by_topic)}: restore the file from its newest copy"
         )
     node.sealing = ContentSealing(
-        node.options.personal_topics, keys, lambda: node.state.keys, node.emit
+        node.options.personal_topics, keys, lambda: node.state.keys, node.emit, node.fail
     )
     node.sealing.start(continues=continues)
     node.journal.key = keys.key
@@ -81,12 +82,17 @@ class ContentSealing:
         keys: KeyFile,
         state: Callable[[], TopicKeys],
         emit: Callable[[LogEvent], Position],
+        fail: Callable[[FoldmqError], None],
     ) -> None:
-        """Seal topics that ``filters`` match; ``state`` returns the keys in the log."""
+        """Seal topics that ``filters`` match; ``state`` returns the keys in the log.
+
+        ``fail`` ends the broker: it cannot store further keys.
+        """
         self.keys = keys
         self._filters = filters
         self._state = state
         self._emit = emit
+        self._fail = fail
         self._plain: dict[str, None] = {}
         self._next = 0
         """The number of the next key; 0: not known yet."""
@@ -103,8 +109,12 @@ class ContentSealing:
 
     def store_ahead(self, count: int = _AHEAD) -> None:
         """Store new keys if fewer than ``count`` are left."""
-        while self.keys.end - self._next < count:
-            self.keys.extend()
+        try:
+            while self.keys.end - self._next < count:
+                self.keys.extend()
+        except KeyFileError as error:
+            self._fail(error)
+            raise
 
     def is_personal(self, topic: str) -> bool:
         """Return whether contents of a topic are sealed."""

@@ -46,9 +46,8 @@ class StorageFields(SettingsGroup):
 
     personal_topics: Annotated[tuple[str, ...], BeforeValidator(several)] = Field(
         default=(),
-        description="Filter of topics whose contents 'foldmq erase' can erase: payloads and "
-        "properties are sealed in the log, under a key for each topic. May be repeated. Default: "
-        "none.",
+        description="Filter of topics whose contents 'foldmq erase' can erase: they are sealed "
+        "in the log, under a key for each topic. May be repeated.",
     )
     personal_key_file: ExpandedPath | None = Field(
         default=None,

@@ -182,7 +182,7 @@ _OWN: Final[Mapping[str, Mapping[str, Maker]]] = {
     "Subscribed": {"filters": _of_field("filters")},
     **{kind: {"filters": _filters} for kind in _WITHOUT_QOS},
     "ForwardRefused": _REFS,
-    **dict.fromkeys(_WITH_TOPICS, {"topics": _of_field("topics")}),
+    **{kind: {"topics": _of_field("topics")} for kind in _WITH_TOPICS},
 }
 """Event type -> the columns that are no field of the events, or have another form."""
 _ELSEWHERE: Final = {

@@ -17,7 +17,7 @@ from actors.inspection.inspector import Refused
 from actors.maintenance import erasure, retention
 from eventstore.format.erasure_events import Erased, ErasureRequested, TopicsKeyed
 from eventstore.format.events import InboundReplaced, MessageDropped
-from eventstore.format.records import Record, decode_record
+from eventstore.format.records import Record
 from eventstore.key_file import KeyDamaged, KeyFile
 from simulation.checking import acknowledged, check_promises
 from simulation.fold import compare
