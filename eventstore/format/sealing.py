@@ -133,25 +133,31 @@ class RecordSeal:
     """Seals and opens parts of the payload area of one record."""
 
     def __init__(self, salt: bytes, key: Callable[[int], bytes | None]) -> None:
-        """``key`` returns a key by its number; it must exist where it is asked for."""
+        """``key`` returns a key by its number; None: it does not exist."""
         self._salt = salt
         self._key = key
         self._keys: dict[int, Any] = {}
 
     def turned(self, key: int, begin: int, data: bytes) -> bytes:
-        """Return the part of the payload area at an offset sealed, or opened."""
+        """Return the part of the payload area at an offset sealed, or opened.
+
+        Without its key it is a filler: what was erased a moment ago is not written.
+        """
         before = begin % _CIPHER_BLOCK
-        stream = self._cipher(key, begin // _CIPHER_BLOCK).encryptor()
+        cipher = self._cipher(key, begin // _CIPHER_BLOCK)
+        if cipher is None:
+            return filler(len(data), key)
+        stream = cipher.encryptor()
         return stream.update(bytes(before) + data)[before:]
 
-    def _cipher(self, number: int, block: int) -> Cipher[Any]:
+    def _cipher(self, number: int, block: int) -> Cipher[Any] | None:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         algorithm = self._keys.get(number)
         if algorithm is None:
             key = self._key(number)
             if key is None:
-                raise ValueError(f"key {number} does not exist")
+                return None
             own = hashlib.blake2b(self._salt, key=key, digest_size=KEY_BYTES, person=_RECORD_KEY)
             algorithm = self._keys[number] = algorithms.AES(own.digest())
         return Cipher(algorithm, modes.CTR(block.to_bytes(_CIPHER_BLOCK, "big")))

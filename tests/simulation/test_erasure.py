@@ -17,7 +17,7 @@ from actors.inspection.inspector import Refused
 from actors.maintenance import erasure, retention
 from eventstore.format.erasure_events import Erased, ErasureRequested, TopicsKeyed
 from eventstore.format.events import InboundReplaced, MessageDropped
-from eventstore.format.records import Record
+from eventstore.format.records import Record, header_of
 from eventstore.key_file import KeyDamaged, KeyFile
 from simulation.checking import acknowledged, check_promises
 from simulation.fold import compare
@@ -352,3 +352,25 @@ async def test_the_plan_of_an_erasure_names_its_topics(world: SealedWorld) -> No
     assert (await ask(world, "erasures", filter="news"))["total"] == 0
     with pytest.raises(Refused):
         await ask(world, "erasures", filter="a/#/b")
+
+
+@in_sealed_world()
+async def test_messages_of_several_clients_in_one_turn_are_sealed(world: SealedWorld) -> None:
+    reader = await world.connect("reader", filters=[("home/+/x", 1), ("news", 1)])
+    senders = [await world.connect(f"s{number}") for number in range(3)]
+    await world.go(3)
+    topics = ["home/alice/x", "home/bob/x", "news"]
+    reader.take()
+    for turn in range(4):
+        reader.send(*(p.puback(one.packet_id) for one in reader.take()))
+        for sender, topic in zip(senders, topics, strict=True):
+            sender.send(p.publish(topic, b"secret" if topic != "news" else PLAIN, 1, turn + 1))
+        await world.go(0.5)
+    headers = b"".join(map(header_of, world.disk.records))
+    assert b"TurnPublished" in headers
+    assert b"secret" not in world.stored()
+    assert PLAIN in world.stored()
+    await world.restart()
+    back = await world.connect("reader", present=True)
+    assert await acknowledged(world, back) == [b"secret", b"secret", PLAIN]
+    await check_promises(world)

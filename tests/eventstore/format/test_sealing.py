@@ -93,6 +93,12 @@ def test_parts_of_one_area_use_one_key_stream_without_repeating_it() -> None:
     )
 
 
+def test_nothing_is_written_without_a_key() -> None:
+    assert RecordSeal(new_salt(), KEYS.get).turned(9, 0, b"secret") == b"sealed"
+    data = written((published(["a"], [6]), [sealed(b"secret", 9)]))
+    assert b"secret" not in data
+
+
 def test_the_check_of_a_key_tells_keys_apart() -> None:
     assert len({key_check(key) for key in KEYS.values()}) == len(KEYS)
     assert key_check(KEYS[1]) == key_check(bytes(KEYS[1]))

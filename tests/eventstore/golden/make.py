@@ -61,6 +61,18 @@ from eventstore.format.records import (
 FIRST_PART = 9
 """Events of the first turn that lie in the first of its two records."""
 
+_ALONE = {
+    "limits": limit_events,
+    "cluster": cluster_events,
+    "packets": packet_events,
+    "salvage": salvage_events,
+    "unproven": unproven_events,
+    "clock": clock_events,
+    "destinations": destination_events,
+    "replay": replay_events,
+}
+"""What is written in one record without payloads."""
+
 
 def main(name: str, what: str = "") -> None:
     events = first_events()
@@ -76,24 +88,10 @@ def main(name: str, what: str = "") -> None:
             (mqtt5_events(), MQTT5_PAYLOADS, 0, True),
             (mqtt5_turn_events(), MQTT5_TURN_PAYLOADS, 0, True),
         ]
-    if what == "limits":
-        turns = [(limit_events(), [], 0, True)]
-    elif what == "cluster":
-        turns = [(cluster_events(), [], 0, True)]
-    elif what == "packets":
-        turns = [(packet_events(), [], 0, True)]
-    elif what == "salvage":
-        turns = [(salvage_events(), [], 0, True)]
-    elif what == "unproven":
-        turns = [(unproven_events(), [], 0, True)]
-    elif what == "clock":
-        turns = [(clock_events(), [], 0, True)]
-    elif what == "destinations":
-        turns = [(destination_events(), [], 0, True)]
+    if what in _ALONE:
+        turns = [(_ALONE[what](), [], 0, True)]
     elif what == "sealed":
         turns = [(erasure_events(), [], 0, True), (events[:FIRST_PART], [*PAYLOADS, WILL], 0, True)]
-    elif what == "replay":
-        turns = [(replay_events(), [], 0, True)]
     elif what == "exchange":
         turns = [(exchange_events(), EXCHANGE_PAYLOADS, 0, True)]
     elif what == "formats":
