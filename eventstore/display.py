@@ -9,8 +9,6 @@ import json
 from datetime import UTC, datetime
 from typing import Final
 
-from eventstore.format.sealing import SealedBytes
-
 NAME_LIMIT = 120
 """Largest number of characters of a name in a line."""
 PAYLOAD_LIMIT = 200
@@ -45,8 +43,9 @@ def name(text: str, limit: int = NAME_LIMIT) -> str:
 
 def payload_text(payload: bytes, limit: int = PAYLOAD_LIMIT) -> str:
     r"""Return a payload, quoted; bytes that are not UTF-8 as ``\xNN``."""
-    if isinstance(payload, SealedBytes) and not payload.opened:
-        return f"sealed under key {payload.key}"
+    key = getattr(payload, "closed_key", 0)  # of ``eventstore.format.sealing.SealedBytes``
+    if key:
+        return f"sealed under key {key}"
     head = payload[: 4 * limit]
     text = head.decode("utf-8", "surrogateescape")
     shown = "".join(
@@ -68,8 +67,9 @@ def payload_field(payload: bytes) -> dict[str, str]:
 
     Of a payload that cannot be read it is the number of its key.
     """
-    if isinstance(payload, SealedBytes) and not payload.opened:
-        return {"sealed_key": str(payload.key)}
+    key = getattr(payload, "closed_key", 0)
+    if key:
+        return {"sealed_key": str(key)}
     try:
         return {"payload": payload.decode("utf-8")}
     except UnicodeDecodeError:

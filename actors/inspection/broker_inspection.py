@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from actors.inspection.broker_status import own_bytes, status
 from actors.inspection.destination_desk import DestinationDesk
+from actors.inspection.erasure import Erasure
 from actors.inspection.inspector import Inspector
 from actors.inspection.operations import Operations
 from actors.inspection.queries import BusiestTopics, Queries
 from actors.inspection.status_metrics import LogStorage, StatusSources
-from actors.maintenance.erasure import Erasure
 
 if TYPE_CHECKING:
     from actors.bridge.bridge_supervisor import BridgeSupervisor

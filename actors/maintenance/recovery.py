@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from actors.maintenance.sealing_start import begin_sealing
 from actors.maintenance.state_reader import StateReader
-from actors.session.content_sealing import begin_sealing
 from actors.session.decisions.sharing import shared_in_flight
 from actors.session.node_context import HeldTime
 from actors.session.session_messages import ConnectionDetached

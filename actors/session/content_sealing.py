@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.session.decisions.subscribing import by_text
-from eventstore.errors import EventStoreError
 from eventstore.format.erasure_events import TopicsKeyed
 from eventstore.format.events import MessagePublished, WillArmed
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
@@ -17,17 +16,16 @@ from eventstore.format.positions import to_runs
 from eventstore.format.sealing import SealedBytes, is_closed, key_check
 from eventstore.format.turn_events import TurnPublished
 from eventstore.format.turn_expansion import indices
-from eventstore.key_file import KeyDamaged, KeyFileError
+from eventstore.log.key_file import KeyFileError
 from protocol.mqtt.sparkplug import CERTIFICATES
 from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from actors.session.node_context import NodeContext
     from eventstore.format.event_parsing import LogEvent
     from eventstore.format.positions import Position
-    from eventstore.key_file import KeyFile
+    from eventstore.log.key_file import KeyFile
     from eventstore.log.message_store import Message
     from projections.state.topic_keys import TopicKeys
     from protocol.errors import FoldmqError
@@ -39,38 +37,6 @@ _REPEATS: Final = (RetainedSnapshot, MessagesCarried)
 _KNOWN: Final = 65_536
 """Topics of which it is remembered that no pattern matches them."""
 _AHEAD: Final = 1024
-
-
-class KeysMissing(EventStoreError):  # noqa: N818 - named for the condition
-    """The log has contents sealed under keys, and the broker has none."""
-
-    exit_code = 78
-
-
-def begin_sealing(node: NodeContext, *, continues: bool) -> None:
-    """Prepare to seal contents, and check the keys that the log uses; call it after recovery.
-
-    ``continues``: no later state of this log is known to exist. Raises KeysMissing or KeyDamaged.
-    """
-    held, keys = node.state.keys, node.log.keys
-    if keys is None:
-        if held.last:
-            raise KeysMissing(
-                "the log has contents sealed under keys, but personal_key_file is not set: name "
-                "the file with the keys"
-            )
-        return
-    damaged = [topic for topic, key in held.by_topic.items() if keys.is_damaged(key.number)]
-    if damaged:
-        raise KeyDamaged(
-            f"personal_key_file = {keys.path}: keys are missing or damaged, and were not erased: "
-            f"{len(damaged)} of {len(held.by_topic)}: restore the file from its newest copy"
-        )
-    node.sealing = ContentSealing(
-        node.options.personal_topics, keys, lambda: node.state.keys, node.emit, node.fail
-    )
-    node.sealing.start(continues=continues)
-    node.journal.key = keys.key
 
 
 class ContentSealing:

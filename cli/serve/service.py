@@ -70,7 +70,7 @@ from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, StoreGone
 from eventstore.format.record_size import largest_packet
 from eventstore.format.records import FORMAT
-from eventstore.key_file import KeyFile
+from eventstore.log.key_file import KeyFile
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from projections.log_proof import SHOWN_AT_START, Doubt, statement
 from protocol.errors import FoldmqError

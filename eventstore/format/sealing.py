@@ -45,6 +45,11 @@ class SealedBytes(bytes):
     """Whether these bytes are the content. Otherwise its key does not exist, or is not known
     here."""
 
+    @property
+    def closed_key(self) -> int:
+        """The number of the key without which it cannot be read; 0: it can."""
+        return 0 if self.opened else self.key
+
     @classmethod
     def of(cls, data: bytes, key: int, *, opened: bool) -> SealedBytes:
         """Return such bytes."""

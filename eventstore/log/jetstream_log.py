@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from eventstore.format.records import Record
-    from eventstore.key_file import KeyFile
     from eventstore.log.journal import Clock
+    from eventstore.log.key_file import KeyFile
     from eventstore.log.keyed_store import KeyedStore
     from eventstore.log.log_writer import StoreRecovery
     from eventstore.log.watermark import Watermark

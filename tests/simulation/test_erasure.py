@@ -13,12 +13,13 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
+from actors.inspection import erasure
 from actors.inspection.inspector import Refused
-from actors.maintenance import erasure, retention
+from actors.maintenance import retention
 from eventstore.format.erasure_events import Erased, ErasureRequested, TopicsKeyed
 from eventstore.format.events import InboundReplaced, MessageDropped
 from eventstore.format.records import Record, header_of
-from eventstore.key_file import KeyDamaged, KeyFile
+from eventstore.log.key_file import KeyDamaged, KeyFile
 from simulation.checking import acknowledged, check_promises
 from simulation.fold import compare
 from simulation.inspection import ask, change

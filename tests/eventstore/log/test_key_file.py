@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.key_file import KEYS_AHEAD, KeyFile, KeyFileError
+from eventstore.log.key_file import KEYS_AHEAD, KeyFile, KeyFileError
 
 
 def test_keys_differ_and_are_there_again(tmp_path: Path) -> None:
