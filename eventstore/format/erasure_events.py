@@ -17,6 +17,7 @@ class TopicsKeyed:
     """From here on, what is published on these topics is sealed under their keys."""
 
     topics: list[str]
+    """Topics that had no key."""
     keys: list[Run]
     """The number of the key of each topic; no other topic has or had it."""
     checks: list[str]
@@ -30,9 +31,10 @@ class KeysSnapshot:
     """The keys of topics that exist at this position, in a checkpoint; several events if many."""
 
     topics: list[str]
+    """The topics of these keys."""
     keys: list[Run]
     """The number of the key of each topic."""
-    last: int
+    highest: int
     """The highest number that a key has, or had."""
     erasure: int
     """The number of the last erasure; 0: there was none."""
@@ -56,6 +58,7 @@ class ErasureRequested:
     cause: str
     """request; restored: the keys had been erased before the log was restored from a backup."""
     topics: list[str]
+    """The topics whose contents are erased."""
     keys: list[Run]
     """The number of the key of each topic."""
     e: Literal["ErasureRequested"] = "ErasureRequested"

@@ -61,7 +61,7 @@ class KeyNotes:
             else:
                 self._keys.update(zip(event.topics, keys, strict=True))
             if isinstance(event, KeysSnapshot):
-                values |= {"erasure": event.erasure, "last": event.last}
+                values |= {"erasure": event.erasure, "last": event.highest}
                 values["pending"] = from_runs(event.pending)
             elif isinstance(event, TopicsKeyed) and len(event.checks) != len(keys):
                 raise IndexError("columns of different lengths")

@@ -35,7 +35,7 @@ def _requested(event: ErasureRequested, _: Any) -> str:
 
 def _snapshot(event: KeysSnapshot, _: Any) -> str:
     if not event.topics:
-        return f"no topic has a key; the last one was {event.last}"
+        return f"no topic has a key; the last one was {event.highest}"
     return f"keys of topics: {_named(event.topics, event.keys)}"
 
 

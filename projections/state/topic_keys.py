@@ -59,7 +59,7 @@ class TopicKeys:
             pairs = zip(event.topics, from_runs(event.keys), strict=True)
             new = {topic: number for topic, number in pairs if topic not in self.by_topic}
             self._add([*new], [*new.values()], at)
-            self.last = max(self.last, event.last)
+            self.last = max(self.last, event.highest)
             self.erasure, self.pending = event.erasure, from_runs(event.pending)
         elif isinstance(event, ErasureRequested):
             keys = from_runs(event.keys)
