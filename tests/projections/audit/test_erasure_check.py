@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from eventstore.format.erasure_events import Erased, ErasureRequested, KeysSnapshot, TopicsKeyed
+from eventstore.format.events import MessagePublished
 from eventstore.format.positions import position
-from projections.audit.chain_check import KEYS, LogNote
+from eventstore.format.records import GENESIS, decode_record, encode_record
+from projections.audit.chain_check import KEYS, UNSEALED, LogNote
 from projections.audit.erasure_check import KeyNotes, erasure_breaks
 
 DAY_MS = 86_400_000
@@ -85,3 +87,38 @@ def test_columns_of_different_lengths_are_refused() -> None:
     for event in (TopicsKeyed(["a"], [1, 2], ["0"]), TopicsKeyed(["a"], [1], [])):
         with pytest.raises(IndexError):
             found(event)
+
+
+def test_a_message_that_is_not_sealed_under_the_key_of_its_topic_is_found() -> None:
+    what: list[str] = []
+
+    def note(_at: int, about: str, values: dict[str, Any]) -> None:
+        if about == UNSEALED:
+            what.append(values["what"])
+
+    event = MessagePublished("c", 1, False, ["a", "b", "n"], [0, 1, 2], [[1, 3, 1]], 2, 0, 3)
+    for sealed in ([], [(0, 2, 1), (2, 2, 2)], [(0, 2, 2), (2, 2, 2)]):
+        data = encode_record(
+            previous=GENESIS,
+            node="n",
+            time_ms=1,
+            events=[event],
+            payloads=[b"aabbnn"],
+            sealed=sealed,
+            salt=bytes(16),
+        )
+        scan = KeyNotes(note, KEYS)
+        scan.check(event, position(1, 0), decode_record(1, data))
+        assert what == []  # no topic has a key yet
+        scan.take(keyed(A, B), position(1, 0), 1)
+        scan.check(event, position(2, 0), decode_record(2, data))
+        if not sealed:
+            assert what == [
+                "a message on a is not sealed, but its topic has key 1",
+                "a message on b is not sealed, but its topic has key 2",
+            ]
+        elif sealed[0][2] == 1:
+            assert what == []
+        else:
+            assert what == ["a message on a is sealed under key 2, but its topic has key 1"]
+        what.clear()
