@@ -135,6 +135,7 @@ _METAVARS: Final = {
     "nats_domain": "NAME",
     "nats_listen": "HOST:PORT|off",
     "bridge_always": "FILTER",
+    "personal_topics": "FILTER",
     "bridge_client_headers": "NAME",
     "bridge_filters": "FILTER",
     "bridge_map": "TOPIC=SUBJECT",

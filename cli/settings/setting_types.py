@@ -147,6 +147,7 @@ _LISTED = {
     "web_cors": "origin",
     "ws_path": "path",
     "bridge_always": "topic filter",
+    "personal_topics": "topic filter",
     "bridge_client_headers": "header name",
     "bridge_filters": "topic filter",
     "bridge_map": "TOPIC=SUBJECT",

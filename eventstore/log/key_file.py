@@ -27,7 +27,7 @@ KEYS_AHEAD: Final = 4096
 _HEAD_BYTES: Final = 128
 _SLOT: Final = struct.Struct(">32sQ24s")
 _NO_KEY: Final = bytes(KEY_BYTES)
-_TITLE: Final = "foldmq keys of sealed contents, format 1, node "
+_TITLE: Final = "keys of sealed contents, format 1, node "
 
 
 class KeyFileError(EventStoreError):
