@@ -43,6 +43,9 @@ def name(text: str, limit: int = NAME_LIMIT) -> str:
 
 def payload_text(payload: bytes, limit: int = PAYLOAD_LIMIT) -> str:
     r"""Return a payload, quoted; bytes that are not UTF-8 as ``\xNN``."""
+    key = getattr(payload, "closed_key", 0)  # of ``eventstore.format.sealing.SealedBytes``
+    if key:
+        return f"sealed under key {key}"
     head = payload[: 4 * limit]
     text = head.decode("utf-8", "surrogateescape")
     shown = "".join(
@@ -55,12 +58,18 @@ def payload_text(payload: bytes, limit: int = PAYLOAD_LIMIT) -> str:
     return f'"{shown}"' + (f"...({more} more bytes)" if more else "")
 
 
-PAYLOAD_FIELDS: Final = ("payload", "payload_base64")
+PAYLOAD_FIELDS: Final = ("payload", "payload_base64", "sealed_key")
 """Names of the fields of :func:`payload_field`."""
 
 
 def payload_field(payload: bytes) -> dict[str, str]:
-    """Return a payload as a field of a JSON object, named as ``foldmq sub --json`` does."""
+    """Return a payload as a field of a JSON object, named as ``foldmq sub --json`` does.
+
+    Of a payload that cannot be read it is the number of its key.
+    """
+    key = getattr(payload, "closed_key", 0)
+    if key:
+        return {"sealed_key": str(key)}
     try:
         return {"payload": payload.decode("utf-8")}
     except UnicodeDecodeError:

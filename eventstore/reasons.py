@@ -22,6 +22,7 @@ DROP_REASONS: Final[Mapping[str, str]] = {
     "payload_format": "the payload is not UTF-8 although its Payload Format Indicator says so "
     "(`check_payload_format`)",
     "lost": "it was in a record of the log that was damaged and given up (`foldmq salvage`)",
+    "erased": "its content was erased (`foldmq erase`)",
     "other_prefix": "it came from NATS for other users (`bridge_user_map`)",
 }
 """Values of MessageDropped.reason."""

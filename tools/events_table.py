@@ -27,14 +27,20 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "contribute" / "events.md"
-_MODULES = ("events.py", "node_events.py", "destination_events.py", "turn_events.py")
+_MODULES = (
+    "events.py",
+    "node_events.py",
+    "destination_events.py",
+    "erasure_events.py",
+    "turn_events.py",
+)
 SOURCES = [ROOT / "eventstore" / "format" / name for name in _MODULES]
 
 INTRODUCTION = """\
 # Events
 
 Written by `tools/events_table.py` from the docstrings in `eventstore/format/events.py`,
-`node_events.py`, `destination_events.py` and `turn_events.py`; do not edit.
+`node_events.py`, `destination_events.py`, `erasure_events.py` and `turn_events.py`; do not edit.
 
 The log of a node is the JetStream stream `FOLDMQ_LOG_<node>` on the subject `foldmq.log.<node>`.
 Each JetStream message is a *record*: the events of one or more turns of the event loop and their
@@ -53,6 +59,7 @@ In this order, integers big-endian:
 | 4 | length of the JSON header as stored |
 | 4 | length of the JSON header |
 | 2 + 10 each | with flag 4: the number of *destinations*, and these |
+| 16 | with flag 8: the salt of the sealed contents |
 | n | the JSON header, UTF-8 |
 | rest | the payload area: payloads one after the other, raw; see [Properties](#properties) |
 
@@ -68,7 +75,11 @@ Deflated JSON is raw deflate (RFC 1951) with the dictionary in `eventstore.forma
 whose SHA-256 is checked when it is loaded; another dictionary would have another flag. JSON of 200
 bytes to 16 KiB is deflated, unless it has a `LogSalvaged` or gets no smaller. A reader inflates no
 more than the stated length, which is 64 MiB at most. A record with an unknown flag is refused as
-that of a later version; 8 is reserved for sealed contents, with 16 bytes of salt before the JSON.
+that of a later version.
+
+A record with flag 8 has sealed contents. The key of the record is the BLAKE2b of 32 bytes over the
+salt, keyed with the key that the header names, with the personalization `foldmq-seal-1`. A part of
+the payload area is sealed with AES-256 in counter mode: the counter is the offset in the area.
 
 The JSON header is an object:
 
@@ -79,6 +90,7 @@ The JSON header is an object:
 | `part` | number of earlier records of the same turn |
 | `last` | `false` if the turn continues in the next record |
 | `jumps` | total of the clock's jumps in milliseconds, and the record with the last one, if any |
+| `sealed` | with flag 8: begin, length and key of each sealed part of the payload area |
 | `events` | the events, each an object |
 
 A changed byte breaks the checksum; a missing, repeated or moved record breaks the chain of links.

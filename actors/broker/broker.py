@@ -189,6 +189,7 @@ class Broker(LoopActor):
         self.node.journal.ack_delay = self.node.options.ack_delay
         self.kernel.gathering.delay = self.node.options.commit_delay
         self.kernel.may_wait = self._may_wait
+        await self.inspection.erasure.finish()
         await end_connections(self.node)
         self.kernel.wake()
         await self.wait_durable()

@@ -368,6 +368,8 @@ class FastPath:
         message = node.messages.get(ref) if ref is not None else None
         if ref is None or message is None or node.state.retained.known(session.name, ref):
             return 0
+        if node.sealing is not None and node.sealing.is_erased(ref, message):
+            return 0
         route = node.router.routes.get(message.topic)
         if route is None or not route.plain:
             return 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from actors.connection.admission import Admission
 from actors.inspection.broker_status import own_bytes, status
 from actors.inspection.destination_desk import DestinationDesk
+from actors.inspection.erasure import Erasure
 from actors.inspection.inspector import Handler, Inspector
 from actors.inspection.operations import Operations
 from actors.inspection.queries import BusiestTopics, Queries
@@ -36,11 +37,14 @@ class BrokerInspection:
             *(node, admission, projector, self.storage, bridge, own_bytes()),
             self.destinations.rows,
         )
-        self.operations = Operations(node, self.destinations.actions)
+        self.erasure = Erasure(node)
+        more = {**self.destinations.actions, "erase": self.erasure.change}
+        self.operations = Operations(node, more)
         self.handlers: dict[str, Handler] = {
             **Queries(self._sources, BusiestTopics(node)).handlers(),
             "change": self.operations.change,
             "destinations": self.destinations.destinations,
+            "erasures": self.erasure.answer,
         }
         """The handlers of the inspector, by endpoint."""
         self.inspector: Inspector

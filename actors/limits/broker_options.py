@@ -65,6 +65,8 @@ class BrokerOptions:
     """Remove retained messages when a reload withdraws their publisher's permission."""
     pseudonym_key: bytes = field(default=b"", repr=False)
     """Key for hashing client identifiers; empty: they are not hashed."""
+    personal_topics: tuple[str, ...] = ()
+    """Filters of the topics whose contents are sealed."""
     users_digest: str = ""
     """Digest of the password file and of the keys for tokens; empty: there are none."""
     users_elsewhere: bool = False

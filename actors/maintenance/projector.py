@@ -24,6 +24,7 @@ from eventstore.format.positions import INDEX_BITS, Position
 from projections.state.format import (
     GONE,
     HISTORY,
+    KEY,
     MARK,
     MARK_KEY,
     RETAINED,
@@ -121,6 +122,7 @@ class Projector:
         node_state.dirty = {}
         node_state.retained.dirty = {}
         self._node.clients.dirty = {}
+        node_state.keys.dirty = {}
         self._marked = loaded.mark
         self._parts = loaded.parts
         self._digest = self._stored_digest = loaded.digest
@@ -134,6 +136,7 @@ class Projector:
         node_state.dirty = {}
         node_state.retained.dirty = {}
         self._node.clients.dirty = {}
+        node_state.keys.dirty = {}
         self._marked = None
         self._parts = {}
         self._digest = self._stored_digest = 0
@@ -181,6 +184,8 @@ class Projector:
         topics.update(dict.fromkeys(node_state.retained.dirty or (), 0))
         sessions.update(dict.fromkeys(node_state.dirty or (), 0))
         node_state.retained.dirty, node_state.dirty = topics, sessions
+        held = node_state.keys
+        held.dirty = {**dict.fromkeys(held.by_topic, 0), **dict.fromkeys(held.dirty or (), 0)}
         clients = self._node.clients
         names = dict.fromkeys((name for name, _ in clients.items()), 0)
         clients.dirty = {**names, **dict.fromkeys(clients.dirty or (), 0)}
@@ -233,7 +238,9 @@ class Projector:
         topics, node_state.retained.dirty = node_state.retained.dirty or {}, {}
         sessions, node_state.dirty = node_state.dirty or {}, {}
         histories, clients.dirty = clients.dirty or {}, {}
+        keys, node_state.keys.dirty = node_state.keys.dirty or {}, {}
         try:
+            await self._in_slices(keys, KEY)
             await self._in_slices(topics, RETAINED)
             await self._in_slices(sessions, SESSION)
             await self._in_slices(histories, HISTORY)
@@ -242,6 +249,7 @@ class Projector:
             node_state.retained.dirty = {**(node_state.retained.dirty or {}), **topics}
             node_state.dirty = {**(node_state.dirty or {}), **sessions}
             clients.dirty = {**(clients.dirty or {}), **histories}
+            node_state.keys.dirty = {**(node_state.keys.dirty or {}), **keys}
         await self._mark(*behind)
 
     async def _in_slices(self, changed: dict[str, Position], kind: int) -> None:
@@ -288,6 +296,8 @@ class Projector:
         node_state = self._node.state
         if kind == HISTORY:
             touched = self._node.clients.dirty
+        elif kind == KEY:
+            touched = node_state.keys.dirty
         else:
             touched = node_state.retained.dirty if kind == RETAINED else node_state.dirty
         return touched if touched is not None else {}
@@ -296,13 +306,19 @@ class Projector:
         """Return the messages of a session, topic or client in its current state."""
         if kind == RETAINED:
             return self._retained(name)
+        if kind == KEY:
+            held = self._node.state.keys.by_topic.get(name)
+            body = b"" if held is None else b"%d" % held.number
+            return [] if held is None else [StoredEntry(KEY, name, held.since, 0, body)]
         return self._session(name) if kind == SESSION else self._history(name)
 
     def _retained(self, topic: str) -> list[StoredEntry]:
         message = self._node.state.retained.get(topic)
         if message is None:
             return []
-        return [StoredEntry(RETAINED, topic, message.ref, 0, retained_body(message))]
+        keys = self._node.log.keys
+        body = retained_body(message, None if keys is None else keys.key)
+        return [StoredEntry(RETAINED, topic, message.ref, 0, body)]
 
     def _history(self, name: str) -> list[StoredEntry]:
         node = self._node
@@ -343,7 +359,7 @@ class Projector:
         The last one has the number of parts that are stored after it, the others have 0. Returns
         whether there are any.
         """
-        if kind == RETAINED and made and made[0].version == before:
+        if kind in (RETAINED, KEY) and made and made[0].version == before:
             return False
         parts = self._parts.get(name, 1) if kind == SESSION else 1
         count = max(1, len(made))
@@ -407,6 +423,7 @@ class Projector:
             [(name, *place) for name, place in node_state.followed.items()],
             list(node_state.proof.doubts),
             node_state.destinations.marks(),
+            node_state.keys.mark(),
         )
         # The mark names checkpoints, cuts and repetitions that may be newer than the record.
         await self._until_whole(self._node.journal.next_position)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from actors.maintenance.sealing_start import begin_sealing
 from actors.maintenance.state_reader import StateReader
 from actors.session.decisions.sharing import shared_in_flight
 from actors.session.node_context import HeldTime
@@ -110,6 +111,7 @@ async def recover(
     end = await _last_record(node, read.tail)
     last_ms = end.time_ms if end is not None else 0
     unproven = _unproven_end(node, read.tail, last_ms)
+    begin_sealing(node, continues=unproven is None)
     node.crashed_ms = _crash_time(end, proven=unproven is None)
     node.off_ms = node.counters.started_ms - node.crashed_ms
     node.emit(BrokerStarted(software(), crashed=node.crashed_ms > 0))
@@ -356,7 +358,7 @@ async def _rebuild(node: NodeContext, name: str) -> tuple[int, SessionState | No
     last = journal.end
     whole = False
     while not whole:
-        await _until_durable(node, last)
+        await until_durable(node, last)
         async for record in node.log.read(done + 1, last):
             if checker is None:
                 checker = ChainChecker(first - 1, record.previous)
@@ -372,7 +374,8 @@ async def _rebuild(node: NodeContext, name: str) -> tuple[int, SessionState | No
     return last, node_state.sessions.get(name)
 
 
-async def _until_durable(node: NodeContext, last: int) -> None:
+async def until_durable(node: NodeContext, last: int) -> None:
+    """Wait until the records up to one are on disk."""
     journal = node.journal
     node.kernel.wake()
     while journal.durable < last and not node.failed.done():

@@ -314,6 +314,8 @@ class Retention:
                 self._node.emit(Followed(name, *place))
             for event in node_state.destinations.repeated():
                 self._node.emit(event)
+            for keys in node_state.keys.snapshot():
+                self._node.emit(keys)
             self._node.kernel.wake()
             if journal.last_closed is not None:
                 return number, begun

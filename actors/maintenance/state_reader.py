@@ -125,7 +125,8 @@ class StateReader:
             if state.inbound:
                 inbound[state.session] = list(state.inbound.values())
 
-        loader = ProjectionLoader(self._state, found, position(tail.sequence + 1, 0))
+        keys = None if log.keys is None else log.keys.key
+        loader = ProjectionLoader(self._state, found, position(tail.sequence + 1, 0), keys)
         count = 0
         try:
             async for key, data in log.projections.read():
@@ -175,6 +176,7 @@ class StateReader:
             mark.followed,
             mark.doubts,
             mark.destinations,
+            mark.keys,
         )
         carriers = [sequence for sequence in mark.carriers if sequence >= self._log.first]
         for start in range(0, len(carriers), _YIELD_EVERY):

@@ -432,7 +432,7 @@ class LogReader:
             data = self._tail.pop(sequence, None)
             if data is not None:
                 self._tail_size -= len(data)
-                yield decode_record(sequence, data)
+                yield self._node.log.opened(decode_record(sequence, data))
                 sequence += 1
                 continue
             stop = sequence

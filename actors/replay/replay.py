@@ -395,6 +395,8 @@ class Replay:
         encoder, now_ms = self.session.delivery.encoder, self._node.clock.steady_ms()
         limited = encoder is not None and encoder.limit
 
+        sealing = self._node.sealing
+
         def are_checked(publications: Publications) -> bool:
             return bool(access or limited or publications.expires or publications.session == own)
 
@@ -406,6 +408,10 @@ class Replay:
                 return "not_permitted"
             if publications.expires and 0 < publications.expires[number] <= expired:
                 return "expired"  # [MQTT-3.3.2-5]
+            if sealing is not None and sealing.is_erased(
+                publications.positions[0], message_of(publications, number)
+            ):
+                return "erased"
             if limited and encoder is not None:
                 flags = qos, self._is_as_published(publications, held)
                 message = message_of(publications, number)

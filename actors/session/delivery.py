@@ -390,19 +390,30 @@ class Delivery(SessionOutput):
         The messages were queued while the client was offline or had other permissions. Returns the
         payload bytes sent.
         """
-        access, encoder = connection.access, self.encoder
+        access, encoder, sealing = connection.access, self.encoder, self._node.sealing
         limited = encoder is not None and encoder.limit
         times = {message.expires for message in messages}
         times.discard(0)
-        if access is None and not limited and not times:
+        if access is None and not limited and not times and sealing is None:
             return self._send_waiting(connection, run, messages)
+        erased: set[int] = set()
+        if sealing is not None:
+            pairs = zip(run.refs, messages, strict=False)
+            erased = {id(message) for ref, message in pairs if sealing.is_erased(ref, message)}
         now_ms, flags = self._node.clock.steady_ms(), (run.qos, run.retain)
         of = run.subscription if run.retain else None
         passed = self._node.expired_until
-        if access is None and not limited and min(times) > passed:
+        if (
+            access is None
+            and not limited
+            and not erased
+            and min(times, default=passed + 1) > passed
+        ):
             return self._send_waiting(connection, run, messages)
 
         def why_not(message: Message) -> str:
+            if id(message) in erased:
+                return "erased"
             if 0 < message.expires <= passed:
                 return "expired"
             if access is not None and not access.read[message.topic]:

@@ -153,7 +153,7 @@ class SessionLifecycle:
         if connect.will is not None:
             self._arm_will(connect)
         elif message.denied_will is not None:
-            self._drop_will(message.denied_will)
+            self._drop_will(message.denied_will, "not_permitted")
         session.connection = self._publisher.connection = connection
         self._node.directory.came_online(session)
         if connect.properties is not None and not (resumed and encoder is not None):
@@ -508,13 +508,11 @@ class SessionLifecycle:
             else:
                 self._node.directory.session(name).delivery.requeue(returned)
 
-    def _drop_will(self, topic: str) -> None:
-        """Record that a will is not published because it is not permitted."""
+    def _drop_will(self, topic: str, reason: str) -> None:
+        """Record that a will is not published: it is not permitted, or was erased."""
         name = self._session.name
-        at = self._session.emit(
-            queueing.dropped_unrecorded(name, "not_permitted", [topic.encode()])
-        )
-        self._node.count_dropped("not_permitted", 1, client=name, position=format_position(at))
+        at = self._session.emit(queueing.dropped_unrecorded(name, reason, [topic.encode()]))
+        self._node.count_dropped(reason, 1, client=name, position=format_position(at))
 
     def _fire_will(self, connection: ClientConnection | None) -> None:
         session = self._session
@@ -526,7 +524,11 @@ class SessionLifecycle:
         if not self._node.permissions.authorize_will_on_publish(
             session.state, connection, will.topic
         ):
-            self._drop_will(will.topic)
+            self._drop_will(will.topic, "not_permitted")
+            return
+        sealing = self._node.sealing
+        if sealing is not None and sealing.is_erased(will.ref, message):
+            self._drop_will(will.topic, "erased")
             return
         payload = message.payload
         if is_death(will.topic):

@@ -23,6 +23,7 @@ from actors.node.counters import Counters
 from actors.node.reload_outcome import ReloadOutcome
 from actors.node.retained_pace import RetainedPace
 from actors.routing.subscriber import is_shared
+from actors.session.content_sealing import WITH_PAYLOADS
 from actors.session.decisions.publish_admission import NOT_PERMITTED, refused_topic
 from actors.session.decisions.queueing import dropped, dropped_unrecorded
 from eventstore.display import duration, escaped
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from actors.limits.broker_options import BrokerOptions
     from actors.limits.client_limits import ClientLimits
     from actors.routing.router import Router
+    from actors.session.content_sealing import ContentSealing
     from actors.session.decisions.publish_admission import PublishRules
     from actors.session.decisions.queueing import DeliveryLimits
     from actors.session.interfaces import (
@@ -138,6 +140,7 @@ class NodeContext:
         "retention",
         "root",
         "router",
+        "sealing",
         "software",
         "state",
         "system_topics",
@@ -221,6 +224,8 @@ class NodeContext:
         self.paused: dict[Paused, None] = {}
         """Connections that are not read because too much output waits for the disk, in the order in
         which they were paused."""
+        self.sealing: ContentSealing | None = None
+        """Seals the contents of personal topics; None: there are none, and were none."""
         self.rebuilding: set[str] = set()
         """Failed sessions whose state is currently not in the fold."""
         self.retained_pace = RetainedPace(self)
@@ -256,7 +261,9 @@ class NodeContext:
 
     def emit(self, event: LogEvent, payloads: Sequence[bytes] = (), size: int = 0) -> Position:
         """Append an event and fold it; return the position of its first entry."""
-        journal = self.journal
+        journal, sealing = self.journal, self.sealing
+        if sealing is not None and type(event) in WITH_PAYLOADS:
+            payloads, size = sealing.prepare(event, payloads, size)
         at = journal.append(event, entries(event), payloads, size)
         self.state.apply(event, at, journal.steady_ms, payloads)
         return at

@@ -9,11 +9,14 @@ import structlog
 from actors.session.core import SessionCore
 from actors.session.decisions import acknowledgements
 from actors.session.delivery import Delivery
+from actors.session.node_context import NodeContext
 from actors.session.publisher import ClientPublisher
 from actors.session.session_messages import NEXT_TURN, ClientConnection, Packets
 from actors.session.subscription_handler import SubscriptionHandler
 from eventstore.format.event_parsing import Event
-from eventstore.format.positions import Position, from_runs
+from eventstore.format.events import InboundReplaced
+from eventstore.format.positions import Position, from_runs, to_runs
+from eventstore.log.message_store import Message
 from projections.state.session import SessionState
 from projections.state.waiting_queue import QOS_MASK
 from protocol.mqtt.encoder import PINGRESP
@@ -38,15 +41,17 @@ _RELEASED_AT_ONCE: Final = 256
 class PacketHandler:
     """Handles the packets of one session's client."""
 
-    __slots__ = ("_delivery", "_publisher", "_session", "_subscriptions")
+    __slots__ = ("_delivery", "_node", "_publisher", "_session", "_subscriptions")
 
     def __init__(
         self,
+        node: NodeContext,
         session: SessionCore,
         delivery: Delivery,
         publisher: ClientPublisher,
         subscriptions: SubscriptionHandler,
     ) -> None:
+        self._node = node
         self._session = session
         self._delivery = delivery
         self._publisher = publisher
@@ -148,6 +153,8 @@ class PacketHandler:
             if stored is None:
                 self._delivery.load(refs, lambda: self._release_loaded(connection, packet_ids))
                 return []
+            if self._give_up_erased(refs, stored):
+                return self._on_release(connection, packet_ids)
             at_once = self._publisher.at_once([stored[ref].topic for ref in refs], 2)
             if not at_once:
                 return packet_ids
@@ -171,6 +178,17 @@ class PacketHandler:
                 connection, PacketType.PUBCOMP, packet_ids, reasons[: len(packet_ids)]
             )
         return rest
+
+    def _give_up_erased(self, refs: Sequence[Position], stored: Mapping[Position, Message]) -> bool:
+        """Give up messages that were erased before their release; return whether any was."""
+        session, sealing, node = self._session, self._node.sealing, self._node
+        gone = [ref for ref in refs if sealing and sealing.is_erased(ref, stored[ref])]
+        if gone:
+            of = {ref: pid for pid, ref in session.state.inbound.items()}
+            pids = to_runs([of[ref] for ref in gone])
+            session.emit(InboundReplaced(session.name, pids, to_runs(gone)))
+            node.count_dropped("erased", len(gone), client=session.name)
+        return bool(gone)
 
     def _release_loaded(self, connection: ClientConnection, packet_ids: list[int]) -> None:
         rest = self._on_release(connection, packet_ids)

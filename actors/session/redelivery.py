@@ -100,13 +100,13 @@ class Redelivery:
         """End deliveries that the client may no longer receive.
 
         It has lost the permission to read the topic, or accepts only smaller packets now
-        [MQTT-3.1.2-25]. They end as if they had been sent. Returns False while their messages are
-        loaded; then ``again`` is called.
+        [MQTT-3.1.2-25], or the content was erased. They end as if they had been sent. Returns False
+        while their messages are loaded; then ``again`` is called.
         """
         connection, encoder, state = self._session.connection, delivery.encoder, self._session.state
         access = connection.access if connection is not None else None
-        limited = encoder is not None and encoder.limit
-        if not unacked or (access is None and not limited):
+        limited, sealing = encoder is not None and encoder.limit, self._node.sealing
+        if not unacked or (access is None and not limited and sealing is None):
             return True
         messages = delivery.find([state.inflight[pid].ref for pid in unacked])
         if messages is None:
@@ -116,18 +116,24 @@ class Redelivery:
         denied: list[int] = []
         denied_at_qos_2: list[int] = []
         large: list[int] = []
+        erased: list[int] = []
+        erased_at_qos_2: list[int] = []
         for pid in unacked:
             sent = state.inflight[pid]
             flags = sent.flags & QOS_MASK, self._has_retain(sent.flags)
             of = sent.subscription if _is_alone(sent) else None
-            if access is not None and not access.read[messages[sent.ref].topic]:
+            if sealing is not None and sealing.is_erased(sent.ref, messages[sent.ref]):
+                (erased_at_qos_2 if flags[0] == 2 else erased).append(pid)
+            elif access is not None and not access.read[messages[sent.ref].topic]:
                 (denied_at_qos_2 if flags[0] == 2 else denied).append(pid)
             elif encoder is not None and encoder.is_too_large(
                 messages[sent.ref], flags, now_ms, of
             ):
                 large.append(pid)
         self._end("not_permitted", denied, ReasonCode.ADMINISTRATIVE_ACTION)
-        self._complete(denied_at_qos_2)
+        self._complete("not_permitted", denied_at_qos_2)
+        self._end("erased", erased, ReasonCode.ADMINISTRATIVE_ACTION)
+        self._complete("erased", erased_at_qos_2)
         self._end("packet_too_large", large, ReasonCode.PACKET_TOO_LARGE)
         return True
 
@@ -143,8 +149,8 @@ class Redelivery:
         if packet_ids:
             self._node.count_dropped(reason, len(packet_ids), client=self._session.name)
 
-    def _complete(self, packet_ids: Sequence[int]) -> None:
-        """Drop the messages of deliveries at QoS 2 that lost their permission, and send PUBREL.
+    def _complete(self, reason: str, packet_ids: Sequence[int]) -> None:
+        """Drop the messages of deliveries at QoS 2 that may not be sent again, and send PUBREL.
 
         A client that has one takes the next PUBLISH with its packet identifier for a repetition:
         the identifier is in use until the client answers the PUBREL.
@@ -154,7 +160,7 @@ class Redelivery:
         session = self._session
         for sent in [session.state.inflight[pid] for pid in packet_ids]:
             for event in queueing.dropped(
-                session.name, "not_permitted", [sent.ref], sent.subscription.filter
+                session.name, reason, [sent.ref], sent.subscription.filter
             ):
                 session.emit(event)
         codes = [int(ReasonCode.ADMINISTRATIVE_ACTION)] * len(packet_ids)
@@ -165,7 +171,7 @@ class Redelivery:
             pubrel = encode_acks(PacketType.PUBREL, packet_ids)
             self._node.journal.send_when_durable(session.connection, pubrel)
             self._node.counters.packets_out += len(packet_ids)
-        self._node.count_dropped("not_permitted", len(packet_ids), client=session.name)
+        self._node.count_dropped(reason, len(packet_ids), client=session.name)
 
     def _has_retain(self, flags: int) -> bool:
         """Return whether a delivery is redelivered with RETAIN."""

@@ -72,7 +72,7 @@ class Session(SessionCore):
         self._subscriptions = subscriptions = SubscriptionHandler(node, self, delivery)
         self.publisher = publisher = ClientPublisher(node, self, delivery)
         """Records and routes what the client publishes."""
-        self._packets = PacketHandler(self, delivery, publisher, subscriptions)
+        self._packets = PacketHandler(node, self, delivery, publisher, subscriptions)
         self._lifecycle = SessionLifecycle(node, self, delivery, publisher, subscriptions)
         self._recorded: list[tuple[Event, Position, int]] | None = None
         self.to_deliver: list[Outgoing] | None = None

@@ -7,7 +7,7 @@ it.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, takewhile
 from operator import itemgetter
 
@@ -262,9 +262,19 @@ class SharedDelivery(Delivery):
             return False
         if self._expire(run.subscription, stored):
             return True
-        _, alike = next(
-            groupby(takewhile(stored.__contains__, run.refs), lambda ref: stored[ref].retain)
+        sealing = self._node.sealing
+        kind, alike = next(
+            groupby(
+                takewhile(stored.__contains__, run.refs),
+                lambda ref: (
+                    stored[ref].retain,
+                    sealing is not None and sealing.is_erased(ref, stored[ref]),
+                ),
+            )
         )
+        if kind[1]:
+            self._drop_erased(run._replace(refs=[*alike]), stored)
+            return True
         messages = [stored[ref] for ref in alike]
         del messages[self._pace.step_size([message.topic for message in messages]) :]
         del messages[
@@ -273,6 +283,12 @@ class SharedDelivery(Delivery):
         refs = run.refs[: len(messages)]
         assignment, more = self._divide(self._batch_of(run.qos, refs, messages), queued=True)
         return more or not assignment.waiting
+
+    def _drop_erased(self, run: queueing.WaitingRun, stored: Mapping[Position, Message]) -> None:
+        """Record that messages whose contents were erased leave the head of the queue."""
+        size = sum(len(stored[ref].payload) for ref in run.refs)
+        self._drop_waiting("erased", run, size)
+        self.release(run.refs)
 
     def _batch_of(self, qos: int, refs: Sequence[Position], messages: Sequence[Message]) -> Batch:
         """Return queued messages as a batch; either all were published with RETAIN, or none."""

@@ -110,7 +110,7 @@ async def _read(
                 with progress("reading", max(0, last - first + 1)) as shown:
                     async for record in source.records(first, last):
                         if is_between(record.time_ms, start, end):
-                            use.take(record, len(cast("bytes", record.payload.obj)))
+                            use.take(record, len(cast("bytes", record.stored.obj)))
                         shown(use.records)
                 if asked.unheard:
                     replay = Replay(source, last, None, progress)

@@ -58,6 +58,7 @@ def register_operator_commands(app: Program) -> None:
     app.command("subscriptions")(_subscriptions)
     app.command("topics")(_topics)
     app.command("reload")(_reload)
+    app.command("erase")(_erase)
     app.command("confirm-clock")(_confirm_clock)
 
 
@@ -493,6 +494,26 @@ def _reload(source: SourceFlags) -> None:
     from cli.commands import reload
 
     reload.reload_settings(source)
+
+
+@with_broker_flags
+def _erase(
+    source: SourceFlags,
+    topic_filter: Annotated[
+        str, typer.Option("--topic", metavar="FILTER", help="Topic or topic filter.")
+    ],
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+) -> None:
+    """Erase the contents of personal topics, for ever.
+
+    Destroys the keys of all topics that match and that personal_topics has sealed: payloads and
+    properties can no longer be read anywhere, also not in archives and backups of the log. Names of
+    topics and clients stay. Exits with 1 if no such topic matches.
+    """
+    from cli.commands import bulk_change, erase
+
+    erase.erase(source, topic_filter, bulk_change.ChangeOptions(yes, dry_run))
 
 
 @with_broker_flags

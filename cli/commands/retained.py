@@ -10,7 +10,7 @@ from cli.commands.published_messages import add_setters
 from cli.common import text
 from cli.common.tables import Column, time_ago
 from cli.common.text import printable
-from cli.logs.broker_client import LiveBroker
+from cli.logs.broker_client import LiveBroker, Refused
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.source_flags import SourceFlags, run_to_end
@@ -134,6 +134,7 @@ async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:
     if encoded is not None:
         return base64.b64decode(encoded)
     # Few messages are that large: reading the log takes long to import.
+    from eventstore.format.sealing import is_closed
     from eventstore.log.message_store import messages_of
     from eventstore.reading.log_source import open_log
 
@@ -142,5 +143,10 @@ async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:
     for record in await source.some([sequence_of(ref)]):
         for stored in messages_of(record):
             if 0 <= ref - stored.first < len(stored.payloads):
-                return stored.payloads[ref - stored.first]
+                payload = stored.payloads[ref - stored.first]
+                if is_closed(payload):
+                    raise Refused(
+                        "the message is sealed and too large for a reply: subscribe to it"
+                    )
+                return payload
     raise NoLog(f"message {format_position(ref)} is no longer in the log: try again")

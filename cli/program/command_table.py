@@ -110,6 +110,11 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             ),
             CommandEntry("reload", _BROKER, "Make a running broker read its settings again."),
             CommandEntry(
+                "erase",
+                "cli.commands.operator_commands",
+                "Erase the contents of personal topics, for ever.",
+            ),
+            CommandEntry(
                 "confirm-clock",
                 _BROKER,
                 "Say that the clock is right: the time off before the last start counts.",

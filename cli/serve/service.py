@@ -74,6 +74,7 @@ from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, StoreGone
 from eventstore.format.record_size import largest_packet
 from eventstore.format.records import FORMAT
+from eventstore.log.key_file import KeyFile
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from projections.log_proof import SHOWN_AT_START, Doubt, statement
 from protocol.errors import FoldmqError
@@ -251,6 +252,9 @@ class Service:
             stack, settings, datadir, self._refused, logs, visitors, disk_owner
         )
         self._node = store.name
+        if settings.personal_key_file is not None:
+            store.log.keys = KeyFile(settings.personal_key_file, self._node)
+            stack.callback(store.log.keys.close)
         self._largest = store.largest
         self._renew_nats_tls = store.renew_nats_tls
         settings = self._settings = fit_packet_size(

@@ -32,7 +32,8 @@ _TOPICS: Final = {
     "Authentication and permissions": (
         "allow_anonymous password_file auth_method jwt_keys jwt_issuer jwt_audience "
         "jwt_user_claim jwt_groups_claim auth_subject auth_nats_user auth_timeout auth_cache "
-        "permissions denied_publish clear_denied_retained pseudonyms"
+        "permissions denied_publish clear_denied_retained pseudonyms personal_topics "
+        "personal_key_file"
     ),
     "Log and retention": (
         "data_dir encryption_key_file sync keep keep_bytes keep_until_archived index_bytes "
@@ -135,6 +136,7 @@ _METAVARS: Final = {
     "nats_domain": "NAME",
     "nats_listen": "HOST:PORT|off",
     "bridge_always": "FILTER",
+    "personal_topics": "FILTER",
     "bridge_client_headers": "NAME",
     "bridge_filters": "FILTER",
     "bridge_map": "TOPIC=SUBJECT",

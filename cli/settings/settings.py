@@ -52,6 +52,7 @@ from cli.settings.storage_settings import (
     ClusterFields,
     StorageFields,
     cluster_contradictions,
+    personal_contradictions,
     storage_contradictions,
 )
 
@@ -442,6 +443,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     for contradictions in (
         log_contradictions,
         storage_contradictions,
+        personal_contradictions,
         cluster_contradictions,
         access_contradictions,
         bridge_contradictions,

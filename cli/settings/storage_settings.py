@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from cli.settings.setting_types import (
     ExpandedPath,
@@ -11,7 +11,10 @@ from cli.settings.setting_types import (
     Seconds,
     SettingsGroup,
     SyncOrSeconds,
+    several,
 )
+from eventstore.display import escaped
+from protocol.mqtt.topics import TopicError, validate_topic_filter
 
 if TYPE_CHECKING:
     from cli.settings.settings import Settings
@@ -40,6 +43,52 @@ class StorageFields(SettingsGroup):
         "acknowledges, or at this interval. An interval is faster, but a power loss can "
         "lose acknowledged messages.",
     )
+
+    personal_topics: Annotated[tuple[str, ...], BeforeValidator(several)] = Field(
+        default=(),
+        description="Filter of topics whose contents 'foldmq erase' can erase: they are sealed "
+        "in the log, under a key for each topic. May be repeated.",
+    )
+    personal_key_file: ExpandedPath | None = Field(
+        default=None,
+        description="File with the keys of --personal-topics, outside the data directory; made at "
+        "the first start.",
+    )
+
+
+def personal_contradictions(settings: "Settings") -> Iterator[str]:
+    """Yield one message for each contradiction of the settings of personal topics."""
+    path = settings.personal_key_file
+    for pattern in settings.personal_topics:
+        shown = escaped(pattern)
+        if "{" in pattern:
+            yield f"personal_topics = {shown}: names in topics are not replaced: write + for a name"
+            continue
+        try:
+            validate_topic_filter(pattern)
+        except TopicError as error:
+            yield f"personal_topics = {shown}: {error}"
+        if pattern.startswith("$"):
+            yield f"personal_topics = {shown}: topics that begin with $ are not sealed"
+    if path is None:
+        if settings.personal_topics:
+            yield "personal_topics also needs personal_key_file, the file with the keys"
+        return
+    if path.resolve().is_relative_to(settings.data_dir.resolve()):
+        yield (
+            f"personal_key_file = {path}: must not be in the data directory, whose copies would "
+            "have the keys: move it"
+        )
+    for name, wrong in (
+        ("cluster", settings.cluster is not None),
+        ("processes", settings.processes > 1),
+        ("sinks and connections with messages out", bool(settings.destinations)),
+    ):
+        if wrong:
+            yield f"personal_key_file and {name} cannot be combined"
+    nats = (settings.nats_listen, settings.bridge_url, settings.nats_url)
+    if settings.bridge and any(place is not None for place in nats):
+        yield "personal_key_file also needs bridge = false: the streams of NATS are not sealed"
 
 
 def storage_contradictions(settings: "Settings") -> Iterator[str]:

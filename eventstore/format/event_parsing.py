@@ -18,6 +18,7 @@ from eventstore.format.destination_events import (
     ForwardLost,
     ForwardRefused,
 )
+from eventstore.format.erasure_events import Erased, ErasureRequested, KeysSnapshot, TopicsKeyed
 from eventstore.format.events import (
     Acked,
     Assigned,
@@ -102,10 +103,13 @@ Event: TypeAlias = (
     | ClockJumped
     | DestinationClosed
     | DestinationOpened
+    | Erased
+    | ErasureRequested
     | Followed
     | Forwarded
     | ForwardLost
     | ForwardRefused
+    | KeysSnapshot
     | LimitsApplied
     | LogArchived
     | LogCut
@@ -142,6 +146,7 @@ Event: TypeAlias = (
     | WillFired
     | WillCancelled
     | MessageDropped
+    | TopicsKeyed
     | WebAccessed
 )
 """An event as readers see it."""

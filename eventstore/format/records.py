@@ -40,8 +40,8 @@ import hashlib
 import struct
 import zlib
 from binascii import b2a_base64
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
@@ -54,6 +54,16 @@ from eventstore.format.events import MessagePublished
 from eventstore.format.fast_parse import parse_events
 from eventstore.format.json_dictionary import DICTIONARY
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
+from eventstore.format.sealing import (
+    SALT_BYTES,
+    RecordSeal,
+    SealedArea,
+    SealedBytes,
+    SealedPart,
+    covered,
+    first_sealed,
+    sealed_parts,
+)
 from eventstore.format.stored_properties import WithBlocks, block_bounds, spread_blocks
 from eventstore.format.turn_expansion import expanded
 
@@ -73,7 +83,8 @@ _LINK, _PREVIOUS = slice(4, 36), slice(36, 68)
 _FORMAT_2: Final = 0x80
 _DEFLATED: Final = 0x01
 _DESTINED: Final = 0x04
-_KNOWN_FLAGS: Final = _FORMAT_2 | _DEFLATED | _DESTINED
+_SEALED: Final = 0x08
+_KNOWN_FLAGS: Final = _FORMAT_2 | _DEFLATED | _DESTINED | _SEALED
 _LENGTHS = struct.Struct(">BII")
 _DESTINATION = struct.Struct(">HQ")
 _LARGE = 16 * 1024
@@ -89,6 +100,7 @@ _TURN = b'"e":"Turn'
 """Prefix of the type of an event of several sessions."""
 _HOLE = b'"e":"LogSalvaged"'
 _INVALID: Final = "has an invalid header"
+_NO_AREA: Final = memoryview(b"")
 
 
 class ClockJumps(NamedTuple):
@@ -145,6 +157,8 @@ def _json_bounds(data: bytes) -> tuple[int, int]:
     begin = HEAD_SIZE + _LENGTHS.size
     if flags & _DESTINED:
         begin += 2 + _DESTINATION.size * int.from_bytes(data[begin : begin + 2], "big")
+    if flags & _SEALED:
+        begin += SALT_BYTES
     return begin, begin + size
 
 
@@ -186,7 +200,17 @@ def destinations_of(data: bytes) -> list[tuple[int, int]]:
     if not (flags & _FORMAT_2 and flags & _DESTINED):
         return []
     begin = HEAD_SIZE + _LENGTHS.size + 2
-    return list(_DESTINATION.iter_unpack(data[begin : _json_bounds(data)[0]]))
+    end = begin + _DESTINATION.size * int.from_bytes(data[begin - 2 : begin], "big")
+    return list(_DESTINATION.iter_unpack(data[begin:end]))
+
+
+def salt_of(data: bytes) -> bytes:
+    """Return the salt of a record's sealed contents; empty: it has none."""
+    flags = data[HEAD_SIZE]
+    if not (flags & _FORMAT_2 and flags & _SEALED):
+        return b""
+    end = _json_bounds(data)[0]
+    return data[end - SALT_BYTES : end]
 
 
 def encode_record(
@@ -201,6 +225,8 @@ def encode_record(
     jumps: ClockJumps = NO_JUMPS,
     destinations: Sequence[tuple[int, int]] = (),
     record_format: int = FORMAT,
+    sealed: Sequence[SealedPart] = (),
+    salt: bytes = b"",
 ) -> bytes:
     """Return the bytes of a record; see :func:`record_pieces` for the arguments."""
     return b"".join(
@@ -215,6 +241,8 @@ def encode_record(
             jumps=jumps,
             destinations=destinations,
             record_format=record_format,
+            sealed=sealed,
+            salt=salt,
         )
     )
 
@@ -231,20 +259,23 @@ def record_pieces(
     jumps: ClockJumps = NO_JUMPS,
     destinations: Sequence[tuple[int, int]] = (),
     record_format: int = FORMAT,
+    sealed: Sequence[SealedPart] = (),
+    salt: bytes = b"",
 ) -> Sequence[bytes]:
     """Return the bytes of a record in pieces; the first one contains the whole head.
 
     Large payloads are separate pieces: they are not copied. ``previous`` is the link of the record
     before it, ``time_ms`` Unix time in milliseconds, ``payloads`` the payload area in pieces, in
     the order in which the events refer to it; ``destinations`` as :func:`destinations_of` returns
-    them, of which format 1 has none.
+    them, of which format 1 has none; ``sealed`` the parts of the payload area that are sealed with
+    this ``salt``, which format 1 does not have either.
     """
-    header = json_header(node, time_ms, events, part, last=last, jumps=jumps)
-    if record_format == 1:
+    header = json_header(node, time_ms, events, part, last=last, jumps=jumps, sealed=sealed)
+    if record_format == 1 and not sealed:
         head = b"".join((previous, len(header).to_bytes(4, "big"), header))
     else:
-        head = b"".join((previous, _compact(header, destinations)))
-    magic = _MAGICS[record_format]
+        head = b"".join((previous, _compact(header, destinations, salt if sealed else b"")))
+    magic = _MAGICS[2 if sealed else record_format]
     if sum(map(len, payloads)) < _LARGE * len(payloads):
         signed = b"".join((head, *payloads))
         return (b"".join((magic, hashlib.sha256(signed).digest(), signed)),)
@@ -262,6 +293,7 @@ def json_header(
     *,
     last: bool,
     jumps: ClockJumps,
+    sealed: Sequence[SealedPart] = (),
 ) -> bytes:
     """Return the JSON of a record."""
     fields: dict[str, Any] = {
@@ -272,11 +304,13 @@ def json_header(
     }
     if jumps.record:
         fields["jumps"] = list(jumps)
+    if sealed:
+        fields["sealed"] = sealed
     fields["events"] = list(map(json_object, events))
     return orjson.dumps(fields)
 
 
-def _compact(header: bytes, destinations: Sequence[tuple[int, int]]) -> bytes:
+def _compact(header: bytes, destinations: Sequence[tuple[int, int]], salt: bytes) -> bytes:
     """Return what a record of format 2 has between the links and the payload area."""
     flags, stored, size = _FORMAT_2, header, len(header)
     if _DEFLATED_FROM <= size <= _DEFLATED_TO and _HOLE not in header:
@@ -284,11 +318,14 @@ def _compact(header: bytes, destinations: Sequence[tuple[int, int]]) -> bytes:
         deflated = deflate.compress(header) + deflate.flush()
         if len(deflated) < size:
             flags, stored = flags | _DEFLATED, deflated
+    if salt:
+        flags, stored = flags | _SEALED, salt + stored
+    length = len(stored) - len(salt)
     if not destinations:
-        return _LENGTHS.pack(flags, len(stored), size) + stored
+        return _LENGTHS.pack(flags, length, size) + stored
     addresses = b"".join(_DESTINATION.pack(log, before) for log, before in destinations)
     count = len(destinations).to_bytes(2, "big")
-    return b"".join((_LENGTHS.pack(flags | _DESTINED, len(stored), size), count, addresses, stored))
+    return b"".join((_LENGTHS.pack(flags | _DESTINED, length, size), count, addresses, stored))
 
 
 @dataclass(slots=True)
@@ -313,8 +350,46 @@ class Record:
     """The JSON that has the events."""
     jumps: ClockJumps = NO_JUMPS
     """The jumps of the clock up to this record."""
-    stored: str = ""
+    stored_at: str = ""
     """Time at which JetStream stored it, RFC 3339; empty if the reader did not ask."""
+    salt: bytes = b""
+    """The salt of its sealed contents."""
+    sealed: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Begin and end of each part of the payload area that is sealed, with its key."""
+    stored: memoryview = _NO_AREA
+    """The payload area as it is stored; in ``payload``, fillers stand for sealed contents."""
+    opened: frozenset[int] = frozenset()
+    """The keys whose parts of ``payload`` were opened."""
+
+    def open(self, key: Callable[[int], bytes | None]) -> None:
+        """Open the sealed contents whose keys exist."""
+        if not self.sealed:
+            return
+        area, seal = bytearray(self.payload), RecordSeal(self.salt, key)
+        opened = {number for number in self.sealed.values() if key(number) is not None}
+        for (begin, end), number in self.sealed.items():
+            if number in opened:
+                area[begin:end] = seal.turned(number, begin, bytes(self.stored[begin:end]))
+        self.payload, self.opened = memoryview(bytes(area)), frozenset(opened)
+
+    @property
+    def area(self) -> memoryview | SealedArea:
+        """The payload area; its slices say what is sealed."""
+        return SealedArea(self.part_of) if self.sealed else self.payload
+
+    def part_of(self, begin: int, end: int) -> bytes:
+        """Return a payload, or a block of properties, from the payload area.
+
+        It is SealedBytes if the record has it sealed.
+        """
+        data = bytes(self.payload[begin:end])
+        if self.sealed:
+            number = self.sealed.get((begin, end)) or self.sealed.get(
+                (begin + first_sealed(data), end)
+            )
+            if number:
+                return SealedBytes.of(data, number, opened=number in self.opened)
+        return data
 
     @property
     def steady_ms(self) -> int:
@@ -330,13 +405,14 @@ class Record:
 
     def payloads(self, event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[bytes]:
         """Return the payload of each message of one of the record's events."""
+        if self.sealed:
+            return [self.part_of(start, stop) for start, stop in pairwise(payload_bounds(event))]
         area = self.payload
         return [bytes(area[start:stop]) for start, stop in pairwise(payload_bounds(event))]
 
     def distinct_blocks(self, event: WithBlocks) -> list[bytes]:
         """Return the distinct property blocks of one of the record's events."""
-        area = self.payload
-        return [bytes(area[start:stop]) for start, stop in block_bounds(event)]
+        return [self.part_of(start, stop) for start, stop in block_bounds(event)]
 
     def blocks(self, event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[bytes]:
         """Return the property block of each message of one of the record's events.
@@ -384,22 +460,28 @@ def check_record(sequence: int, data: bytes) -> int:
 
 
 def open_record(sequence: int, data: bytes) -> tuple[bytes, memoryview]:
-    """Return the JSON and the payload area of a record; raises as :func:`check_record`."""
+    """Return the JSON and the payload area of a record; raises as :func:`check_record`.
+
+    Fillers stand for sealed contents.
+    """
     body = check_record(sequence, data)
     try:
         header = header_of(data)
-    except ValueError:
+        payload = memoryview(data)[body:]
+        if salt_of(data):
+            payload = memoryview(covered(payload, orjson.loads(header)["sealed"]))
+    except (ValueError, KeyError, TypeError):
         raise CorruptLog(sequence, _INVALID) from None
-    return header, memoryview(data)[body:]
+    return header, payload
 
 
 def decode_record(
-    sequence: int, data: bytes, *, whole_turns: bool = False, stored: str = ""
+    sequence: int, data: bytes, *, whole_turns: bool = False, stored_at: str = ""
 ) -> Record:
     """Return the record stored under a stream sequence; raises as :func:`check_record`.
 
     With ``whole_turns``, its ``raw_events`` may have events of turns: for the fold alone.
-    ``stored`` is the time at which that was.
+    ``stored_at`` is the time at which that was.
     """
     header, payload = open_record(sequence, data)
     try:
@@ -421,7 +503,10 @@ def decode_record(
             payload=payload,
             header=header,
             jumps=ClockJumps(*fields["jumps"]) if "jumps" in fields else NO_JUMPS,
-            stored=stored,
+            stored_at=stored_at,
+            salt=salt_of(data),
+            sealed=sealed_parts(fields["sealed"], len(payload)) if "sealed" in fields else {},
+            stored=memoryview(data)[len(data) - len(payload) :] if "sealed" in fields else payload,
         )
     except (ValueError, KeyError, TypeError):
         raise CorruptLog(sequence, _INVALID) from None

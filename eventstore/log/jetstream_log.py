@@ -12,6 +12,7 @@ import orjson
 from eventstore.errors import CorruptLog, EventStoreError, LogUnavailable, LostLog
 from eventstore.format.records import Record, link_of, message_id
 from eventstore.log.journal import Clock
+from eventstore.log.key_file import KeyFile
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.log_writer import VERDICT_EVERY, VERDICTS, LogWriter, StoreRecovery
 from eventstore.log.record_reader import LogTail, read_records, read_some, read_tail
@@ -128,6 +129,8 @@ class EventLog:
         """Stream sequence at which the log begins; known after :meth:`tail`."""
         self.projections = projections
         """The store of the projections."""
+        self.keys: KeyFile | None = None
+        """The keys of sealed contents; None: the broker has none."""
 
     async def tail(self) -> LogTail:
         """Return the end of the log, and determine its beginning.
@@ -211,7 +214,7 @@ class EventLog:
         async for record in self._read(first, last, whole_turns):
             if record.sequence != expected:
                 await self._check_fence()
-            yield record
+            yield self.opened(record)
             expected = record.sequence + 1
         if expected <= last:
             await self._check_fence()
@@ -254,12 +257,19 @@ class EventLog:
         """
         wanted = list(sequences)
         try:
-            return await self._until_answered(
+            records = await self._until_answered(
                 lambda seconds: read_some(self._nc, self._stream, wanted, seconds)
             )
         except CorruptLog:
             await self._check_fence()
             raise
+        return [self.opened(record) for record in records]
+
+    def opened(self, record: Record) -> Record:
+        """Return a record with its contents opened, as far as their keys exist."""
+        if record.sealed and self.keys is not None:
+            record.open(self.keys.key)
+        return record
 
     async def _check_fence(self) -> None:
         if self._writer is not None:

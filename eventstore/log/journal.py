@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from math import inf
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import orjson
 import structlog
@@ -34,6 +34,7 @@ from eventstore.format.node_events import ClockJumped, MessagesCarried, Retained
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position
 from eventstore.format.record_size import ESCAPED
 from eventstore.format.records import FORMAT, NO_JUMPS, ClockJumps, record_pieces
+from eventstore.format.sealing import RecordSeal, SealedBytes, SealedPart, first_sealed, new_salt
 from eventstore.format.turn_events import TurnAcked, TurnPublished
 from eventstore.log.journal_stats import JournalStats
 from eventstore.log.pending_record import (
@@ -55,6 +56,8 @@ _MAX_EVENTS = 1024
 _DEFER = 0.01
 """Maximum seconds that events without a waiting output, other than acknowledgements of clients,
 stay in memory."""
+_SEALED_BYTES = 32
+"""Largest size of what a record says of a sealed part."""
 ENTRY_BYTES: Final[int] = 48
 """Largest size of one entry in an event's columns: position, packet identifier, size."""
 
@@ -111,6 +114,8 @@ class Journal:
         """Largest event with its payloads, in bytes, that the store accepts; set by the store."""
         self.record_format = FORMAT
         """The format of new records; set by the cluster."""
+        self.key: Callable[[int], bytes | None] | None = None
+        """Returns a key of sealed contents by its number; None: nothing is sealed."""
         self.stats = JournalStats()
         self.observer: JournalObserver | None = None
         """The observer, while there is a trace."""
@@ -172,6 +177,10 @@ class Journal:
         self._events: list[LogEvent] = []
         self._payloads: list[bytes] = []
         self._payload_bytes = 0
+        self._salt = b""
+        """The salt of the open record; empty: nothing in it is sealed."""
+        self._seal: RecordSeal | None = None
+        self._sealed: list[SealedPart] = []
         self._size = 0
         self._index = 0
         self._part = 0
@@ -297,6 +306,8 @@ class Journal:
             need = size + _EVENT_BYTES + ENTRY_BYTES * count + ESCAPED * text(event)
         else:
             need = size + json_size(event)
+        if self.key is not None:
+            need += _SEALED_BYTES * len(payloads)
         if need > self.max_event:
             need = size + json_size(event)
             if need > self.max_event:
@@ -317,7 +328,7 @@ class Journal:
             blocks: Sequence[int] = event.blocks  # type: ignore[union-attr]  # only these have payloads
             at = self._payload_bytes + sum(blocks) if blocks else self._payload_bytes
             event.at = at  # type: ignore[union-attr]  # likewise
-            self._payloads += payloads
+            self._payloads += payloads if self.key is None else self._sealed_pieces(event, payloads)
             self._payload_bytes += size
         at = self._next << INDEX_BITS | self._index
         self.last = at + count - 1
@@ -329,6 +340,29 @@ class Journal:
             own = payloads[len(event.blocks) :] if isinstance(event, _WITH_PAYLOADS) else payloads
             self.observer.appended(cast("Event", event), at, own)
         return at
+
+    def _sealed_pieces(self, event: Any, pieces: Sequence[bytes]) -> list[bytes]:
+        """Return parts of the payload area as the open record has them.
+
+        What could not be opened stays as it is: nobody can read it there either.
+        """
+        offset, blocks = self._payload_bytes, len(event.blocks)
+        done: list[bytes] = []
+        for piece in pieces:
+            stored = piece
+            begin = first_sealed(piece) if len(done) < blocks else 0
+            if isinstance(piece, SealedBytes) and len(piece) > begin:
+                if self._seal is None:
+                    self._salt = new_salt()
+                    self._seal = RecordSeal(self._salt, cast("Any", self.key))
+                if piece.opened:
+                    stored = piece[:begin] + self._seal.turned(
+                        piece.key, offset + begin, piece[begin:]
+                    )
+                self._sealed.append((offset + begin, len(piece) - begin, piece.key))
+            done.append(stored)
+            offset += len(piece)
+        return done
 
     def has_room(self, size: int, *texts: str) -> bool:
         """Return whether a message of ``size`` bytes with these texts fits into a record."""
@@ -586,6 +620,8 @@ class Journal:
             last=last,
             jumps=self._jumps,
             record_format=self.record_format,
+            sealed=self._sealed,
+            salt=self._salt,
         )
         count = len(self._events)
         record = PendingRecord(
@@ -599,6 +635,8 @@ class Journal:
         self._events = []
         self._payloads = []
         self._payload_bytes = self._size = self._index = 0
+        if self._salt:
+            self._salt, self._seal, self._sealed = b"", None, []
         self._only_acks = last
 
     def _send_records(self) -> None:

@@ -131,6 +131,11 @@ class MessageStore:
         while self._size > self._limit and len(self._records) > 1:
             self._forget(self._records.popitem(last=False)[1])
 
+    def clear(self) -> None:
+        """Drop all messages."""
+        self._records.clear()
+        self._size = 0
+
     def add_record(self, record: Record) -> None:
         """Cache the messages of a record of the log."""
         self.put(record.sequence, messages_of(record))
@@ -170,10 +175,9 @@ def messages_of(record: Record) -> list[StoredMessages]:
     """Return the messages (and wills) in a record, including repeated ones."""
     messages: list[StoredMessages] = []
     base = position(record.sequence, 0)
-    area = record.payload
     for index, event in record.events():
         if isinstance(event, WillArmed):
-            payload = bytes(area[event.at : event.at + event.size])
+            payload = record.part_of(event.at, event.at + event.size)
             block = record.distinct_blocks(event)
             messages.append(
                 StoredMessages(base + index, [event.topic.encode()], [payload], event.size, block)

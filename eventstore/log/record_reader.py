@@ -220,7 +220,7 @@ async def read_records(
     """
     reader = _BatchReader(nc, stream, seconds)
     async for sequence, data in reader.read(first, last):
-        yield decode_record(sequence, data, whole_turns=whole_turns, stored=reader.stored)
+        yield decode_record(sequence, data, whole_turns=whole_turns, stored_at=reader.stored)
 
 
 def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:

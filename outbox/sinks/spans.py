@@ -166,7 +166,7 @@ class SpanFold:
 
     def take(self, parts: Sequence[Record]) -> list[OutboxMessage]:
         """Fold a turn; return the spans that end with it."""
-        stored_ns = nanoseconds(parts[-1].stored)
+        stored_ns = nanoseconds(parts[-1].stored_at)
         for record in parts:
             self._time_ms = record.time_ms
             self._stored_ns = max(stored_ns, record.time_ms * _MS)

@@ -27,6 +27,7 @@ BRIDGED_LATER, DOUBT, GIVEN_UP, JUMPED, TORN = (
     "bridged later", "doubt", "given up", "jumped", "torn",
 )  # fmt: skip
 REPLAYS_THERE, CLOCK, DESTINATION = "replays", "clock", "destination"
+KEYS, UNSEALED = "keys", "unsealed"
 """Subjects of notes. OPEN: the turn that begins there is not checked to its end. COUNTS: the number
 of facts of each kind. ACTED: an operator removed retained messages, CLEARED_BY: their removal.
 SHARED_THERE: the log has shared subscriptions. FOLLOWED: the log takes messages of another one.
@@ -34,7 +35,8 @@ BRIDGED_LATER: NATS is reported to have messages that come later in the log. DOU
 said about a part of the log. JUMPED: the clock jumped. TORN: a record of a turn that is not whole,
 behind its beginning: its events did not happen. REPLAYS_THERE: the log has replays. CLOCK: from
 there on, the times of records contain other jumps of the clock. DESTINATION: an event of a
-destination of the outbox."""
+destination of the outbox. KEYS: an event of keys of sealed contents. UNSEALED: a message is not
+sealed as it has to be."""
 
 
 class LogNote(NamedTuple):

@@ -21,13 +21,14 @@ from eventstore.format.events import (
     WillFired,
 )
 from eventstore.format.node_events import OperatorActed
-from eventstore.format.positions import Position, count_runs, format_position, from_runs
+from eventstore.format.positions import INDEX_BITS, Position, count_runs, format_position, from_runs
 from eventstore.reasons import DROP_REASONS
 from projections.audit.log_outline import Limits, LogOutline
 from projections.audit.rule_table import Rule, Violation
 from projections.state.session import LOST, SessionState
 from protocol.mqtt.reason_codes import FAILURE
-from protocol.mqtt.shared_filters import SHARE
+from protocol.mqtt.replay_filters import is_replay_filter, replayed_filter
+from protocol.mqtt.shared_filters import SHARE, split_share
 from protocol.mqtt.topics import matches
 
 _SHOWN: Final = 60
@@ -265,6 +266,19 @@ class DropAudit:
                 return f"dropped as lost, but the record of {message} was not given up"
         return ""
 
+    def _erased(
+        self, _state: Any, event: MessageDropped, _first: Any, _limits: Any, at: Position
+    ) -> str:
+        if self._outline.begin > 1 << INDEX_BITS:
+            return ""  # the erasure may have been cut off
+        wanted = split_share(event.filter)[1]
+        if is_replay_filter(wanted):
+            wanted = replayed_filter(wanted)
+        for place, topics in self._outline.erasures:
+            if place < at and (not event.filter or any(matches(wanted, one) for one in topics)):
+                return ""
+        return "dropped as erased, but nothing that its filter matches was erased before"
+
     def _topic_levels(
         self, _state: Any, event: MessageDropped, _first: Any, limits: Limits, _at: Position
     ) -> str:
@@ -312,6 +326,7 @@ _CHECKS: Final[dict[str, Callable[..., str]]] = {
     "reserved_topic": DropAudit._reserved,
     "payload_format": DropAudit._payload_format,
     "packet_too_large": DropAudit._too_large,
+    "erased": DropAudit._erased,
     LOST: DropAudit._lost,
 }
 _LIMITED: Final = frozenset(

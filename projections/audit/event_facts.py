@@ -13,6 +13,7 @@ from eventstore.format.destination_events import (
     ForwardLost,
     ForwardRefused,
 )
+from eventstore.format.erasure_events import Erased, ErasureRequested, KeysSnapshot, TopicsKeyed
 from eventstore.format.events import (
     NATS_SESSION,
     Delivered,
@@ -59,6 +60,7 @@ from projections.audit.chain_check import (
     FOLLOWED,
     GIVEN_UP,
     JUMPED,
+    KEYS,
     LIMITS,
     REPEATED,
     REPLAYS_THERE,
@@ -67,6 +69,7 @@ from projections.audit.chain_check import (
     STOPPED,
 )
 from projections.audit.destination_check import DestinationNotes
+from projections.audit.erasure_check import KeyNotes
 from projections.audit.event_codec import EventBatches, pack_events, packed_item
 from projections.audit.expected_messages import packed_size
 from projections.audit.fact_buffer import FactBuffer
@@ -117,6 +120,7 @@ class FactMakers:
         """Position of the first of them."""
         self._shared = self._replays = False
         self._destinations = DestinationNotes(note)
+        self._keys = KeyNotes(note, KEYS)
 
     def finish(self, last: Position) -> None:
         """Emit the remaining facts; no events follow until ``last``."""
@@ -126,7 +130,13 @@ class FactMakers:
 
     # Messages.
 
+    def _keyed(
+        self, event: TopicsKeyed | KeysSnapshot | ErasureRequested | Erased, at: Position
+    ) -> None:
+        self._keys.take(event, at, self.record.steady_ms)
+
     def _published(self, event: MessagePublished, at: Position) -> bool:
+        self._keys.check(event, at, self.record)
         if not event.will:
             return self._messages(event, at)
         self._messages(event, at)
@@ -548,6 +558,10 @@ FACT_MAKERS: Final[dict[type, Callable[[FactMakers, Any, Position], bool | None]
     MessagesCarried: FactMakers._carried,
     CheckpointBegun: FactMakers._begun,
     CheckpointCompleted: FactMakers._completed,
+    TopicsKeyed: FactMakers._keyed,
+    KeysSnapshot: FactMakers._keyed,
+    ErasureRequested: FactMakers._keyed,
+    Erased: FactMakers._keyed,
     LogCut: FactMakers._cut,
     LogEndUnproven: FactMakers._doubtful,
     BrokerStarted: FactMakers._started,

@@ -100,6 +100,9 @@ class LogOutline:
     """Where the clock jumped, in order: position, sum of the jumps from there on in milliseconds,
     and the time of the record before, without jumps; 0: not known."""
 
+    erasures: tuple[tuple[Position, tuple[str, ...]], ...] = ()
+    """Positions at which contents were erased, in order, and their topics."""
+
     def limits_at(self, at: Position) -> Limits | None:
         """Return the limits that apply at a position; None: they are not known."""
         number = bisect_right(self.limits, at, key=_place)

@@ -24,6 +24,7 @@ from projections.audit.chain_check import (
     FOLLOWED,
     GIVEN_UP,
     JUMPED,
+    KEYS,
     LIMITS,
     OPEN,
     PIECE,
@@ -32,12 +33,14 @@ from projections.audit.chain_check import (
     STARTED,
     STOPPED,
     TORN,
+    UNSEALED,
     ChainBreak,
     LogNote,
     LogPiece,
     join_pieces,
 )
 from projections.audit.destination_check import destination_breaks
+from projections.audit.erasure_check import erasure_breaks
 from projections.audit.log_outline import Limits, LogOutline, OutlineBuilder
 from projections.audit.rule_table import Rule
 from projections.log_proof import Doubt, LogProof, doubts_of
@@ -176,6 +179,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
     breaks += _runs(notes, piece.first.sequence, outline)
     breaks += _archived(notes[ARCHIVED])
     breaks += destination_breaks(sorted([*notes[DESTINATION], *judged], key=_at))
+    breaks += erasure_breaks(sorted(notes[KEYS], key=_at), notes[UNSEALED], piece.ends_steady_ms)
     if holes:  # the lost records may explain what is missing until the state is complete again
         first = position(min(one["first"] for one in lost), 0)
         breaks = [one for one in breaks if not first <= one.at < whole]
@@ -263,7 +267,14 @@ def _outline(
         (note.at, note.values["jumped_ms"], note.values["before_ms"])
         for note in sorted(notes[CLOCK], key=_at)
     )
-    return replace(made.outline(ends_ms), given_up=given_up, begin=begin, clocks=clocks)
+    erasures = tuple(
+        (note.at, tuple(note.values["topics"]))
+        for note in sorted(notes[KEYS], key=_at)
+        if note.values["e"] == "ErasureRequested"
+    )
+    return replace(
+        made.outline(ends_ms), given_up=given_up, begin=begin, clocks=clocks, erasures=erasures
+    )
 
 
 def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:

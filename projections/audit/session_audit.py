@@ -534,7 +534,7 @@ class SessionAudit:
         elif event.reason == "packet_too_large" and state.packet_maximum:
             self._check_too_large(state, event, messages, at)
         ended: set[Position] = set()
-        if event.queued < 0 and event.reason in ("not_permitted", "packet_too_large"):
+        if event.queued < 0 and event.reason in ("not_permitted", "packet_too_large", "erased"):
             # At QoS 2 these are not sent again; a PUBREL for them is.
             in_flight = state.inflight.values()
             ended = {sent.ref for sent in in_flight if sent.flags & QOS_MASK == 2}

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 
+from eventstore.format.erasure_events import ErasureRequested, TopicsKeyed
 from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import (
     Assigned,
@@ -31,6 +32,7 @@ from eventstore.format.events import (
 from eventstore.format.node_events import MessagesCarried, RetainedCleared, RetainedSnapshot
 from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
 from eventstore.format.records import Record
+from eventstore.format.sealing import SealedArea
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.indexed_reading import read_listed
 from eventstore.reading.keys import LIFECYCLE, SESSION
@@ -62,7 +64,7 @@ class EventEntry(NamedTuple):
     at: Position
     time_ms: int
     event: Event
-    area: memoryview
+    area: memoryview | SealedArea
     """The payload area of its record."""
     void: bool
     """Whether it belongs to a turn that was never complete: it did not take effect."""
@@ -185,6 +187,8 @@ _WITH_TOPICS = (
     RetainedCleared,
     RetainedExpired,
     RetainedSnapshot,
+    TopicsKeyed,
+    ErasureRequested,
 )
 _WITH_REFS = (
     Assigned, Delivered, Expired, InboundReplaced, MessageDropped, Queued, Released, Returned,
@@ -324,5 +328,5 @@ class EventReader:
                 cause = cause_of(events, number)
                 jumped = record.jumps.total_ms
                 yield EventEntry(
-                    base + index, record.time_ms, event, record.payload, void, cause, jumped, record
+                    base + index, record.time_ms, event, record.area, void, cause, jumped, record
                 )

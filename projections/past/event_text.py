@@ -71,6 +71,7 @@ from eventstore.format.positions import (
     from_runs,
 )
 from eventstore.format.records import payload_bounds
+from eventstore.format.sealing import SealedArea, part_of
 from eventstore.format.stored_properties import expiry_ms, on_clock
 from eventstore.reading import position_text
 from eventstore.reasons import (
@@ -82,6 +83,7 @@ from eventstore.reasons import (
     resend_text,
 )
 from projections.log_proof import cause, unproven_end
+from projections.past.erasure_text import ERASURE_WORDS
 from projections.past.message_story import topic_of
 from projections.views.replay_view import opened_text, place_text, position_fields, reached_text
 from projections.views.session_text import options_text
@@ -104,7 +106,7 @@ def words(event: Event, topics: Topics, jumped_ms: int = 0) -> str:
     return _WORDS[type(event)](on_clock(event, jumped_ms), topics)
 
 
-def payload_words(event: Event, area: memoryview) -> str:
+def payload_words(event: Event, area: memoryview | SealedArea) -> str:
     """Return the payloads of an event as text, the first few of them; empty if it has none."""
     payloads = _payloads(event, area, _PAYLOADS_SHOWN)
     if not payloads:
@@ -113,12 +115,12 @@ def payload_words(event: Event, area: memoryview) -> str:
     return ": " + position_text.several(map(display.payload_text, payloads), total)
 
 
-def _payloads(event: Event, area: memoryview, most: int) -> list[bytes]:
+def _payloads(event: Event, area: memoryview | SealedArea, most: int) -> list[bytes]:
     if isinstance(event, _WITH_MESSAGES):
         pairs = itertools.islice(itertools.pairwise(payload_bounds(event)), most)
-        return [bytes(area[start:stop]) for start, stop in pairs]
+        return [part_of(area, start, stop) for start, stop in pairs]
     if isinstance(event, WillArmed):
-        return [bytes(area[event.at : event.at + event.size])]
+        return [part_of(area, event.at, event.at + event.size)]
     return []
 
 
@@ -540,6 +542,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     LogEndUnproven: _unproven,
     LogSalvaged: _salvaged,
     OperatorActed: _acted,
+    **ERASURE_WORDS,
     RetainedCleared: lambda event, _: (
         "retained messages removed: "
         + position_text.several(map(display.name, event.topics), len(event.topics))
@@ -557,7 +560,7 @@ def event_object(
     at: Position,
     time_ms: int,
     topics: Topics,
-    area: memoryview | None,
+    area: memoryview | SealedArea | None,
     jumped_ms: int = 0,
 ) -> dict[str, object]:
     """Return an event as a JSON object.
@@ -584,8 +587,8 @@ def event_object(
     if isinstance(event, MessagePublished):
         found["messages"] = _published_objects(event, at, area)
         return found
-    if isinstance(event, (RetainedCleared, RetainedExpired)):
-        found["topics"] = event.topics
+    if isinstance(event, (RetainedCleared, RetainedExpired, *ERASURE_WORDS)):
+        found["topics"] = getattr(event, "topics", [])
         return found
     if isinstance(event, (MessagesCarried, RetainedSnapshot)):
         found["messages"] = _repeated_objects(event, at, area)
@@ -612,7 +615,7 @@ def event_object(
 
 
 def _published_objects(
-    event: MessagePublished, at: Position, area: memoryview | None
+    event: MessagePublished, at: Position, area: memoryview | SealedArea | None
 ) -> list[dict[str, object]]:
     pids = from_runs(event.pids)
     payloads = _payloads(event, area, event.count) if area is not None else []
@@ -630,7 +633,7 @@ def _published_objects(
 
 
 def _repeated_objects(
-    event: MessagesCarried | RetainedSnapshot, at: Position, area: memoryview | None
+    event: MessagesCarried | RetainedSnapshot, at: Position, area: memoryview | SealedArea | None
 ) -> list[dict[str, object]]:
     """Return repeated messages: each has two positions; one of them applies from this event on."""
     payloads = _payloads(event, area, event.count) if area is not None else []

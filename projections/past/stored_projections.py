@@ -20,6 +20,7 @@ from projections.state.digests import digest, retained_digest
 from projections.state.format import (
     GONE,
     HISTORY,
+    KEY,
     MARK,
     MARK_KEY,
     RETAINED,
@@ -89,6 +90,7 @@ class ProjectionReader:
         """The projections read so far."""
         self._large: dict[str, dict[int, StoredEntry]] = {}
         self._histories: dict[str, StoredItem] = {}
+        self._keys: dict[str, StoredItem] = {}
         """Those of clients, which are not compared."""
         self._sum = 0
         self._digest = 0
@@ -222,8 +224,9 @@ class ProjectionReader:
             self._sum ^= version_tag(key_of(SESSION, entry.name, entry.part), entry.version)
         elif entry.kind == SESSION:
             self._hold(self.found.sessions, SESSION, entry, digest_number(digest([entry.body])))
-        elif entry.kind == HISTORY:
-            self._hold(self._histories, HISTORY, entry, 0)
+        elif entry.kind in (HISTORY, KEY):
+            table = self._histories if entry.kind == HISTORY else self._keys
+            self._hold(table, entry.kind, entry, 0)
         elif entry.kind != MARK:  # written by a later foldmq
             self.found.damaged.append(sequence)
         return None
@@ -240,8 +243,8 @@ class ProjectionReader:
         held: StoredItem | StoredEntry | None = None
         if kind == RETAINED:
             held = self.found.retained.pop(name, None)
-        elif kind == HISTORY:
-            held = self._histories.pop(name, None)
+        elif kind in (HISTORY, KEY):
+            held = (self._histories if kind == HISTORY else self._keys).pop(name, None)
         elif part == 0:
             held = self.found.sessions.pop(name, None)
         if held is None and kind == SESSION:
@@ -251,7 +254,7 @@ class ProjectionReader:
 
     async def _forget(self, gone: StoredEntry) -> None:
         """Forget a removed key; the message does not contain its kind."""
-        kinds = (SESSION,) if gone.part else (SESSION, RETAINED, HISTORY)
+        kinds = (SESSION,) if gone.part else (SESSION, RETAINED, HISTORY, KEY)
         for kind in kinds:
             data = await self._latest(key_of(kind, gone.name, gone.part))
             if data is None or decode_entry(data).kind == GONE:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from eventstore.format.sealing import SealedBytes, filler, first_sealed
 from projections.state.session_table import text_of
 from projections.state.snapshot import encode_session
 
@@ -37,12 +38,24 @@ def digest(texts: Iterable[bytes], pending: Iterable[RetainedMessage] = ()) -> s
 
 
 def retained_digest(message: RetainedMessage) -> str:
-    """Return the digest of a retained message: a hash of everything except its topic."""
+    """Return the digest of a retained message: a hash of everything except its topic.
+
+    Of a sealed message it does not include the content: it is the same without the key.
+    """
+    block = _comparable(message.block, first_sealed(message.block))
+    payload = _comparable(message.payload, 0)
     head = f"{message.qos} {message.ref}\n".encode()
-    if message.block:
-        head = f"{message.qos} {message.ref} {message.expires} {len(message.block)}\n".encode()
-        head += message.block
-    return hashlib.sha256(head + message.payload).hexdigest()[:_DIGITS]
+    if block:
+        head = f"{message.qos} {message.ref} {message.expires} {len(block)}\n".encode()
+        head += block
+    return hashlib.sha256(head + payload).hexdigest()[:_DIGITS]
+
+
+def _comparable(content: bytes, begin: int) -> bytes:
+    """Return content; what is sealed of it, from ``begin`` on, as readers without the key do."""
+    if not isinstance(content, SealedBytes):
+        return content
+    return content[:begin] + filler(len(content) - begin, content.key)
 
 
 def session_texts(node: NodeState, name: str) -> list[bytes] | None:

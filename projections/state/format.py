@@ -26,28 +26,31 @@ the record up to which all messages together reflect the log.
 import hashlib
 import struct
 from base64 import urlsafe_b64encode
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from sys import intern
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 
 from eventstore.format.node_events import LogArchived, LogCut
 from eventstore.format.positions import Position
+from eventstore.format.sealing import SALT_BYTES, RecordSeal, SealedBytes, first_sealed, new_salt
 from projections.log_proof import Doubt, doubts_of
 from projections.state.retained import RetainedMessage
 from protocol.errors import FoldmqError
 
 MAGIC = b"FMP\x02"
 """Version 1 had no publishers of retained messages: they are in the log, which is folded."""
-SESSION, RETAINED, MARK, GONE, HISTORY = 1, 2, 3, 4, 5
+SESSION, RETAINED, MARK, GONE, HISTORY, KEY = 1, 2, 3, 4, 5, 6
 MARK_KEY: Final = "mark"
 
 _HEAD = struct.Struct(">4s16sQQBHHI")
 _SIGNED_FROM = 20
 _MESSAGE = struct.Struct(">BQ")
-_WITH_BLOCK, _WITH_PUBLISHER = 0x80, 0x40
-"""Flags beside the QoS: the publisher, then properties, follow the position."""
+_WITH_BLOCK, _WITH_PUBLISHER, _SEALED = 0x80, 0x40, 0x20
+"""Flags beside the QoS: key and salt, the publisher, then properties, follow the position."""
+_SEAL = struct.Struct(f">Q{SALT_BYTES}s")
 _PUBLISHER = struct.Struct(">H")
 """Size of the publisher's client identifier in bytes."""
 _BLOCK = struct.Struct(">QI")
@@ -70,6 +73,8 @@ def key_of(kind: int, name: str, part: int = 0) -> str:
         return f"retained.{token}"
     if kind == HISTORY:
         return f"client.{token}"
+    if kind == KEY:
+        return f"key.{token}"
     return f"session.{token}.{part}" if part else f"session.{token}"
 
 
@@ -130,24 +135,42 @@ def decode_entry(data: bytes) -> StoredEntry:
     return StoredEntry(kind, name, version, digest, data[body:], part, parts)
 
 
-def retained_body(message: RetainedMessage) -> bytes:
-    """Return the body of a retained message's entry."""
-    flags, more = message.qos, b""
+_Key: TypeAlias = "Callable[[int], bytes | None] | None"
+
+
+def retained_body(message: RetainedMessage, key: _Key = None) -> bytes:
+    """Return the body of a retained message's entry; ``key`` returns the keys of contents."""
+    flags, more, block, payload = message.qos, b"", message.block, message.payload
+    if isinstance(payload, SealedBytes):
+        salt, number = new_salt(), payload.key
+        flags, more = flags | _SEALED, _SEAL.pack(number, salt)
+        if payload.opened and key is not None:
+            block, payload = _turned(RecordSeal(salt, key), number, block, payload)
     if message.publisher:
         flags |= _WITH_PUBLISHER
         publisher = message.publisher.encode()
-        more = _PUBLISHER.pack(len(publisher)) + publisher
-    if message.block:
+        more += _PUBLISHER.pack(len(publisher)) + publisher
+    if block:
         flags |= _WITH_BLOCK
-        more += _BLOCK.pack(message.expires, len(message.block)) + message.block
-    return _MESSAGE.pack(flags, message.ref) + more + message.payload
+        more += _BLOCK.pack(message.expires, len(block)) + block
+    return _MESSAGE.pack(flags, message.ref) + more + payload
 
 
-def retained_of(entry: StoredEntry) -> RetainedMessage:
-    """Return the retained message in an entry."""
+def _turned(seal: RecordSeal, number: int, block: bytes, payload: bytes) -> tuple[bytes, bytes]:
+    """Return the properties and the payload of a message sealed, or opened."""
+    begin = first_sealed(block)
+    hidden = block[:begin] + seal.turned(number, begin, block[begin:])
+    return hidden, seal.turned(number, len(block), payload)
+
+
+def retained_of(entry: StoredEntry, key: _Key = None) -> RetainedMessage:
+    """Return the retained message in an entry; ``key`` returns the keys of contents."""
     body = entry.body
     flags, ref = _MESSAGE.unpack_from(body)
-    at, publisher, block, expires = _MESSAGE.size, "", b"", 0
+    at, publisher, block, expires, number, salt = _MESSAGE.size, "", b"", 0, 0, b""
+    if flags & _SEALED:
+        number, salt = _SEAL.unpack_from(body, at)
+        at += _SEAL.size
     if flags & _WITH_PUBLISHER:
         (size,) = _PUBLISHER.unpack_from(body, at)
         at += _PUBLISHER.size + size
@@ -156,7 +179,14 @@ def retained_of(entry: StoredEntry) -> RetainedMessage:
         expires, size = _BLOCK.unpack_from(body, at)
         at += _BLOCK.size + size
         block = body[at - size : at]
-    return RetainedMessage(entry.name, body[at:], flags & 3, ref, block, expires, publisher)
+    payload = body[at:]
+    if number:
+        opened = key is not None and key(number) is not None
+        if opened and key is not None:
+            block, payload = _turned(RecordSeal(salt, key), number, block, payload)
+        block = SealedBytes.of(block, number, opened=opened) if block else block
+        payload = SealedBytes.of(payload, number, opened=opened)
+    return RetainedMessage(entry.name, payload, flags & 3, ref, block, expires, publisher)
 
 
 @dataclass(slots=True)
@@ -187,11 +217,13 @@ class ProjectionMark:
     """The parts of the log about which nothing can be said."""
     destinations: list[list[Any]] = field(default_factory=list)
     """Name and state of each destination (``projections.state.destinations``)."""
+    keys: list[Any] = field(default_factory=list)
+    """The highest key, and the last erasure (``projections.state.topic_keys``)."""
 
     def body(self) -> bytes:
         """Return the body of the mark's entry.
 
-        Earlier versions have no epoch, no other logs, no doubts and no destinations.
+        Earlier versions have no epoch, no other logs, no doubts, no destinations and no keys.
         """
         found = {one.name: getattr(self, one.name) for one in fields(self)}
         if not self.epoch:
@@ -203,6 +235,8 @@ class ProjectionMark:
             del found["doubts"]
         if not self.destinations:
             del found["destinations"]
+        if not self.keys:
+            del found["keys"]
         return orjson.dumps(found)
 
 

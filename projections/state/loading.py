@@ -1,5 +1,6 @@
 """Loads the projections: the state of a node as of their mark, or newer for some messages."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ from projections.state.client_history import decode_history
 from projections.state.format import (
     GONE,
     HISTORY,
+    KEY,
     MARK,
     RETAINED,
     SESSION,
@@ -55,6 +57,8 @@ class ProjectionLoader:
     """Called with the state of each session, for reading only."""
     limit: Position
     """Position after the end of the log: no message may be newer."""
+    key: Callable[[int], bytes | None] | None = None
+    """Returns the keys of sealed contents."""
     _digest: int = 0
     _found: int = 0
     _mark: ProjectionMark | None = None
@@ -69,15 +73,17 @@ class ProjectionLoader:
             return
         if entry.kind == GONE:
             return
-        if entry.kind not in (SESSION, RETAINED, HISTORY):
+        if entry.kind not in (SESSION, RETAINED, HISTORY, KEY):
             raise BadProjection("the projections were written by a later foldmq")
         if entry.version > self.limit:
             raise BadProjection("the projections reflect more than the log contains")
         self._found ^= version_tag(key, entry.version)
         if entry.kind == RETAINED:
-            self.node.retained.load(retained_of(entry))
+            self.node.retained.load(retained_of(entry, self.key))
         elif entry.kind == HISTORY:
             self._history(entry)
+        elif entry.kind == KEY:
+            self.node.keys.load(entry.name, int(entry.body), entry.version)
         elif entry.parts > 1:
             self._large.setdefault(entry.name, {})[entry.part] = entry
         else:

@@ -14,6 +14,7 @@ from eventstore.format.destination_events import (
     ForwardLost,
     ForwardRefused,
 )
+from eventstore.format.erasure_events import Erased, ErasureRequested, KeysSnapshot, TopicsKeyed
 from eventstore.format.event_parsing import LogEvent, entries
 from eventstore.format.events import (
     InboundReplaced,
@@ -65,6 +66,7 @@ from projections.state.retained import RetainedIndex
 from projections.state.session import EVOLVE, SessionState, settle
 from projections.state.session_table import SessionTable
 from projections.state.snapshot import Part, decode_session
+from projections.state.topic_keys import TopicKeys
 
 
 class Checkpoint(NamedTuple):
@@ -122,6 +124,7 @@ class NodeState:
         "epoch",
         "followed",
         "jumped_ms",
+        "keys",
         "leader",
         "partial",
         "proof",
@@ -152,6 +155,8 @@ class NodeState:
         """The extent of the archive, as recorded in the log."""
         self.destinations = Destinations()
         """The destinations to which the outbox passes messages on."""
+        self.keys = TopicKeys()
+        """The keys of topics with sealed contents."""
         self.followed: dict[str, FollowedLog] = {}
         """The other logs of the node from which this one takes messages, by name."""
         self.jumped_ms = 0
@@ -361,11 +366,13 @@ class NodeState:
         followed: Iterable[tuple[str, Position, str]] = (),
         doubts: Iterable[Sequence[Any]] = (),
         destinations: Iterable[Sequence[Any]] = (),
+        keys: Sequence[Any] = (),
     ) -> None:
         """Adopt the state in the projections' mark: see ``projections.state.format``."""
         self.destinations.load(destinations)
         if bridged:
             self.destinations.bridged(bridged)
+        self.keys.load_mark(keys)
         self.epoch = epoch
         self.followed = {name: FollowedLog(through, link) for name, through, link in followed}
         self.checkpoints = [Checkpoint(*one) for one in checkpoints]
@@ -485,6 +492,9 @@ class NodeState:
     def _destination(self, event: LogEvent, at: Position, _ms: int, _: Sequence[bytes]) -> None:
         self.destinations.fold(event, at)
 
+    def _keys(self, event: LogEvent, at: Position, _ms: int, _: Sequence[bytes]) -> None:
+        self.keys.fold(event, at)
+
     def _acted(self, event: OperatorActed, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         if self.destinations:
             self.destinations.act(event)
@@ -535,10 +545,13 @@ _OF_THE_NODE: Final[
     ClockJumped: NodeState._nothing,
     DestinationClosed: NodeState._destination,
     DestinationOpened: NodeState._destination,
+    Erased: NodeState._keys,
+    ErasureRequested: NodeState._keys,
     Forwarded: NodeState._destination,
     ForwardLost: NodeState._destination,
     ForwardRefused: NodeState._destination,
     Followed: NodeState._followed,
+    KeysSnapshot: NodeState._keys,
     LimitsApplied: NodeState._nothing,
     LeaderProved: NodeState._nothing,
     LogArchived: NodeState._archived,
@@ -551,6 +564,7 @@ _OF_THE_NODE: Final[
     RetainedExpired: NodeState._cleared,
     RetainedSnapshot: NodeState._retained_snapshot,
     SessionSnapshot: NodeState._session_snapshot,
+    TopicsKeyed: NodeState._keys,
     TurnAcked: NodeState._turn_acked,
     TurnDelivered: NodeState._turn_delivered,
     TurnPublished: NodeState._turn_published,

@@ -5,6 +5,7 @@ from typing import Any
 
 from eventstore import display
 from eventstore.format.positions import Position, format_position
+from eventstore.format.sealing import readable_block
 from eventstore.format.stored_properties import expiry_ms
 from eventstore.partitions import short_name
 from projections.views.state_view import properties_text
@@ -56,7 +57,7 @@ def publication_object(view: PublicationView, *, payload: bool = True) -> dict[s
         found["will"] = True
     if view.expires:
         found["expires_at"] = display.iso(expiry_ms(view.expires))
-    properties = properties_object(view.block)
+    properties = properties_object(readable_block(view.block))
     if properties:
         found["properties"] = properties
     return {**found, **display.payload_field(view.payload)} if payload else found
@@ -73,7 +74,7 @@ def publication_line(view: PublicationView, *, payload: bool = True, log_width: 
     if view.expires:
         about += f", expires {display.clock(expiry_ms(view.expires))}"
     shown = f": {display.payload_text(view.payload)}" if payload else ""
-    properties = properties_text(properties_object(view.block))
+    properties = properties_text(properties_object(readable_block(view.block)))
     return (
         f"{display.clock(view.time_ms)}{log} {format_position(view.position):>8}  "
         f"{display.name(view.topic)}  {about}{properties}{shown}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventstore import display
 from eventstore.format.positions import Position, format_position
+from eventstore.format.sealing import readable_block
 from eventstore.format.stored_properties import expiry_ms
 from protocol.mqtt.message_properties import properties_object
 from protocol.mqtt.shared_filters import SHARE
@@ -40,7 +41,7 @@ def retained_view(message: RetainedMessage, jumped_ms: int = 0) -> RetainedView:
         message.ref,
         message.publisher or None,
         expiry_ms(message.expires) + jumped_ms if message.expires else None,
-        properties_object(message.block),
+        properties_object(readable_block(message.block)),
     )
 
 

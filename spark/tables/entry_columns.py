@@ -153,6 +153,10 @@ _OF_MESSAGES: Final[Mapping[str, Maker]] = {
 }
 _PIDS: Final[Mapping[str, Maker]] = {"packet_id": _of_runs("pids")}
 _WITHOUT_QOS: Final = ("Unsubscribed", "SubscriptionDenied", "DestinationOpened")
+_WITH_TOPICS: Final = (
+    *("RetainedCleared", "RetainedExpired"),
+    *("TopicsKeyed", "KeysSnapshot", "ErasureRequested"),
+)
 _REFS: Final[Mapping[str, Maker]] = {"ref": _of_runs("refs")}
 _OWN: Final[Mapping[str, Mapping[str, Maker]]] = {
     "MessagePublished": {
@@ -178,7 +182,7 @@ _OWN: Final[Mapping[str, Mapping[str, Maker]]] = {
     "Subscribed": {"filters": _of_field("filters")},
     **{kind: {"filters": _filters} for kind in _WITHOUT_QOS},
     "ForwardRefused": _REFS,
-    **{kind: {"topics": _of_field("topics")} for kind in ("RetainedCleared", "RetainedExpired")},
+    **{kind: {"topics": _of_field("topics")} for kind in _WITH_TOPICS},
 }
 """Event type -> the columns that are no field of the events, or have another form."""
 _ELSEWHERE: Final = {

@@ -26,6 +26,12 @@ from eventstore.format.destination_events import (
     ForwardLost,
     ForwardRefused,
 )
+from eventstore.format.erasure_events import (
+    Erased,
+    ErasureRequested,
+    KeysSnapshot,
+    TopicsKeyed,
+)
 from eventstore.format.event_parsing import Event, LogEvent, entries
 from eventstore.format.events import (
     Acked,
@@ -296,6 +302,17 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
         ForwardRefused("n" * 64, refs(1024), "\x01" * 256, code=NUMBER),
         ForwardLost("n" * 64, NUMBER, NUMBER, "max_behind_bytes", messages=NUMBER),
         DestinationClosed("n" * 64, "removed"),
+        *(
+            made
+            for part in subscribing.by_text([NAME, *map(str, range(9000))], str)
+            for keys in [[NUMBER - 2 * at for at in range(len(part))]]
+            for made in (
+                TopicsKeyed(part, keys, ["0" * 32] * len(part)),
+                ErasureRequested(NUMBER, "\x01" * 256, "restored", part, keys),
+                KeysSnapshot(part, keys, NUMBER, NUMBER, keys),
+            )
+        ),
+        Erased(NUMBER, NUMBER),
         BrokerStarted("1.2.3", epoch=NUMBER, leader="n" * 32, cause="stopped"),
         LeaderProved(NUMBER),
         limits(),

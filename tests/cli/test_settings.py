@@ -575,6 +575,7 @@ def test_password_file_ends_anonymous_access_unless_it_is_allowed() -> None:
 
 
 CLUSTER = {"cluster": "c1", "nats_url": "nats://a"}
+PERSONAL = {"personal_topics": "a/#", "personal_key_file": "/k/keys"}
 PARTITIONED = {**CLUSTER, "partitions": 2, "cluster_listen": "127.0.0.1:7883"}
 
 
@@ -622,6 +623,14 @@ PARTITIONED = {**CLUSTER, "partitions": 2, "cluster_listen": "127.0.0.1:7883"}
             {"nats_url": "nats://a", "nats_password": "a", "nats_password_file": "b"},
             "nats_password and nats_password_file cannot be combined: set one of them",
         ),
+        ({"personal_topics": "a/#"}, "personal_topics also needs personal_key_file"),
+        ({**PERSONAL, "personal_topics": "a/{}/b"}, "a/{}/b: names in topics are not replaced"),
+        ({**PERSONAL, "personal_topics": "a/#/b"}, "personal_topics = a/#/b: '#' is not"),
+        ({**PERSONAL, "personal_topics": "$SYS/#"}, "topics that begin with $ are not sealed"),
+        ({**PERSONAL, "data_dir": "/k"}, "must not be in the data directory"),
+        ({**PERSONAL, **CLUSTER}, "personal_key_file and cluster cannot be combined"),
+        ({**PERSONAL, "processes": 2}, "personal_key_file and processes cannot be combined"),
+        ({**PERSONAL, "nats_url": "nats://a"}, "personal_key_file also needs bridge = false"),
         (
             {"keep_until_archived": True, "keep": 0},
             "keep_until_archived also needs keep or keep_bytes: without them",

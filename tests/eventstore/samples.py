@@ -7,6 +7,12 @@ from eventstore.format.destination_events import (
     ForwardLost,
     ForwardRefused,
 )
+from eventstore.format.erasure_events import (
+    Erased,
+    ErasureRequested,
+    KeysSnapshot,
+    TopicsKeyed,
+)
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
@@ -80,6 +86,7 @@ def every_event() -> list[Event]:
         exchange_events()[-1],
         *destination_events(),
         *retry_events(),
+        *erasure_events(),
         *salvage_events(),
         *unproven_events(),
         *replay_events(),
@@ -324,6 +331,16 @@ def destination_events() -> list[Event]:
             losses=2,
         ),
         DestinationClosed("erp", "removed"),
+    ]
+
+
+def erasure_events() -> list[Event]:
+    """Keys of topics, and their erasure."""
+    return [
+        TopicsKeyed(["a", "b/c"], [[7, 2, 1]], ["0f" * 16, "1e" * 16]),
+        KeysSnapshot(["a", "b/c"], [7, 8], 9, 2, [9]),
+        ErasureRequested(3, "ann", "request", ["a"], [7]),
+        Erased(3, 1),
     ]
 
 

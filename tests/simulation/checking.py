@@ -25,7 +25,8 @@ async def check_promises(world: World) -> None:
     await world.go(3)
     compare(world)
     history = world.disk.stream.history
-    assert not violations([decode_record(at, data) for at, data in sorted(history.items())])
+    found = violations([decode_record(at, data) for at, data in sorted(history.items())])
+    assert not found, found
     await world.restart()
     await world.go(1)
     compare(world)

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from eventstore.format.destination_events import DestinationOpened, Forwarded
+from eventstore.format.erasure_events import ErasureRequested, KeysSnapshot, TopicsKeyed
 from eventstore.format.event_json import json_object
 from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import (
@@ -117,7 +118,10 @@ def _cells(  # noqa: C901 - a branch for each type of event
         cells["filters"] = [{"filter": name, "qos": qos} for name, qos in event.filters]
     elif isinstance(event, Unsubscribed | SubscriptionDenied | DestinationOpened):
         cells["filters"] = [{"filter": name, "qos": None} for name in event.filters]
-    elif isinstance(event, (RetainedCleared, RetainedExpired)):
+    elif isinstance(
+        event,
+        (RetainedCleared, RetainedExpired, TopicsKeyed, KeysSnapshot, ErasureRequested),
+    ):
         cells["topics"] = event.topics
     elif isinstance(event, SessionClosed):
         cells["expiry"] = event.expiry

@@ -41,7 +41,8 @@ BASE: Final = 1 << 20
 
 DESTINATIONS: Final = frozenset(kind.__name__ for kind in FOLDS)
 """The events of destinations: tests/projections/audit/test_destination_check.py forges them."""
-APART: Final = frozenset({"ClockJumped", "LogEndUnproven", "LogSalvaged", *DESTINATIONS})
+ERASURES: Final = ("TopicsKeyed", "KeysSnapshot", "ErasureRequested", "Erased")
+APART: Final = frozenset({"ClockJumped", "LogEndUnproven", "LogSalvaged", *DESTINATIONS, *ERASURES})
 """Events that say what is known of the log itself: they have tests of their own."""
 
 

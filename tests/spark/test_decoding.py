@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eventstore.format.event_parsing
+from eventstore.format.erasure_events import Erased, ErasureRequested, KeysSnapshot, TopicsKeyed
 from eventstore.format.event_parsing import Event, UnknownEvent, UnreadableEvent, parse_event
 from eventstore.format.events import (
     Acked,
@@ -140,6 +141,7 @@ def test_every_field_of_every_event_has_a_column() -> None:
         "reasons",  # json
     }
     in_json = {ClockJumped, LogEndUnproven, LogSalvaged, ReplayOpened, ReplayReached}
+    in_json |= {TopicsKeyed, KeysSnapshot, ErasureRequested, Erased}
     for kind in {*get_args(Event)} - in_json:
         for field in usual_fields(kind):
             if field.name in elsewhere or field.name in MAKERS[kind.__name__]:

@@ -15,6 +15,7 @@ from cli.web.web_log_client import WebLogClient
 from eventstore.display import payload_text
 from eventstore.errors import NoLog, UsageError
 from eventstore.format.positions import Position, format_position, sequence_of
+from eventstore.format.sealing import is_closed
 from eventstore.log.message_store import messages_of
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Lists:
             payload = await self._from_log(found["log"], found["position"])
         return {
             "text": payload_text(payload, _PAYLOAD_SHOWN),
-            "lines": _as_lines(payload),
+            "lines": None if is_closed(payload) else _as_lines(payload),
             "more": max(0, len(payload) - _PAYLOAD_SHOWN),
         }
 

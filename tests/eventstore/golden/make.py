@@ -11,7 +11,8 @@ With ``destinations``: the events of a destination of the outbox, with ``retries
 that are sent to it again. With ``salvage``: records that
 were given up. With ``unproven``: starts that could not show that the log was whole. With
 ``clock``: a jump of the clock, in a record that says so. With ``replay``: subscriptions that read
-the log. With ``formats``: records of format 2, plain and deflated, with destinations and without,
+the log. With ``sealed``: keys of topics and their erasure, and a record with sealed contents.
+With ``formats``: records of format 2, plain and deflated, with destinations and without,
 and one of format 1.
 """
 
@@ -34,6 +35,7 @@ from samples import (
     clock_events,
     cluster_events,
     destination_events,
+    erasure_events,
     every_event,
     exchange_events,
     first_events,
@@ -60,7 +62,6 @@ from eventstore.format.records import (
 
 FIRST_PART = 9
 """Events of the first turn that lie in the first of its two records."""
-
 
 ONE_TURN = {
     "limits": limit_events,
@@ -92,6 +93,8 @@ def main(name: str, what: str = "") -> None:
         ]
     if what in ONE_TURN:
         turns = [(ONE_TURN[what](), [], 0, True)]
+    elif what == "sealed":
+        turns = [(erasure_events(), [], 0, True), (events[:FIRST_PART], [*PAYLOADS, WILL], 0, True)]
     elif what == "exchange":
         turns = [(exchange_events(), EXCHANGE_PAYLOADS, 0, True)]
     elif what == "formats":
@@ -117,6 +120,8 @@ def main(name: str, what: str = "") -> None:
             jumps=ClockJumps(-3_600_000, 1) if what == "clock" else NO_JUMPS,
             destinations=[(1, sequence - 1), (65_535, 1 << 40)] if sequence == 2 else [],
             record_format=1 if sequence == 4 or what != "formats" else 2,
+            sealed=[(0, 2, 7), (4, 3, 8)] if what == "sealed" and sequence == 2 else [],
+            salt=bytes(range(16)),
         )
         link = link_of(data)
         log += len(data).to_bytes(4, "big") + data
@@ -128,7 +133,7 @@ def main(name: str, what: str = "") -> None:
                 "time_ms": 1_700_000_000_000 + sequence,
                 "part": part,
                 "last": last,
-                "payload": b"".join(payloads).hex(),
+                "payload": bytes(decode_record(sequence, data).payload).hex(),
                 "events": [
                     json_object(event) for _, event in decode_record(sequence, data).events()
                 ],

@@ -1,0 +1,196 @@
+"""Erases the contents of personal topics, by destroying their keys.
+
+First the log says which keys are to be destroyed: from then on nobody gets what they sealed. When
+that is on disk, the keys are overwritten; when that is on disk, the log says so. After a crash in
+between, the next start does the rest before any client connects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from actors.inspection.inspector import Refused, shown, text
+from actors.inspection.operations import clear_topics
+from actors.maintenance.recovery import until_durable
+from actors.session.content_sealing import ContentSealing
+from actors.session.decisions.subscribing import by_text
+from eventstore.format.erasure_events import Erased, ErasureRequested
+from eventstore.format.positions import format_position, to_runs
+from protocol.errors import FoldmqError
+from protocol.mqtt.topics import TopicError, matches, validate_topic_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from actors.inspection.inspector import Work
+    from actors.session.node_context import NodeContext
+
+_log = structlog.get_logger("foldmq")
+
+in_thread = asyncio.to_thread
+
+RESTORED = "restored"
+_BROKER = "foldmq"
+"""The operator in the log of what a restored backup requires."""
+_AT_ONCE = 2048
+"""Topics compared with a filter in one turn of the event loop."""
+_SHOWN = 1000
+"""Maximum number of topics in an answer."""
+_TOPICS = 500
+"""Maximum number of topics of one erasure: it begins in one turn."""
+
+
+class Erasure:
+    """Carries out the erasures of a broker, one at a time."""
+
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._lock = asyncio.Lock()
+
+    async def finish(self) -> None:
+        """Finish at a start what was begun, and repeat what a restored log does not know of."""
+        node, keys = self._node, self._node.log.keys
+        if keys is None:
+            return
+        await self._destroy()
+        again = [
+            topic for topic, key in node.state.keys.by_topic.items() if keys.erasure(key.number)
+        ]
+        if again:
+            _log.warning("contents were erased after this log was copied", topics=len(again))
+            await self.erase(again, _BROKER, RESTORED)
+
+    def answer(self, request: Mapping[str, Any]) -> Work:
+        """Return the topics that match ``filter`` and have a key: what an erasure would erase."""
+        topics, held = [], self._node.state.keys
+        wanted = _filter_of(request)
+        for number, topic in enumerate([*held.by_topic]):
+            if _is_chosen(wanted, topic):
+                topics.append(topic)
+            if not number % _AT_ONCE:
+                yield None
+        retained = sum(self._node.state.retained.get(topic) is not None for topic in topics)
+        return {
+            "total": len(topics),
+            "topics": sorted(topics)[:_SHOWN],
+            "retained": retained,
+            "keyed": len(held.by_topic),
+            "erasures": held.erasure,
+            "pending": len(held.pending),
+        }
+
+    def change(self, request: Mapping[str, Any], by: str) -> Work:
+        """Erase the contents of the topics that match ``filter``."""
+        node = self._node
+        if node.sealing is None:
+            raise Refused("nothing is sealed: personal_topics is not set")
+        task = asyncio.get_running_loop().create_task(self._erase_matching(_filter_of(request), by))
+        yield task
+        done = task.result()
+        if isinstance(done, FoldmqError):
+            raise Refused(f"not erased yet, try again: {done}")
+        return done
+
+    async def _erase_matching(self, topic_filter: str, by: str) -> dict[str, Any] | FoldmqError:
+        try:
+            topics = await self.topics(topic_filter)
+            if not topics:
+                return Refused(f"no topic with sealed contents matches {shown(topic_filter)}")
+            return (await self.erase(topics, by)).fields()
+        except FoldmqError as error:
+            return error
+
+    async def topics(self, topic_filter: str) -> list[str]:
+        """Return the topics with keys that match a filter."""
+        found: list[str] = []
+        topics = [*self._node.state.keys.by_topic]
+        for begin in range(0, len(topics), _AT_ONCE):
+            found += [
+                one for one in topics[begin : begin + _AT_ONCE] if _is_chosen(topic_filter, one)
+            ]
+            await asyncio.sleep(0)
+        return found
+
+    async def erase(self, topics: Sequence[str], by: str, cause: str = "request") -> Outcome:
+        """Erase the contents of topics; raises KeyFileError if the keys cannot be destroyed."""
+        outcome = Outcome(0, 0, [])
+        async with self._lock:
+            await self._destroy()
+            for begin in range(0, len(topics), _TOPICS):
+                for part in by_text(topics[begin : begin + _TOPICS], str):
+                    self._request(part, by, cause, outcome)
+                    await self._destroy()
+        return outcome
+
+    def _request(self, topics: list[str], by: str, cause: str, outcome: Outcome) -> None:
+        """Record an erasure in this turn: from here on nobody gets the contents."""
+        node, held = self._node, self._node.state.keys
+        topics = [topic for topic in topics if topic in held.by_topic]
+        if not topics:
+            return
+        numbers = [held.by_topic[topic].number for topic in topics]
+        erasure = held.erasure + 1
+        at = node.emit(ErasureRequested(erasure, by, cause, topics, to_runs(numbers)))
+        retained = node.state.retained
+        for topic in topics:
+            retained.unrecorded.pop(topic, None)
+        present = [topic for topic in topics if retained.get(topic) is not None]
+        if present:
+            clear_topics(node, present, by)
+        if node.sealing is not None:
+            node.sealing.forgotten.update(dict.fromkeys((one.encode() for one in topics), at))
+        node.messages.clear()
+        node.kernel.wake()
+        outcome.keys += len(numbers)
+        outcome.retained += len(present)
+        outcome.erasures.append(erasure)
+        _log.info(
+            "erasure requested",
+            erasure=erasure,
+            by=by,
+            topics=len(topics),
+            position=format_position(at),
+        )
+
+    async def _destroy(self) -> None:
+        """Destroy the keys of the last erasure, if that is not done."""
+        node, held, keys = self._node, self._node.state.keys, self._node.log.keys
+        if not held.pending or keys is None:
+            return
+        numbers, erasure = [*held.pending], held.erasure
+        await until_durable(node, node.journal.end)
+        await in_thread(keys.erase, numbers, erasure)
+        node.emit(Erased(erasure, len(numbers)))
+        node.kernel.wake()
+        await until_durable(node, node.journal.end)
+        _log.info("erased", erasure=erasure, keys=len(numbers))
+
+
+class Outcome:
+    """What was erased."""
+
+    def __init__(self, keys: int, retained: int, erasures: list[int]) -> None:
+        self.keys = keys
+        self.retained = retained
+        self.erasures = erasures
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"keys": self.keys, "retained": self.retained, "erasures": self.erasures}
+
+
+def _is_chosen(topic_filter: str, topic: str) -> bool:
+    return matches(topic_filter, topic) or ContentSealing.matches([topic_filter], topic)
+
+
+def _filter_of(request: Mapping[str, Any]) -> str:
+    """Return the filter of a request; raises Refused for an invalid one."""
+    topic_filter = text(request, "filter")
+    try:
+        validate_topic_filter(topic_filter)
+    except TopicError as error:
+        raise Refused(str(error)) from None
+    return topic_filter

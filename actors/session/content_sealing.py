@@ -1,0 +1,181 @@
+"""Seals what is published on personal topics: each of them has a key of its own.
+
+A topic gets its key with its first message, in the same turn. The payload and the properties of the
+message are passed on as they are; the journal seals them in the record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.session.decisions.subscribing import by_text
+from eventstore.format.erasure_events import TopicsKeyed
+from eventstore.format.events import MessagePublished, WillArmed
+from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
+from eventstore.format.positions import to_runs
+from eventstore.format.sealing import SealedBytes, is_closed, key_check
+from eventstore.format.turn_events import TurnPublished
+from eventstore.format.turn_expansion import indices
+from eventstore.log.key_file import KeyFileError
+from protocol.mqtt.sparkplug import CERTIFICATES
+from protocol.mqtt.topics import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from eventstore.format.event_parsing import LogEvent
+    from eventstore.format.positions import Position
+    from eventstore.log.key_file import KeyFile
+    from eventstore.log.message_store import Message
+    from projections.state.topic_keys import TopicKeys
+    from protocol.errors import FoldmqError
+
+WITH_PAYLOADS: Final = frozenset(
+    {MessagePublished, TurnPublished, WillArmed, RetainedSnapshot, MessagesCarried}
+)
+_REPEATS: Final = (RetainedSnapshot, MessagesCarried)
+_KNOWN: Final = 65_536
+"""Topics of which it is remembered that no pattern matches them."""
+_AHEAD: Final = 1024
+
+
+class ContentSealing:
+    """The personal topics of a broker, and the keys of their contents."""
+
+    def __init__(
+        self,
+        filters: Sequence[str],
+        keys: KeyFile,
+        state: Callable[[], TopicKeys],
+        emit: Callable[[LogEvent], Position],
+        fail: Callable[[FoldmqError], None],
+    ) -> None:
+        """Seal topics that ``filters`` match; ``state`` returns the keys in the log.
+
+        ``fail`` ends the broker: it cannot store further keys.
+        """
+        self.keys = keys
+        self._filters = filters
+        self._state = state
+        self._emit = emit
+        self._fail = fail
+        self._plain: dict[str, None] = {}
+        self._next = 0
+        """The number of the next key; 0: not known yet."""
+        self.forgotten: dict[bytes, Position] = {}
+        """Topics whose contents before a position were erased since the start."""
+
+    def start(self, *, continues: bool) -> None:
+        """Begin to hand out keys; ``continues``: no later state of this log is known to exist.
+
+        Otherwise keys that a lost end of the log used are left out.
+        """
+        self._next = self._state().last + 1 if continues else self.keys.end
+        self.store_ahead()
+
+    def store_ahead(self, count: int = _AHEAD) -> None:
+        """Store new keys if fewer than ``count`` are left."""
+        try:
+            while self.keys.end - self._next < count:
+                self.keys.extend()
+        except KeyFileError as error:
+            self._fail(error)
+            raise
+
+    def is_personal(self, topic: str) -> bool:
+        """Return whether contents of a topic are sealed."""
+        if topic in self._plain:
+            return False
+        if topic in self._state().by_topic or self.matches(self._filters, topic):
+            return True
+        if len(self._plain) >= _KNOWN:
+            self._plain.clear()
+        self._plain[topic] = None
+        return False
+
+    @staticmethod
+    def matches(filters: Sequence[str], topic: str) -> bool:
+        """Return whether a filter matches a topic, or that of which it has the certificates."""
+        topic = topic.removeprefix(CERTIFICATES)
+        return any(matches(pattern, topic) for pattern in filters)
+
+    def prepare(
+        self, event: Any, pieces: Sequence[bytes], size: int
+    ) -> tuple[Sequence[bytes], int]:
+        """Return the parts of an event's payload area, with the keys of those to be sealed.
+
+        Topics without a key get one before. Returns their size, too: a block of properties that
+        belongs to messages with different keys is repeated.
+        """
+        if type(event) in _REPEATS:
+            return self._repeated(event, pieces, size)
+        topics: Sequence[str] = [event.topic] if type(event) is WillArmed else event.topics
+        personal = [topic for topic in topics if self.is_personal(topic)]
+        if not personal:
+            return pieces, size
+        self._add_keys(personal)
+        numbers = list(map(self._state().number_of, topics))
+        if type(event) is WillArmed:
+            return [_keyed(piece, numbers[0]) for piece in pieces], size
+        return _with_keys(
+            event, pieces, size, [numbers[at] for at in indices(event.which, topics, event.count)]
+        )
+
+    def _repeated(
+        self, event: Any, pieces: Sequence[bytes], size: int
+    ) -> tuple[Sequence[bytes], int]:
+        """Keep what was sealed under its key, and what was not as it is."""
+        if not any(isinstance(piece, SealedBytes) for piece in pieces):
+            return pieces, size
+        topics = event.topics
+        if type(event) is not RetainedSnapshot:
+            topics = [topics[at] for at in indices(event.which, topics, event.count)]
+        payloads = pieces[len(event.blocks) :]
+        numbers = [payload.key if isinstance(payload, SealedBytes) else 0 for payload in payloads]
+        for at, payload in enumerate(payloads):
+            if not payload:  # only its properties are sealed
+                numbers[at] = self._state().number_of(topics[at])
+        return _with_keys(event, pieces, size, numbers)
+
+    def _add_keys(self, topics: Sequence[str]) -> None:
+        held = self._state().by_topic
+        new = [topic for topic in dict.fromkeys(topics) if topic not in held]
+        for part in by_text(new, str):
+            self.store_ahead(len(part))
+            numbers = range(self._next, self._next + len(part))
+            self._next += len(part)
+            checks = [key_check(key) for key in map(self.keys.key, numbers) if key is not None]
+            self._emit(TopicsKeyed(part, to_runs(numbers), checks))
+
+    def is_erased(self, ref: Position, message: Message) -> bool:
+        """Return whether the content of a message is erased."""
+        if is_closed(message.payload) or is_closed(message.block):
+            return True
+        return bool(self.forgotten) and ref < self.forgotten.get(message.topic, 0)
+
+
+def _with_keys(
+    event: Any, pieces: Sequence[bytes], size: int, numbers: Sequence[int]
+) -> tuple[Sequence[bytes], int]:
+    """Return the parts of an event's payload area with the keys of its messages, and their size."""
+    count = len(event.blocks)
+    payloads = list(map(_keyed, pieces[count:], numbers))
+    if not count:
+        return payloads, size
+    distinct, of = pieces[:count], event.block_of or [1] * event.count
+    pairs = [(block, number) for block, number in zip(of, numbers, strict=True) if block]
+    places = {pair: at for at, pair in enumerate(dict.fromkeys(pairs), 1)}
+    blocks = [_keyed(distinct[block - 1], number) for block, number in places]
+    if len(blocks) > 1 or 0 in of:
+        event.block_of = [
+            places[block, number] if block else 0 for block, number in zip(of, numbers, strict=True)
+        ]
+    event.blocks = list(map(len, blocks))
+    return [*blocks, *payloads], size + sum(event.blocks) - sum(map(len, distinct))
+
+
+def _keyed(piece: bytes, number: int) -> bytes:
+    """Return a part of the payload area with its key; 0: it has none."""
+    if isinstance(piece, SealedBytes) and (piece.key == number or not piece.opened):
+        return piece
+    return SealedBytes.of(piece, number, opened=True) if number else bytes(piece)

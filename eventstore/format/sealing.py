@@ -1,0 +1,167 @@
+"""Contents of messages that are sealed under keys, so that destroying a key erases them.
+
+A record with sealed contents has a random *salt*. The key of the record is derived from the salt
+and a key; parts of the payload area are sealed with AES-256 in counter mode under it. The counter
+is the offset in the payload area, so no part of the key stream is used twice, and a record that is
+encoded again has another salt. Sealing does not change lengths: the offsets and sizes that events
+have are right whether the contents can be read or not. The checksum of the record, and with it the
+chain of the log, covers the sealed bytes.
+
+Sealed are the payload and all properties of a message but the Message Expiry Interval.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import Cipher
+
+SealedPart: TypeAlias = Sequence[int]
+"""Begin, length and key of a sealed part of the payload area."""
+
+SALT_BYTES: Final = 16
+KEY_BYTES: Final = 32
+_RECORD_KEY: Final = b"foldmq-seal-1"
+_CHECK: Final = b"foldmq-key-check"
+_EXPIRY_MARK: Final = b"\x02"
+_EXPIRY_BYTES: Final = 5
+_CIPHER_BLOCK: Final = 16
+
+
+class SealedBytes(bytes):
+    """A payload, or a block of properties, that records have sealed.
+
+    Its length is that of the content, also where it cannot be read.
+    """
+
+    key: int
+    """The number of the key."""
+    opened: bool
+    """Whether these bytes are the content. Otherwise its key does not exist, or is not known
+    here."""
+
+    @property
+    def closed_key(self) -> int:
+        """The number of the key without which it cannot be read; 0: it can."""
+        return 0 if self.opened else self.key
+
+    @classmethod
+    def of(cls, data: bytes, key: int, *, opened: bool) -> SealedBytes:
+        """Return such bytes."""
+        made = cls(data)
+        made.key = key
+        made.opened = opened
+        return made
+
+
+def is_closed(data: bytes) -> bool:
+    """Return whether a payload, or a block of properties, cannot be read."""
+    return isinstance(data, SealedBytes) and not data.opened
+
+
+def filler(size: int, key: int) -> bytes:
+    """Return what stands for sealed content that is not opened.
+
+    It depends on nothing but size and key, so that copies and digests can be compared.
+    """
+    text = b"sealed %d " % key
+    return (text * (size // len(text) + 1))[:size]
+
+
+def covered(area: bytes | memoryview, parts: Iterable[Any]) -> bytes:
+    """Return a payload area with fillers in its sealed parts; raises ValueError for a wrong one."""
+    found = bytearray(area)
+    for (begin, end), key in sealed_parts(parts, len(area)).items():
+        found[begin:end] = filler(end - begin, key)
+    return bytes(found)
+
+
+class SealedArea:
+    """The payload area of a record with sealed contents."""
+
+    def __init__(self, part_of: Callable[[int, int], bytes]) -> None:
+        self._part_of = part_of
+
+    def __getitem__(self, part: slice) -> bytes:
+        """Return a part of the area; SealedBytes if it is sealed."""
+        return self._part_of(part.start, part.stop)
+
+
+def part_of(area: memoryview | SealedArea, start: int, stop: int) -> bytes:
+    """Return a part of a payload area."""
+    part = area[start:stop]
+    return part if isinstance(part, bytes) else bytes(part)
+
+
+def readable_block(block: bytes) -> bytes:
+    """Return a block of properties, without those that cannot be read."""
+    return block[: first_sealed(block)] if is_closed(block) else block
+
+
+def new_salt() -> bytes:
+    """Return the salt of a new record."""
+    return secrets.token_bytes(SALT_BYTES)
+
+
+def key_check(key: bytes) -> str:
+    """Return the hash by which the log fixes a key, in hexadecimal.
+
+    Without it another key would open the same bytes to another content.
+    """
+    return hashlib.blake2b(key, digest_size=16, person=_CHECK).hexdigest()
+
+
+def first_sealed(block: bytes) -> int:
+    """Return the offset in a block of properties from which it is sealed: behind its expiry."""
+    return _EXPIRY_BYTES if block[:1] == _EXPIRY_MARK else 0
+
+
+def sealed_parts(parts: Iterable[Any], size: int) -> dict[tuple[int, int], int]:
+    """Return the sealed parts of a payload area of ``size`` bytes: begin and end, and the key.
+
+    Raises ValueError if one is not in the area.
+    """
+    found: dict[tuple[int, int], int] = {}
+    for begin, length, key in parts:
+        if not (0 <= begin <= begin + length <= size and key > 0):
+            raise ValueError("a sealed part outside the payload area")
+        found[begin, begin + length] = key
+    return found
+
+
+class RecordSeal:
+    """Seals and opens parts of the payload area of one record."""
+
+    def __init__(self, salt: bytes, key: Callable[[int], bytes | None]) -> None:
+        """``key`` returns a key by its number; None: it does not exist."""
+        self._salt = salt
+        self._key = key
+        self._keys: dict[int, Any] = {}
+
+    def turned(self, key: int, begin: int, data: bytes) -> bytes:
+        """Return the part of the payload area at an offset sealed, or opened.
+
+        Without its key it is a filler: what was erased a moment ago is not written.
+        """
+        before = begin % _CIPHER_BLOCK
+        cipher = self._cipher(key, begin // _CIPHER_BLOCK)
+        if cipher is None:
+            return filler(len(data), key)
+        stream = cipher.encryptor()
+        return stream.update(bytes(before) + data)[before:]
+
+    def _cipher(self, number: int, block: int) -> Cipher[Any] | None:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        algorithm = self._keys.get(number)
+        if algorithm is None:
+            key = self._key(number)
+            if key is None:
+                return None
+            own = hashlib.blake2b(self._salt, key=key, digest_size=KEY_BYTES, person=_RECORD_KEY)
+            algorithm = self._keys[number] = algorithms.AES(own.digest())
+        return Cipher(algorithm, modes.CTR(block.to_bytes(_CIPHER_BLOCK, "big")))

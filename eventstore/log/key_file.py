@@ -1,0 +1,169 @@
+"""The file with the keys of sealed contents. Erasing a key overwrites it in place.
+
+The file begins with a line of text that names the node, and has a slot for each key, in the order
+of their numbers, from 1. A slot has the key, the number of the erasure that destroyed it (0: it
+exists), and a check of both. Unused keys are stored ahead, so that a new topic needs no write. The
+file is never renamed or truncated: no copy of an erased key is left in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import struct
+from typing import TYPE_CHECKING, Final
+
+from eventstore.errors import EventStoreError
+from eventstore.format.sealing import KEY_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+KEYS_AHEAD: Final = 4096
+"""Keys by which the file grows."""
+_HEAD_BYTES: Final = 128
+_SLOT: Final = struct.Struct(">32sQ24s")
+_NO_KEY: Final = bytes(KEY_BYTES)
+_TITLE: Final = "keys of sealed contents, format 1, node "
+
+
+class KeyFileError(EventStoreError):
+    """The file with the keys cannot be used."""
+
+    exit_code = 78
+
+
+class KeyDamaged(EventStoreError):  # noqa: N818 - as in eventstore.errors
+    """A key that the log uses is damaged or missing: this is not an erasure."""
+
+    exit_code = 65
+
+
+class KeyFile:
+    """The open file, which is locked. Every method raises KeyFileError."""
+
+    def __init__(self, path: Path, node: str) -> None:
+        """Open the file of a node, or make it."""
+        self.path = path
+        self._head = f"{_TITLE}{node}".encode()[: _HEAD_BYTES - 1].ljust(_HEAD_BYTES - 1) + b"\n"
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._file = os.open(path, flags, 0o600)
+        except OSError as error:
+            raise self._error("cannot be opened", error) from None
+        try:
+            self._slots = self._load()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _load(self) -> bytearray:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise KeyFileError(
+                f"personal_key_file = {self.path}: another broker uses it: each needs its own"
+            ) from None
+        try:
+            with open(self._file, "rb", closefd=False) as file:
+                data = file.read()
+        except OSError as error:
+            raise self._error("cannot be read", error) from None
+        if not data:
+            self._write(0, self._head)
+            self._sync_directory()
+        elif data[:_HEAD_BYTES] != self._head:
+            what = "is the file of another node" if self._is_ours(data) else "is not such a file"
+            raise KeyFileError(f"personal_key_file = {self.path}: {what}: name another one")
+        whole = len(data[_HEAD_BYTES:]) // _SLOT.size * _SLOT.size
+        return bytearray(data[_HEAD_BYTES : _HEAD_BYTES + whole])
+
+    @staticmethod
+    def _is_ours(data: bytes) -> bool:
+        return data.startswith(_TITLE.encode())
+
+    @property
+    def end(self) -> int:
+        """The first number without a slot."""
+        return 1 + len(self._slots) // _SLOT.size
+
+    def key(self, number: int) -> bytes | None:
+        """Return a key by its number; None: it was erased, or does not exist."""
+        key, erasure = self._slot(number)
+        return None if erasure else key
+
+    def erasure(self, number: int) -> int:
+        """Return the number of the erasure that destroyed a key; 0: none did."""
+        return self._slot(number)[1]
+
+    def is_damaged(self, number: int) -> bool:
+        """Return whether a key neither exists nor was erased."""
+        return self._slot(number) == (None, 0)
+
+    def _slot(self, number: int) -> tuple[bytes | None, int]:
+        if not 1 <= number < self.end:
+            return None, 0
+        key, erasure, check = _SLOT.unpack_from(self._slots, (number - 1) * _SLOT.size)
+        return (key, erasure) if check == _check(number, key, erasure) else (None, 0)
+
+    def extend(self) -> None:
+        """Add new keys, on disk when this returns."""
+        first = self.end
+        slots = b"".join(
+            _packed(number, secrets.token_bytes(KEY_BYTES), 0)
+            for number in range(first, first + KEYS_AHEAD)
+        )
+        self._write(_HEAD_BYTES + len(self._slots), slots)
+        self._slots += slots
+
+    def erase(self, numbers: Iterable[int], erasure: int) -> None:
+        """Destroy keys, on disk when this returns; it can be repeated."""
+        for number in numbers:
+            if not 1 <= number < self.end or self.erasure(number):
+                continue
+            at, slot = (number - 1) * _SLOT.size, _packed(number, _NO_KEY, erasure)
+            self._write(_HEAD_BYTES + at, slot, sync=False)
+            self._slots[at : at + _SLOT.size] = slot
+        self._sync()
+
+    def close(self) -> None:
+        """Close the file, and forget the keys."""
+        self._slots[:] = b""
+        os.close(self._file)
+
+    def _write(self, at: int, data: bytes, *, sync: bool = True) -> None:
+        try:
+            while data:
+                written = os.pwrite(self._file, data, at)
+                at, data = at + written, data[written:]
+        except OSError as error:
+            raise self._error("cannot be written", error) from None
+        if sync:
+            self._sync()
+
+    def _sync(self) -> None:
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise self._error("cannot be written", error) from None
+
+    def _sync_directory(self) -> None:
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def _error(self, what: str, error: OSError) -> KeyFileError:
+        return KeyFileError(f"personal_key_file = {self.path}: {what}: {error.strerror}")
+
+
+def _packed(number: int, key: bytes, erasure: int) -> bytes:
+    return _SLOT.pack(key, erasure, _check(number, key, erasure))
+
+
+def _check(number: int, key: bytes, erasure: int) -> bytes:
+    return hashlib.blake2b(b"%d %d" % (number, erasure), key=key, digest_size=24).digest()

@@ -1,0 +1,49 @@
+"""The events of sealed contents as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from eventstore import display
+from eventstore.format.erasure_events import (
+    Erased,
+    ErasureRequested,
+    KeysSnapshot,
+    TopicsKeyed,
+)
+from eventstore.format.positions import from_runs
+from eventstore.reading import position_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from eventstore.format.positions import Run
+
+
+def _named(topics: Sequence[str], keys: Sequence[Run]) -> str:
+    """Return topics with the numbers of their keys."""
+    pairs = zip(topics, from_runs(keys), strict=True)
+    shown = (f"{display.name(topic)} (key {key})" for topic, key in pairs)
+    return position_text.several(shown, len(topics))
+
+
+def _requested(event: ErasureRequested, _: Any) -> str:
+    why = ", as before the log was restored" if event.cause == "restored" else ""
+    topics = _named(event.topics, event.keys)
+    return f"erasure {event.erasure} requested by {display.name(event.by)}{why}: {topics}"
+
+
+def _snapshot(event: KeysSnapshot, _: Any) -> str:
+    if not event.topics:
+        return f"no topic has a key; the last one was {event.highest}"
+    return f"keys of topics: {_named(event.topics, event.keys)}"
+
+
+ERASURE_WORDS: Final[dict[type, Callable[..., str]]] = {
+    TopicsKeyed: lambda event, _: f"sealed from here on: {_named(event.topics, event.keys)}",
+    KeysSnapshot: _snapshot,
+    ErasureRequested: _requested,
+    Erased: lambda event, _: (
+        f"erasure {event.erasure} done: {display.count_of(event.keys, 'key')} destroyed"
+    ),
+}

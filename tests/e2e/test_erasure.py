@@ -1,0 +1,86 @@
+"""foldmq erase: before and after it, no file of the broker has the contents of personal topics."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from harness.broker import Broker
+from harness.fixtures import Clients
+from harness.packets import Will
+
+from e2e.test_encryption import forms, unpacked
+from e2e.tools import refused, run
+
+ERASED = ("secret-7f3a-retained", "secret-7f3a-queued", "secret-7f3a-will", "secret-7f3a-again")
+KEPT, PLAIN = "kept-7f3a-of-bob", "plain-7f3a-for-all"
+TOPICS = "home/alice"
+
+
+def readable_in(*places: Path) -> set[str]:
+    """The contents that can be read in files, in any form."""
+    found = set()
+    for place in places:
+        for file in [place] if place.is_file() else place.rglob("*"):
+            if file.is_file():
+                data = unpacked(file.read_bytes())
+                texts = (*ERASED, KEPT, PLAIN)
+                found |= {text for text in texts if any(form in data for form in forms(text))}
+    return found
+
+
+def play(broker: Broker) -> None:
+    retained, queued, last_words, again = (one.encode() for one in ERASED)
+    with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
+        reader = clients.connect("panel", clean=False)
+        reader.subscribe(("home/#", 1), ("news", 1))
+        reader.disconnect()
+        writer = clients.connect("writer", will=Will(f"{TOPICS}/will", last_words, 1))
+        writer.publish(f"{TOPICS}/kept", retained, 1, retain=True)
+        for _ in range(300):
+            writer.publish(f"{TOPICS}/waiting", queued, 1)
+        writer.publish(f"{TOPICS}/waiting", again, 1)
+        writer.publish("home/bob/kept", KEPT.encode(), 1, retain=True)
+        writer.publish("news", PLAIN.encode(), 1)
+        writer.receive_all()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_contents_are_never_in_a_file_and_gone_for_ever(tmp_path: Path, *, killed: bool) -> None:
+    keys = tmp_path / "keys"
+    settings = ["--personal-topics", "home/+/#", "--personal-key-file", str(keys)]
+    with Broker(tmp_path, args=settings, forked=True) as broker:
+        data = ("--data-dir", str(broker.data_dir))
+        play(broker)
+        if killed:
+            broker.kill_all()
+            broker.start()
+        assert readable_in(broker.data_dir) == {PLAIN}
+        assert KEPT in run("retained", "get", "home/bob/kept", *data).out
+        run("backup", str(tmp_path / "early"), *data)
+        assert "dry run" in run("erase", "--topic", "home/alice/#", "--dry-run", *data).err
+        assert "3 keys, 1 retained" in run("erase", "--topic", "home/alice/#", "--yes", *data).out
+        missing = refused("erase", "--topic", "home/alice/#", "--yes", *data, code=1)
+        assert "no topic with sealed contents matches" in missing
+        if killed:
+            broker.kill_all()
+            broker.start()
+        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
+            reader = clients.connect("panel", clean=False, session_present=True)
+            assert reader.expect_publish("home/bob/kept", KEPT.encode(), 1)
+            assert reader.expect_publish("news", PLAIN.encode(), 1)
+            reader.disconnect()
+        assert "sealed under key" in run("log", "--payload", *data).out
+        assert "intact" in run("log", "verify", *data).out
+        assert "equal" in run("verify", *data).out
+        assert "kept: 17 guarantees" in run("audit", *data).out
+        run("log", "index", *data)
+        broker.stop()
+        backup = tmp_path / "backup"
+        run("backup", str(backup), *data)
+        assert readable_in(broker.data_dir, backup, tmp_path / "early", keys) == {PLAIN}
+        assert not any(text in broker.log for text in ERASED)
+        new = tmp_path / "new"
+        run("restore", str(tmp_path / "early"), "--data-dir", str(new))
+        assert readable_in(new) == {PLAIN}

@@ -1,0 +1,107 @@
+"""The file with the keys of sealed contents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eventstore.log.key_file import KEYS_AHEAD, KeyFile, KeyFileError
+
+
+def test_keys_differ_and_are_there_again(tmp_path: Path) -> None:
+    file = KeyFile(tmp_path / "keys", "n1")
+    assert file.end == 1
+    assert file.key(1) is None
+    assert file.is_damaged(1)
+    file.extend()
+    assert file.end == 1 + KEYS_AHEAD
+    keys = [file.key(number) for number in range(1, file.end)]
+    assert None not in keys
+    assert len(set(keys)) == KEYS_AHEAD
+    file.close()
+    assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o600
+    again = KeyFile(tmp_path / "keys", "n1")
+    assert [again.key(number) for number in range(1, again.end)] == keys
+    again.extend()
+    assert again.key(KEYS_AHEAD) == keys[-1]
+    assert again.key(KEYS_AHEAD + 1) not in keys
+    again.close()
+
+
+def test_an_erased_key_is_nowhere_in_the_file(tmp_path: Path) -> None:
+    file = KeyFile(tmp_path / "keys", "n1")
+    file.extend()
+    gone, other = file.key(7), file.key(8)
+    assert gone is not None
+    assert other is not None
+    file.erase([7, KEYS_AHEAD + 9], 3)
+    file.erase([7], 4)  # repeated: the first one counts
+    assert file.key(7) is None
+    assert file.erasure(7) == 3
+    assert not file.is_damaged(7)
+    assert file.erasure(8) == 0
+    file.close()
+    data = (tmp_path / "keys").read_bytes()
+    assert gone not in data
+    assert other in data
+    again = KeyFile(tmp_path / "keys", "n1")
+    assert (again.key(7), again.erasure(7), again.key(8)) == (None, 3, other)
+    again.close()
+
+
+def test_a_damaged_key_is_neither_a_key_nor_erased(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    file = KeyFile(path, "n1")
+    file.extend()
+    file.erase([2], 1)
+    file.close()
+    whole = path.read_bytes()
+    for number in (1, 2):
+        for at in range(64):
+            data = bytearray(whole)
+            data[128 + 64 * (number - 1) + at] ^= 1
+            path.write_bytes(data)
+            file = KeyFile(path, "n1")
+            assert file.is_damaged(number)
+            assert file.key(number) is None
+            assert file.erasure(number) == 0
+            file.close()
+
+
+def test_a_torn_end_is_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    file = KeyFile(path, "n1")
+    file.extend()
+    file.close()
+    path.write_bytes(path.read_bytes()[:-100])
+    file = KeyFile(path, "n1")
+    assert file.end == KEYS_AHEAD - 1
+    file.extend()
+    assert file.key(KEYS_AHEAD - 1) is not None
+    file.close()
+
+
+def test_other_files_and_other_nodes_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    KeyFile(path, "n1").close()
+    with pytest.raises(KeyFileError, match="of another node"):
+        KeyFile(path, "n2")
+    path.write_bytes(b"hello")
+    with pytest.raises(KeyFileError, match="is not such a file"):
+        KeyFile(path, "n1")
+    assert path.read_bytes() == b"hello"
+    with pytest.raises(KeyFileError, match="cannot be opened"):
+        KeyFile(tmp_path / "none" / "keys", "n1")
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(KeyFileError, match="cannot be opened"):
+        KeyFile(path, "n1")
+
+
+def test_one_broker_uses_it_at_a_time(tmp_path: Path) -> None:
+    file = KeyFile(tmp_path / "keys", "n1")
+    with pytest.raises(KeyFileError, match="another broker uses it"):
+        KeyFile(tmp_path / "keys", "n1")
+    file.close()
+    KeyFile(tmp_path / "keys", "n1").close()
