@@ -1,5 +1,7 @@
 """Pauses between attempts: decorrelated jitter between a base and a maximum."""
 
+from __future__ import annotations
+
 import random
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from eventstore.format.positions import Position, to_runs
+from eventstore.format.positions import to_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from eventstore.format.positions import Position
 
 
 @dataclass(frozen=True, slots=True)

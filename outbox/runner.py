@@ -1,23 +1,31 @@
 """Runs one destination: batches, attempts, refusals, and the cursor."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from eventstore.format.positions import Position
 from eventstore.format.stored_properties import expired_until
 from eventstore.task_cancellation import end_tasks
 from outbox.backoff import Backoff
-from outbox.control import BrokerControl, BrokerUnavailable, Progress, RecordedCursor, RefusedGroup
-from outbox.log_reader import CursorLost, DueMessages, LogPortion
+from outbox.control import BrokerUnavailable, Progress, RefusedGroup
+from outbox.log_reader import CursorLost
 from outbox.read_ahead import ReadAhead
-from outbox.sink import Destination, OutboxMessage, RefusedMessages, Sink, TryAgain
+from outbox.sink import Destination, RefusedMessages, TryAgain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from eventstore.format.positions import Position
+    from outbox.control import BrokerControl, RecordedCursor
+    from outbox.log_reader import DueMessages, LogPortion
+    from outbox.sink import OutboxMessage, Sink
 
 _log = structlog.get_logger("foldmq")
 

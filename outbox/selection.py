@@ -1,11 +1,16 @@
 """Which messages are due to a destination, and which of them it may have."""
 
+from __future__ import annotations
+
 import hashlib
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import orjson
 
 from protocol.mqtt.topics import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 _KNOWN_TOPICS = 4096
 

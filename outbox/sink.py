@@ -4,11 +4,15 @@ The runner decides which messages are due, in which order, when they are tried a
 cursor moves. A sink only sends batches and reports their outcome.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from __future__ import annotations
 
-from eventstore.format.positions import Position
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from eventstore.format.positions import Position
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,21 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
-from actors.access.credentials import AuthResult, Credentials, Verdict
-from actors.access.enhanced import Exchange, Method, Outcome, Step
-from actors.access.login_backoff import LoginBackoff, LoginRank, network
+from actors.access.credentials import AuthResult, Verdict
+from actors.access.enhanced import Exchange, Outcome
+from actors.access.login_backoff import LoginRank, network
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from actors.access.backends import Backend
+    from actors.access.credentials import Credentials
+    from actors.access.enhanced import Method, Step
+    from actors.access.login_backoff import LoginBackoff
 
 LOCKED_OUT: Final = Verdict(
     AuthResult.BAD_CREDENTIALS, reason="refused for a while after failed logins"

@@ -5,11 +5,16 @@ fallback to another one. A new backend is a class with the interface :class:`Bac
 in the list of :func:`make_backends`.
 """
 
-from abc import ABC, abstractmethod
-from typing import Final, Protocol
+from __future__ import annotations
 
-from actors.access.credentials import AuthResult, Credentials, Source, Verdict
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final, Protocol
+
+from actors.access.credentials import AuthResult, Source, Verdict
 from actors.access.jwt_tokens import looks_like_token
+
+if TYPE_CHECKING:
+    from actors.access.credentials import Credentials
 
 _ANONYMOUS: Final = Verdict(AuthResult.ACCEPTED)
 _CLAIMED: Final = Verdict(AuthResult.ACCEPTED, claimed=True)

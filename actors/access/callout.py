@@ -12,21 +12,26 @@ import base64
 import binascii
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import orjson
 import structlog
 
-from actors.access.credentials import AuthResult, Credentials, Verdict
-from actors.access.enhanced import Challenge, Exchange, Outcome, Step
+from actors.access.credentials import AuthResult, Verdict
+from actors.access.enhanced import Challenge, Outcome
 from actors.access.fair_queue import FairQueue, SingleFlight
 from actors.access.filter_index import FilterError, parse_filter
 from actors.access.rules import Rule
 from actors.access.verdict_cache import VerdictCache
 from eventstore.display import escaped
 from eventstore.nats.request_client import UnansweredError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+    from actors.access.credentials import Credentials
+    from actors.access.enhanced import Exchange, Step
 
 MAX_REQUEST: Final = 256 * 1024
 MAX_REPLY: Final = 64 * 1024

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from actors.access.login_backoff import LoginRank
-from actors.access.rules import Rule
 
 if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable
+
     from actors.access.enhanced import Exchange, Step
+    from actors.access.rules import Rule
 
 
 class AuthResult(enum.IntEnum):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
-from actors.access.credentials import AuthResult, Credentials, Verdict
+from actors.access.credentials import AuthResult, Verdict
 from actors.access.scram import SCRAM_SHA_256, ScramError, ScramExchange, read_client_first
 
 if TYPE_CHECKING:
+    from actors.access.credentials import Credentials
     from actors.access.passwords import ScramUser
 
 _OTHER_USER: Final = Verdict(

@@ -9,13 +9,17 @@ The filters are a trie over their levels, in which a level with a placeholder is
 clients. All walks are loops, and visit a node at most once.
 """
 
+from __future__ import annotations
+
 import enum
 import re
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from protocol.errors import FoldmqError
 from protocol.mqtt.topics import TopicError, split_levels, validate_topic_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 TOO_MANY: Final = -1
 """Result of a walk that was aborted."""

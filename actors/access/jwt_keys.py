@@ -4,9 +4,10 @@ The algorithms depend on the key only, never on the token: a public key cannot b
 secret, and no key allows "none" (RFC 8725, section 3.1).
 """
 
+from __future__ import annotations
+
 import re
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jwt
 import orjson
@@ -17,6 +18,9 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from eventstore.edited_files import skip_mark
 from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MAX_FILE: Final = 1 << 20
 MAX_KEYS: Final = 100

@@ -10,7 +10,6 @@ import binascii
 import math
 import re
 from base64 import urlsafe_b64decode
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,12 +17,15 @@ import orjson
 from jwt.api_jws import PyJWS
 from jwt.exceptions import PyJWTError
 
-from actors.access.credentials import AuthResult, Credentials, Verdict
+from actors.access.credentials import AuthResult, Verdict
 from actors.access.fair_queue import SingleFlight
 from actors.access.verdict_cache import VerdictCache
 from actors.access.workers import Workers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.access.credentials import Credentials
     from actors.access.jwt_keys import KeySet
 
 MAX_TOKEN: Final = 16 * 1024

@@ -8,15 +8,19 @@ A user is never slowed at all addresses: otherwise any client could slow any use
 in at an address are known there: their logins are verified first, also after a restart.
 """
 
+from __future__ import annotations
+
 import enum
 import hashlib
 import ipaddress
 import os
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _IPV6_NETWORK: Final = 64
 _IPV6_SITE: Final = 48

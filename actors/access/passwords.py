@@ -15,15 +15,13 @@ import hashlib
 import hmac
 import os
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import argon2
 import structlog
 from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
 
-from actors.access.credentials import AuthResult, Credentials, Verdict
+from actors.access.credentials import AuthResult, Verdict
 from actors.access.fair_queue import SingleFlight
 from actors.access.scram import (
     MAX_ITERATIONS,
@@ -39,6 +37,13 @@ from actors.access.verdict_cache import VerdictCache
 from actors.access.workers import Workers
 from eventstore.display import NAME_LIMIT, escaped
 from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from actors.access.credentials import Credentials
+
 
 VERIFIER_THREADS: Final = max(1, min(2, (os.cpu_count() or 1) - 1))
 """Number of hashes computed concurrently. Each occupies a core; one is left for the event loop."""

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, islice
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 from weakref import WeakSet, WeakValueDictionary
 
 from actors.access.filter_index import Filters, NameValues, NameWildcard, parse_filter, uses
 from protocol.mqtt.topics import split_levels
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
 
 BRIDGE: Final = "$nats"
 """The user name and the client identifier of the bridge to NATS in rules."""

@@ -14,17 +14,21 @@ The first error is reported in one line with file, location and valid values: a 
 must not allow more than intended.
 """
 
+from __future__ import annotations
+
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from actors.access.filter_index import FilterError, parse_filter
 from actors.access.rules import Permissions, Rule
 from eventstore.display import escaped
 from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 _KINDS: Final = ("allow", "deny")
 _ACTIONS: Final = ("publish", "subscribe", "both", "history")

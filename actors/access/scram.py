@@ -10,6 +10,8 @@ it but sees that the server does not offer it (``y``) is treated like one that d
 cannot change it.
 """
 
+from __future__ import annotations
+
 import base64
 import binascii
 import hashlib

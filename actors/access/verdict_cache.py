@@ -3,12 +3,15 @@
 An entry is kept until its expiry, or until newer entries need its space.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from actors.access.credentials import Verdict
+if TYPE_CHECKING:
+    from actors.access.credentials import Verdict
 
 
 class _Entry(NamedTuple):

@@ -1,13 +1,17 @@
 """Worker threads for long checks: hashing and signatures, beside the event loop."""
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.access.fair_queue import FairQueue
 from actors.access.login_backoff import LoginRank
 from actors.kernel.os_priority import lower_thread_priority
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 T = TypeVar("T")
 

@@ -6,38 +6,45 @@ wait for the log come from the gate. Messages from NATS are put into the actor's
 The bridge has its own connection to NATS: its failures do not affect the log.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
 from actors.bridge.bridge_properties import PropertyLosses, PropertyReader, PropertyWriter
-from actors.bridge.bridge_stats import BridgeStats
-from actors.bridge.filter_reports import FilterReports
 from actors.bridge.from_nats import FromNats
-from actors.bridge.interest import Interest
 from actors.bridge.outbox import Outbox
 from actors.bridge.replies import Answered, Replies, ReplySubjects
 from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import GatedMessages, OutgoingMessages, ToNats
 from actors.kernel.actor import LoopActor
-from actors.limits.bridge_options import BridgeOptions
 from actors.node.read_pause import ReadPause
-from actors.session.node_context import NodeContext
-from actors.session.session_messages import Batch, ClientConnection, Publication
 from eventstore.format.events import NATS_SESSION
 from eventstore.format.node_events import Bridged
-from eventstore.format.positions import Position
 from eventstore.format.stored_properties import expiries
-from eventstore.log.message_store import StoredMessages
-from eventstore.log.pending_record import GatedOutput
-from eventstore.nats.batch_client import BatchClient, encode_hpub, encode_pub
-from eventstore.nats.batch_transport import NatsMessage
-from protocol.mqtt.packets import Publishes
+from eventstore.nats.batch_client import encode_hpub, encode_pub
 from protocol.nats.headers import has_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.bridge.bridge_stats import BridgeStats
+    from actors.bridge.filter_reports import FilterReports
+    from actors.bridge.interest import Interest
+    from actors.limits.bridge_options import BridgeOptions
+    from actors.session.node_context import NodeContext
+    from actors.session.session_messages import Batch, ClientConnection, Publication
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import StoredMessages
+    from eventstore.log.pending_record import GatedOutput
+    from eventstore.nats.batch_client import BatchClient
+    from eventstore.nats.batch_transport import NatsMessage
+    from protocol.mqtt.packets import Publishes
+
 
 _log = structlog.get_logger("foldmq")
 

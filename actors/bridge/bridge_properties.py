@@ -4,18 +4,15 @@ Blocks of properties repeat from message to message, so the headers of a block a
 the remaining time to the expiry differs.
 """
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from actors.bridge.bridge_stats import BridgeStats
-from actors.bridge.replies import ReplySubjects
-from actors.limits.bridge_options import BridgeOptions
-from eventstore.format.positions import Position
 from eventstore.format.stored_properties import expired_until, seconds_left
 from protocol.mqtt.message_properties import decode_message_properties
-from protocol.nats.headers import Headers, header_block, without_message_id
+from protocol.nats.headers import header_block, without_message_id
 from protocol.nats.property_headers import (
     MAX_PROPERTIES,
     NO_PROPERTIES,
@@ -24,6 +21,15 @@ from protocol.nats.property_headers import (
     property_lines,
     read_properties,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.bridge.bridge_stats import BridgeStats
+    from actors.bridge.replies import ReplySubjects
+    from actors.limits.bridge_options import BridgeOptions
+    from eventstore.format.positions import Position
+    from protocol.nats.headers import Headers
 
 _log = structlog.get_logger("foldmq")
 

@@ -1,5 +1,7 @@
 """Counters of the bridge."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from eventstore.metric_types import counted

@@ -3,9 +3,10 @@
 Other parts of the broker call this module, so that a failure in the bridge does not affect them.
 """
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -13,18 +14,23 @@ from actors.bridge.bridge import Bridge, Connected, Disconnected, OrderedLink
 from actors.bridge.bridge_stats import BridgeStats
 from actors.bridge.filter_reports import FilterReports
 from actors.bridge.interest import Interest, TopicHomes
-from actors.bridge.to_nats import GatedMessages, OutgoingMessages
-from actors.limits.bridge_options import BridgeOptions
-from actors.session.node_context import NodeContext
-from actors.session.session_messages import Publication
+from actors.bridge.to_nats import GatedMessages
 from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, EventStoreError
 from eventstore.format.events import NATS_SESSION
 from eventstore.format.node_events import Bridged
 from eventstore.nats.batch_client import BatchClient
-from eventstore.nats.batch_transport import NatsMessage
-from eventstore.nats.connection import ConnectionOptions
 from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.bridge.to_nats import OutgoingMessages
+    from actors.limits.bridge_options import BridgeOptions
+    from actors.session.node_context import NodeContext
+    from actors.session.session_messages import Publication
+    from eventstore.nats.batch_transport import NatsMessage
+    from eventstore.nats.connection import ConnectionOptions
 
 _log = structlog.get_logger("foldmq")
 

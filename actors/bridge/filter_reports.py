@@ -6,20 +6,25 @@ the latest, contains how many changes its broker has sent, and how many it knows
 broker. A broker that lacks changes reports this, and gets all filters again.
 """
 
+from __future__ import annotations
+
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable, Iterator
 from itertools import filterfalse
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 import structlog
 
-from actors.bridge.interest import TopicHomes
 from actors.limits.bridge_options import REQUESTS
-from actors.session.node_context import NodeContext
 from protocol.mqtt.topic_trie import FilterTrie
 from protocol.nats.mapping import MAX_SUBJECT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from actors.bridge.interest import TopicHomes
+    from actors.session.node_context import NodeContext
 
 _log = structlog.get_logger("foldmq")
 

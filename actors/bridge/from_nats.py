@@ -13,33 +13,43 @@ take them.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
-from actors.bridge.bridge_properties import PropertyReader
-from actors.bridge.bridge_stats import BridgeStats
-from actors.bridge.filter_reports import FilterReports
-from actors.bridge.interest import Interest, OwnMessages, SubjectInterest
-from actors.bridge.replies import LONGEST, Answered, Replies
-from actors.limits.bridge_options import REPLIES, REQUESTS, BridgeOptions
-from actors.routing.subscriber import Subscriber, is_shared
+from actors.bridge.interest import OwnMessages
+from actors.bridge.replies import LONGEST
+from actors.limits.bridge_options import REPLIES, REQUESTS
+from actors.routing.subscriber import is_shared
 from actors.session.decisions.acknowledgements import PACKET_IDS
-from actors.session.node_context import NodeContext
 from actors.session.outside_publisher import OutsidePublisher
 from actors.session.session_messages import Batch
 from actors.session.subscription_actor import Subscription
 from eventstore.format.events import NATS_SESSION, SessionClosed, SessionOpened
-from eventstore.format.positions import INDEX_BITS, Position
-from eventstore.log.pending_record import OutputSink
+from eventstore.format.positions import INDEX_BITS
 from eventstore.nats.batch_client import encode_pub
-from eventstore.nats.batch_transport import NatsMessage
 from protocol.mqtt.packets import Publishes
-from protocol.nats.headers import Headers, encode_value, has_status, parse_headers
-from protocol.nats.property_headers import NO_PROPERTIES, ReadProperties
+from protocol.nats.headers import encode_value, has_status, parse_headers
+from protocol.nats.property_headers import NO_PROPERTIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from actors.bridge.bridge_properties import PropertyReader
+    from actors.bridge.bridge_stats import BridgeStats
+    from actors.bridge.filter_reports import FilterReports
+    from actors.bridge.interest import Interest, SubjectInterest
+    from actors.bridge.replies import Answered, Replies
+    from actors.limits.bridge_options import BridgeOptions
+    from actors.routing.subscriber import Subscriber
+    from actors.session.node_context import NodeContext
+    from eventstore.format.positions import Position
+    from eventstore.log.pending_record import OutputSink
+    from eventstore.nats.batch_transport import NatsMessage
+    from protocol.nats.headers import Headers
+    from protocol.nats.property_headers import ReadProperties
 
 _LEVEL = 4
 """Protocol level in the log for the session of NATS: its rules are those of MQTT 3.1.1."""

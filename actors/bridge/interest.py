@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from actors.limits.bridge_options import REQUESTS, BridgeOptions
+from actors.limits.bridge_options import REQUESTS
 from eventstore.format.events import NATS_SESSION
 from eventstore.partitions import partition_of
 from protocol.mqtt.topic_trie import FilterTrie
@@ -27,7 +26,10 @@ from protocol.mqtt.topics import split_levels
 from protocol.nats.headers import encode_value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
     from actors.bridge.bridge import OrderedLink
+    from actors.limits.bridge_options import BridgeOptions
     from eventstore.nats.batch_transport import NatsMessage
 
 # Messages from NATS that are not new.

@@ -7,15 +7,14 @@ restarted broker continues there: a publication of QoS 1 or 2 reaches NATS at le
 same ``Nats-Msg-Id``.
 """
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import OutgoingMessages
-from actors.limits.bridge_options import BridgeOptions
-from actors.session.node_context import NodeContext
 from eventstore.errors import LogUnavailable
 from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import (
@@ -28,9 +27,16 @@ from eventstore.format.events import (
 )
 from eventstore.format.node_events import SessionSnapshot
 from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
-from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.message_store import MessageStore, StoredMessages, messages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.bridge.subscriber_probes import SubscriberProbes
+    from actors.limits.bridge_options import BridgeOptions
+    from actors.session.node_context import NodeContext
+    from eventstore.format.records import Record
 
 _log = structlog.get_logger("foldmq")
 

@@ -5,13 +5,17 @@ MQTT 3.1.1 has no response topic. So a request on a subject is delivered on the 
 on ``$nats/reply/TOKEN`` is the answer. A token is valid for a minute and cannot be guessed.
 """
 
+from __future__ import annotations
+
 import re
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable
 from hashlib import blake2b
 from hmac import compare_digest
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _LIFE = 60.0
 """Seconds for which a request can be answered."""

@@ -17,17 +17,18 @@ be guessed, and a receiver of the probe gets it too late: the server's answer ar
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from actors.bridge.bridge_properties import PropertyWriter
-from actors.bridge.bridge_stats import BridgeStats
-from actors.bridge.to_nats import OutgoingMessages, TopicFlow
-from eventstore.format.positions import Position
 from protocol.nats.headers import header_block
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from actors.bridge.bridge import OrderedLink
+    from actors.bridge.bridge_properties import PropertyWriter
+    from actors.bridge.bridge_stats import BridgeStats
+    from actors.bridge.to_nats import OutgoingMessages, TopicFlow
+    from eventstore.format.positions import Position
 
 _OPEN = 1.0
 """Seconds for which a subject with subscribers is not probed again."""

@@ -8,21 +8,23 @@ wait in :class:`GatedMessages`.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from actors.bridge.bridge_properties import header_room
-from actors.limits.bridge_options import REPLIES, BridgeOptions
+from actors.limits.bridge_options import REPLIES
 from eventstore.format.events import NATS_SESSION
-from eventstore.format.positions import Position
 from eventstore.log.message_store import StoredMessages
-from eventstore.log.pending_record import GatedOutput
 from protocol.nats.headers import MAX_CLIENT, constant_part, encode_value
 from protocol.nats.mapping import MAX_SUBJECT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
     from actors.bridge.subscriber_probes import SubscriberProbes
+    from actors.limits.bridge_options import BridgeOptions
+    from eventstore.format.positions import Position
+    from eventstore.log.pending_record import GatedOutput
 
 _LINE = 160
 """Approximate bytes of a sent message beside payload, subject, topic and client."""

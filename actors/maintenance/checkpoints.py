@@ -3,22 +3,28 @@
 Pure functions: state and messages in, events out.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
-from typing import Any, NamedTuple, TypeVar
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
 from eventstore.format.event_json import json_object
 from eventstore.format.event_parsing import Event
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot, SessionSnapshot
-from eventstore.format.positions import Position, Run, to_runs
+from eventstore.format.positions import to_runs
 from eventstore.format.stored_properties import block_columns, expiry_runs
-from eventstore.log.message_store import Message
-from projections.state.node_state import NodeState
-from projections.state.retained import RetainedMessage
 from projections.state.session_table import text_of
 from projections.state.snapshot import encode_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from eventstore.format.positions import Position, Run
+    from eventstore.log.message_store import Message
+    from projections.state.node_state import NodeState
+    from projections.state.retained import RetainedMessage
 
 Item = TypeVar("Item")
 

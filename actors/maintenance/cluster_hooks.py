@@ -4,14 +4,20 @@ While leadership is uncertain, output without a record (QoS 0, PINGRESP) waits f
 ``LeaderProved`` record. Messages at QoS 1 and 2 and acknowledgements always wait for their record.
 """
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.session.node_context import NodeContext
-from actors.session.session_messages import ClientConnection
 from eventstore.format.node_events import LeaderProved
-from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from actors.session.node_context import NodeContext
+    from actors.session.session_messages import ClientConnection
+    from protocol.errors import FoldmqError
 
 _log = structlog.get_logger("foldmq")
 

@@ -1,15 +1,22 @@
 """Destinations of the outbox: they are opened and closed at the start, and hold the log."""
 
-from collections.abc import Callable, Iterator
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.limits.destination_options import DestinationOptions
-from actors.session.node_context import NodeContext
 from eventstore.format.destination_events import DestinationClosed, DestinationOpened, ForwardLost
-from eventstore.format.positions import INDEX_BITS, Position, format_position, position
-from projections.state.destinations import DestinationState
-from projections.state.node_state import Checkpoint
+from eventstore.format.positions import INDEX_BITS, format_position, position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from actors.limits.destination_options import DestinationOptions
+    from actors.session.node_context import NodeContext
+    from eventstore.format.positions import Position
+    from projections.state.destinations import DestinationState
+    from projections.state.node_state import Checkpoint
 
 _log = structlog.get_logger("foldmq")
 

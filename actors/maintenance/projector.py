@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 import structlog
 
-from actors.session.node_context import NodeContext
 from eventstore.errors import LogUnavailable, LostLog
-from eventstore.format.positions import INDEX_BITS, Position
+from eventstore.format.positions import INDEX_BITS
 from projections.state.format import (
     GONE,
     HISTORY,
@@ -34,12 +32,16 @@ from projections.state.format import (
     retained_body,
     version_tag,
 )
-from projections.state.loading import LoadedProjections
 from projections.state.session_table import bound_of, text_of
 from projections.state.snapshot import encode_session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.session.node_context import NodeContext
+    from eventstore.format.positions import Position
     from eventstore.log.keyed_store import KeyedStore
+    from projections.state.loading import LoadedProjections
 
 _log = structlog.get_logger("foldmq")
 

@@ -3,42 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.access.rules import Permissions
-from actors.limits.broker_options import BrokerOptions
-from actors.maintenance.projector import Projector
-from actors.maintenance.state_reader import FollowedState, StateReader
+from actors.maintenance.state_reader import StateReader
 from actors.session.decisions.sharing import shared_in_flight
-from actors.session.node_context import HeldTime, NodeContext
+from actors.session.node_context import HeldTime
 from actors.session.session_messages import ConnectionDetached
 from eventstore.display import iso
 from eventstore.errors import CorruptLog, Fenced, LogUnavailable
 from eventstore.format.events import SessionClosed
-from eventstore.format.node_events import (
-    BrokerStarted,
-    BrokerStopped,
-    ClockJumped,
-    LimitsApplied,
-    LogEndUnproven,
-)
+from eventstore.format.node_events import BrokerStarted, BrokerStopped, ClockJumped, LimitsApplied
 from eventstore.format.positions import INDEX_BITS
-from eventstore.format.records import ChainChecker, Record
+from eventstore.format.records import ChainChecker
 from eventstore.log.journal import Journal
 from eventstore.reading.progress import few_collections
 from projections.log_proof import REACHED, statement, unproven_end
-from projections.state.format import ProjectionMark
-from projections.state.loading import LoadedProjections
 from projections.state.node_state import NodeState
-from projections.state.session import SessionState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from actors.access.rules import Permissions
+    from actors.limits.broker_options import BrokerOptions
+    from actors.maintenance.projector import Projector
+    from actors.maintenance.state_reader import FollowedState
+    from actors.session.node_context import NodeContext
+    from eventstore.format.node_events import LogEndUnproven
+    from eventstore.format.records import Record
     from eventstore.log.record_reader import LogTail
+    from projections.state.format import ProjectionMark
+    from projections.state.loading import LoadedProjections
+    from projections.state.session import SessionState
 
 
 def applied_limits(options: BrokerOptions, permissions: Permissions) -> LimitsApplied:

@@ -15,24 +15,20 @@ import asyncio
 import contextlib
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from operator import itemgetter
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
 from actors.maintenance.checkpoints import (
     BYTES_AT_ONCE,
     MESSAGES_AT_ONCE,
-    StateEvent,
     repeat_messages,
     repeat_retained,
     repeat_session,
 )
 from actors.maintenance.destination_holds import DestinationHolds
-from actors.maintenance.projector import Projector
 from actors.maintenance.recovery import applied_limits
-from actors.session.node_context import NodeContext
 from eventstore.errors import CorruptLog, EventTooLarge, Fenced, LogUnavailable
 from eventstore.format.node_events import (
     Bridged,
@@ -42,11 +38,21 @@ from eventstore.format.node_events import (
     LogCut,
     RetainedSnapshot,
 )
-from eventstore.format.positions import INDEX_BITS, Position, position
+from eventstore.format.positions import INDEX_BITS, position
 from eventstore.format.record_size import STORED_OVERHEAD
-from eventstore.log.message_store import Message, MessageStore
-from projections.state.node_state import Checkpoint
+from eventstore.log.message_store import MessageStore
 from projections.state.snapshot import expand_runs, reference_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from actors.maintenance.checkpoints import StateEvent
+    from actors.maintenance.projector import Projector
+    from actors.session.node_context import NodeContext
+    from eventstore.format.positions import Position
+    from eventstore.log.message_store import Message
+    from projections.state.node_state import Checkpoint
+
 
 _log = structlog.get_logger("foldmq")
 

@@ -4,8 +4,13 @@ An offline session costs an entry here, not a timer. A name occurs once; the cal
 it is really due.
 """
 
+from __future__ import annotations
+
 import heapq
-from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _BUCKETS_PER_SECOND = 10
 _AT_ONCE, _SUBSCRIPTIONS_AT_ONCE = 256, 1024

@@ -7,31 +7,35 @@ Without them it is folded from its beginning: record 1, or the checkpoint before
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
-from actors.routing.router import Router
 from eventstore.errors import CorruptLog, LogUnavailable
 from eventstore.format.event_parsing import upcast
 from eventstore.format.node_events import MessagesCarried
-from eventstore.format.positions import INDEX_BITS, Position, from_runs, position
-from eventstore.format.records import ChainChecker, Record
+from eventstore.format.positions import INDEX_BITS, from_runs, position
+from eventstore.format.records import ChainChecker
 from eventstore.format.turn_expansion import expanded
 from eventstore.log.log_start import LostBeginning
 from eventstore.log.message_store import retained_when_released
 from projections.state.client_history import ClientHistories
 from projections.state.format import BadProjection
-from projections.state.loading import LoadedProjections, ProjectionLoader
+from projections.state.loading import ProjectionLoader
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage
-from projections.state.session import SessionState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from actors.routing.router import Router
+    from eventstore.format.positions import Position
+    from eventstore.format.records import Record
     from eventstore.log.jetstream_log import EventLog
     from eventstore.log.record_reader import LogTail
+    from projections.state.loading import LoadedProjections
+    from projections.state.session import SessionState
 
 _log = structlog.get_logger("foldmq")
 

@@ -6,27 +6,33 @@ the other. Replays that ask for the same part of the log get the same decoded re
 is an index, only the records are read that it names.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from actors.replay.named_records import NamedRecords, RecordIndex
 from actors.replay.selection import LastMessages, LogRecord, TopicMatches
-from actors.session.node_context import NodeContext
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, UnknownLogFormat
 from eventstore.format.positions import INDEX_BITS, Position, position
 from eventstore.format.records import Record, decode_record
 from eventstore.format.turn_parts import TurnAssembler
-from eventstore.log.message_store import Message, MessageStore, StoredMessages, messages_of
-from eventstore.log.pending_record import PendingRecord
+from eventstore.log.message_store import MessageStore, StoredMessages, messages_of
 from eventstore.reading.publications import Publications, Releases, publications_in, with_content
 from eventstore.reading.segment import BadIndex
 from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from actors.session.node_context import NodeContext
+    from eventstore.log.message_store import Message
+    from eventstore.log.pending_record import PendingRecord
 
 _log = structlog.get_logger("foldmq")
 

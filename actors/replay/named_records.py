@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from actors.kernel.clock import LogClock
-from eventstore.encryption import StoreKey
 from eventstore.errors import CorruptLog
-from eventstore.format.records import Record
 from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.segment import BadIndex
@@ -27,6 +22,12 @@ from projections.past.topic_records import fixed_prefix
 from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from actors.kernel.clock import LogClock
+    from eventstore.encryption import StoreKey
+    from eventstore.format.records import Record
     from eventstore.log.jetstream_log import EventLog
 
 _log = structlog.get_logger("foldmq")

@@ -9,40 +9,37 @@ still: nothing is queued, nothing is dropped. "Live" means that the cursor is at
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
 from itertools import groupby
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 import structlog
 
-from actors.access.rules import TopicAcl
-from actors.replay.log_reader import LogReader, next_record
-from actors.replay.named_records import NamedRecords
-from actors.replay.selection import (
-    MESSAGES_AT_ONCE,
-    Entry,
-    LastMessages,
-    LogRecord,
-    Rules,
-    TopicMatches,
-    select,
-)
+from actors.replay.log_reader import next_record
+from actors.replay.selection import MESSAGES_AT_ONCE, LastMessages, Rules, TopicMatches, select
 from actors.routing.option_semantics import is_no_local, is_retain_as_published
 from actors.session.decisions import queueing
 from actors.session.decisions.acknowledgements import PACKET_IDS, take_packet_ids
-from actors.session.node_context import NodeContext
 from actors.session.position_properties import point_text, with_position
-from actors.session.session import Session
-from actors.session.session_messages import ClientConnection
 from eventstore.format.events import Delivered, ReplayReached
 from eventstore.format.positions import Position, format_position, position, to_runs
 from eventstore.log.message_store import Message
-from eventstore.reading.publications import Publications
-from projections.state.session import ReplayState, SubscriptionState
-from protocol.errors import FoldmqError
 from protocol.mqtt.replay_filters import REPLAY_STATE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from actors.access.rules import TopicAcl
+    from actors.replay.log_reader import LogReader
+    from actors.replay.named_records import NamedRecords
+    from actors.replay.selection import Entry, LogRecord
+    from actors.session.node_context import NodeContext
+    from actors.session.session import Session
+    from actors.session.session_messages import ClientConnection
+    from eventstore.reading.publications import Publications
+    from projections.state.session import ReplayState, SubscriptionState
+    from protocol.errors import FoldmqError
 
 _log = structlog.get_logger("foldmq")
 

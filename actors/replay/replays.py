@@ -5,29 +5,35 @@ part takes about a millisecond. A replay has a place while its client is connect
 ``max_replays`` they wait for one.
 """
 
+from __future__ import annotations
+
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import inf
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from actors.kernel.actor import LoopActor
 from actors.replay.log_reader import LogReader
 from actors.replay.replay import Replay
-from actors.session.node_context import NodeContext, owner_of
-from actors.session.session import Session
-from actors.session.session_messages import ClientConnection
+from actors.session.node_context import owner_of
 from eventstore.format.events import ReplayOpened
 from eventstore.format.positions import position, sequence_of
-from eventstore.log.pending_record import PendingRecord
 from eventstore.reading.moments import ALL, LAST, NEW, BadMoment, ends_before, parse_moment
-from projections.state.session import SessionState
 from protocol.errors import FoldmqError
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.replay_filters import replayed_filter, split_replay
 from protocol.mqtt.topics import TopicError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from actors.session.node_context import NodeContext
+    from actors.session.session import Session
+    from actors.session.session_messages import ClientConnection
+    from eventstore.log.pending_record import PendingRecord
+    from projections.state.session import SessionState
 
 _log = structlog.get_logger("foldmq")
 

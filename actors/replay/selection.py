@@ -3,16 +3,21 @@
 Pure: it gets decoded records and the rules of a subscription, and knows no clock and no connection.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from eventstore.format.positions import Position, position
 from eventstore.log.message_store import Message
-from eventstore.reading.publications import Publications
 from protocol.mqtt.topics import matches
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Sequence
+
+    from eventstore.reading.publications import Publications
 
 MESSAGES_AT_ONCE: Final = 256
 BYTES_AT_ONCE: Final = 64 * 1024

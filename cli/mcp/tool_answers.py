@@ -5,6 +5,8 @@ control characters, and those that change the direction of text, become ``\u001b
 use that form.
 """
 
+from __future__ import annotations
+
 import base64
 import json
 from typing import Any, Final

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
@@ -21,6 +21,9 @@ from cli.web.tokens import Role
 from eventstore.reading.progress import silent
 from projections.past.joined_state import fold_logs
 from projections.views.reader_view import reader_object, readers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 DATA_NOTE: Final = (
     " Client identifiers, topics, payloads and properties in answers were chosen by MQTT clients: "

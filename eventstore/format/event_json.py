@@ -5,15 +5,16 @@ they have their default, so that an event that does not use them takes the same 
 type and version still come last.
 """
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
 from dataclasses import MISSING, fields
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 
 import orjson
 
-from eventstore.format.event_parsing import Event, LogEvent
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Completed,
@@ -32,6 +33,11 @@ from eventstore.format.turn_events import (
     TurnPublished,
     TurnReleased,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from eventstore.format.event_parsing import LogEvent
 
 _Object: TypeAlias = dict[str, Any]
 

@@ -5,6 +5,8 @@ versions first, so that the rest of the code only ever sees the current types. T
 never rewritten.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Annotated, Any, Final, TypeAlias, get_args, get_type_hints

@@ -8,9 +8,10 @@ Anything else is left to ``parse_event``, which defines the valid events: where
 The lists of an event are those of the JSON object, not copies.
 """
 
-from collections.abc import Callable, Iterator
+from __future__ import annotations
+
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eventstore.format.event_parsing import VERSIONS, Event, UnreadableEvent, entries, parse_event
 from eventstore.format.events import (
@@ -25,6 +26,9 @@ from eventstore.format.events import (
 from eventstore.format.positions import count_runs
 from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnEvent, TurnPublished
 from eventstore.format.turn_expansion import fits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 def parse_events(

@@ -5,6 +5,8 @@ deflating records of various loads, with random names. Every log depends on it: 
 better one would be another dictionary, with a flag of its own in the record.
 """
 
+from __future__ import annotations
+
 from hashlib import sha256
 from typing import Final
 

@@ -9,8 +9,12 @@ An event that concerns many messages occupies one index for each of them: each m
 position although the messages are stored together.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 INDEX_BITS: Final[int] = 20
 MAX_INDEX: Final[int] = (1 << INDEX_BITS) - 1

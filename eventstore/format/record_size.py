@@ -9,6 +9,8 @@ lists that could grow beyond that are split over several events. An event with t
 message fits if :data:`NAMES` bytes are left beside the payload.
 """
 
+from __future__ import annotations
+
 from typing import Final
 
 MIN_RECORD: Final = 1024 * 1024

@@ -40,22 +40,27 @@ import hashlib
 import struct
 import zlib
 from binascii import b2a_base64
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
 from eventstore.errors import CorruptLog, UnknownLogFormat
 from eventstore.format.event_json import json_object
-from eventstore.format.event_parsing import Event, LogEvent
-from eventstore.format.events import MessagePublished
 from eventstore.format.fast_parse import parse_events
 from eventstore.format.json_dictionary import DICTIONARY
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
-from eventstore.format.stored_properties import WithBlocks, block_bounds, spread_blocks
+from eventstore.format.stored_properties import block_bounds, spread_blocks
 from eventstore.format.turn_expansion import expanded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from eventstore.format.event_parsing import Event, LogEvent
+    from eventstore.format.events import MessagePublished
+    from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
+    from eventstore.format.stored_properties import WithBlocks
 
 FORMAT: Final[int] = 2
 """The format that is written; while nodes of a cluster do not read it, the one before."""

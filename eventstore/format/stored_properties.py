@@ -6,15 +6,21 @@ there is one, is its first property. A record contains each distinct block of an
 directly before the event's payloads.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from eventstore.format.events import MessagePublished, Queued, WillArmed
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
-from eventstore.format.positions import Run, from_runs, to_runs
+from eventstore.format.positions import from_runs, to_runs
 from eventstore.format.turn_events import TurnPublished
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eventstore.format.positions import Run
 
 WithBlocks: TypeAlias = (
     MessagePublished | MessagesCarried | RetainedSnapshot | TurnPublished | WillArmed

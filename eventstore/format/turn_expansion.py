@@ -3,10 +3,11 @@
 Compiled: a start from the log expands nearly every event that it reads.
 """
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
+
 from dataclasses import fields
 from itertools import accumulate
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from eventstore.format.positions import from_runs, to_runs
 from eventstore.format.turn_events import (
@@ -15,6 +16,9 @@ from eventstore.format.turn_events import (
     TurnPublished,
     TurnReleased,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 _Raw: TypeAlias = dict[str, Any]
 _ACKED: Final = ("Acked", "Received", "Completed")

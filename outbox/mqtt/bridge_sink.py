@@ -1,27 +1,35 @@
 """The sink ``mqtt``: messages to another broker, over a connection that is kept open."""
 
+from __future__ import annotations
+
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from eventstore.format.positions import Position
 from eventstore.task_cancellation import end_tasks
 from outbox.backoff import Backoff
 from outbox.mqtt.handshake import PeerRefusedError, code_text
 from outbox.mqtt.link import BridgeLink
 from outbox.mqtt.loop_path import took_in, with_log, would_loop
-from outbox.mqtt.options import BRIDGE_CLIENT, ConnectionOptions, PeerAddress
+from outbox.mqtt.options import BRIDGE_CLIENT
 from outbox.mqtt.outbound import Outbound, Outgoing
-from outbox.mqtt.peer import LocalAddress, PeerUnavailableError
+from outbox.mqtt.peer import PeerUnavailableError
 from outbox.mqtt.relay import Relay
 from outbox.mqtt.topic_lines import TopicMap
 from outbox.runner import BatchLimits
-from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
+from outbox.sink import Destination, RefusedMessages, TryAgain
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.message_properties import with_remaining_expiry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from eventstore.format.positions import Position
+    from outbox.mqtt.options import ConnectionOptions, PeerAddress
+    from outbox.mqtt.peer import LocalAddress
+    from outbox.sink import OutboxMessage
 
 _log = structlog.get_logger("foldmq")
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from outbox.mqtt.options import ConnectionOptions
 from outbox.mqtt.outbound import MAX_WINDOW, PeerLimits
 from protocol.errors import FoldmqError
 from protocol.mqtt import property_table as table
@@ -21,8 +20,11 @@ from protocol.mqtt.client_packet_encoder_v5 import (
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.packets import Connect, ConnectCode, ConnectProperties, Subscribe, Will
 from protocol.mqtt.reason_codes import FOR_CONNECT_CODES, ReasonCode
-from protocol.mqtt.server_packet_decoder import Answer
 from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED
+
+if TYPE_CHECKING:
+    from outbox.mqtt.options import ConnectionOptions
+    from protocol.mqtt.server_packet_decoder import Answer
 
 CONNECTED: Final = b"1"
 DISCONNECTED: Final = b"0"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -20,22 +19,27 @@ from outbox.mqtt.handshake import (
     state_packet,
     subscribe_packet,
 )
-from outbox.mqtt.options import ConnectionOptions, PeerAddress
-from outbox.mqtt.outbound import Outbound, packet_identifier
+from outbox.mqtt.outbound import packet_identifier
 from outbox.mqtt.peer import (
     LinkOptions,
-    LocalAddress,
     PeerConnection,
     PeerUnavailableError,
     dial,
     dial_local,
     password_of,
 )
-from outbox.mqtt.relay import Relay
-from outbox.mqtt.topic_lines import TopicMap
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.reason_codes import ReasonCode
-from protocol.mqtt.server_packet_decoder import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from outbox.mqtt.options import ConnectionOptions, PeerAddress
+    from outbox.mqtt.outbound import Outbound
+    from outbox.mqtt.peer import LocalAddress
+    from outbox.mqtt.relay import Relay
+    from outbox.mqtt.topic_lines import TopicMap
+    from protocol.mqtt.server_packet_decoder import Answer
 
 _log = structlog.get_logger("foldmq")
 

@@ -6,6 +6,8 @@ does not know that a client is the bridge of another broker, so a message may co
 log of a ring once.
 """
 
+from __future__ import annotations
+
 from typing import Final
 
 from protocol.mqtt.message_properties import decode_message_properties, encode_message_properties

@@ -4,18 +4,22 @@
 type. Times are in seconds and sizes in bytes.
 """
 
+from __future__ import annotations
+
 import difflib
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from outbox.mqtt.outbound import MAX_WINDOW
 from outbox.mqtt.topic_lines import TopicLine, TopicLineError, parse_topic_line
 from protocol.errors import FoldmqError
 from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1, MQTT_3_1_1, MQTT_5
 from protocol.mqtt.topics import TopicError, validate_topic_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What names a connection."""

@@ -22,13 +22,13 @@ for its release at the peer. Its identifier is released, so that it is free for 
 The peer's refusals end a batch: the runner records them before anything later counts as received.
 """
 
+from __future__ import annotations
+
 from collections import deque
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from eventstore.format.positions import Position
 from protocol.errors import FoldmqError
 from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
@@ -36,6 +36,11 @@ from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import encode_acks
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from eventstore.format.positions import Position
 
 MAX_WINDOW: Final = 1000
 """Messages between the first one that is not acknowledged and the last one that is sent."""

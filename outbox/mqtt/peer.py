@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from eventstore.edited_files import client_context, unmarked_pair
 from outbox.mqtt.handshake import check_connack, code_text, keep_alive_of
-from outbox.mqtt.options import ConnectionOptions, PeerAddress, PeerTls
 from protocol.errors import FoldmqError
 from protocol.mqtt.encoder import DISCONNECT, PINGREQ
 from protocol.mqtt.packets import Acks, PacketType
 from protocol.mqtt.server_decoder import ServerDecoder
-from protocol.mqtt.server_packet_decoder import Answer, SentMessage, ServerPacket
+from protocol.mqtt.server_packet_decoder import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from outbox.mqtt.options import ConnectionOptions, PeerAddress, PeerTls
+    from protocol.mqtt.server_packet_decoder import SentMessage, ServerPacket
 
 _CONNECT_SECONDS: Final = 10.0
 """Time for the network connection, and again for the CONNACK."""

@@ -10,17 +10,22 @@ each connection. At QoS 2 its PUBREL is then passed on as well: this broker answ
 whether it knows the identifier or not.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
 
 from outbox.mqtt.loop_path import with_log, would_loop
-from outbox.mqtt.topic_lines import TopicMap
 from protocol.errors import FoldmqError
 from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
 from protocol.mqtt.encoder import encode_acks
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode
-from protocol.mqtt.server_packet_decoder import SentMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from outbox.mqtt.topic_lines import TopicMap
+    from protocol.mqtt.server_packet_decoder import SentMessage
 
 _FIRST_ANSWER: Final = {1: PacketType.PUBACK, 2: PacketType.PUBREC}
 _PASSED_ON: Final = frozenset({PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP})

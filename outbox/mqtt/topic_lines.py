@@ -5,8 +5,9 @@ LOCAL-PREFIX and what matches PATTERN; at the other broker REMOTE-PREFIX replace
 both, ``""`` is an empty text. The first line that matches a topic decides.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from protocol.errors import FoldmqError
 from protocol.mqtt.shared_filters import SHARE
@@ -17,6 +18,9 @@ from protocol.mqtt.topics import (
     validate_topic_filter,
     validate_topic_name,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
 
 T = TypeVar("T")
 Direction: TypeAlias = Literal["out", "in", "both"]

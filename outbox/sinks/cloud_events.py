@@ -1,15 +1,19 @@
 """Messages as CloudEvents 1.0: JSON, batches of them, and HTTP headers."""
 
+from __future__ import annotations
+
 import base64
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import orjson
 
 from eventstore.format.positions import format_position
-from outbox.sink import OutboxMessage
 from protocol.mqtt.message_properties import MessageProperties, decode_message_properties
+
+if TYPE_CHECKING:
+    from outbox.sink import OutboxMessage
 
 BATCH: Final = "application/cloudevents-batch+json"
 STRUCTURED: Final = "application/cloudevents+json"

@@ -1,5 +1,7 @@
 """Signatures of requests by Standard Webhooks (https://www.standardwebhooks.com)."""
 
+from __future__ import annotations
+
 import base64
 import binascii
 import hashlib

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -11,6 +10,8 @@ from aiohttp import web
 from cli.web.api.problem_types import Forbidden, Unauthorized
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from cli.web.audit_trail import AuditTrail
     from cli.web.tokens import Grant, Tokens
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -18,10 +17,15 @@ from cli.commands.status_totals import added_up
 from cli.common import text
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.topic_flags import check_filter, check_topic
-from cli.web.api.operation import Call, Item
+from cli.web.api.operation import Item
 from cli.web.api.parameters import ListParams, Moment, Name, Params
 from eventstore.errors import UsageError
 from projections.views.vocabulary import json_object, plain
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from cli.web.api.operation import Call
 
 _LONGEST_NUMBER = 18
 _ITEMS = 100

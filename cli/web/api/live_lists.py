@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,8 @@ from cli.logs.broker_client import Refused
 from eventstore.errors import NotFound
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from cli.web.web_log_client import WebLogClient
 
 _MAX_LISTS: Final = 64

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic.json_schema import models_json_schema
 
-from cli.web.api.operation import Cost, Operation
+from cli.web.api.operation import Cost
 from cli.web.api.problem_types import BY_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pydantic import BaseModel
 
+    from cli.web.api.operation import Operation
 
 _BASE: Final = "/api/v1"
 _NDJSON: Final = "application/x-ndjson"

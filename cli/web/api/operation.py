@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from cli.logs.logs import Logs
-from cli.web.api.live_lists import LiveLists
-from cli.web.api.parameters import NoParams, Params
 from cli.web.tokens import Role
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
     from pydantic import BaseModel
 
+    from cli.web.api.live_lists import LiveLists
+    from cli.web.api.parameters import NoParams, Params
     from cli.web.web_log_client import WebLogClient
 
 

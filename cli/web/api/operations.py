@@ -1,5 +1,7 @@
 """The table of operations: it gives routes, the OpenAPI document, and tools for language models."""
 
+from __future__ import annotations
+
 from typing import Final
 
 from cli.web.api import live_answers as live

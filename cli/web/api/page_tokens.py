@@ -1,14 +1,19 @@
 """The parameter ``next``: where a list continues, and of which moment it is."""
 
+from __future__ import annotations
+
 import base64
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from cli.web.api.operation import Call, Operation
-from cli.web.api.parameters import Params
+from cli.web.api.operation import Call
 from eventstore.errors import UsageError
+
+if TYPE_CHECKING:
+    from cli.web.api.operation import Operation
+    from cli.web.api.parameters import Params
 
 
 def list_digest(operation: Operation, params: Params) -> str:

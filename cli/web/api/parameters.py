@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
 from datetime import UTC
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -15,6 +14,9 @@ from eventstore.display import escaped
 from eventstore.errors import UsageError
 from eventstore.reading.position_text import PointSpec
 from eventstore.reading.position_text import parse_point as parse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MOST_ROWS: Final = 1000
 """Maximum rows of a page."""

@@ -1,8 +1,9 @@
 """The errors of the web page's process as answers of HTTP, and as problem details (RFC 9457)."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cli.logs.broker_client import NoLiveBroker, Refused, TooLarge
 from cli.web.api.live_lists import ListExpired
@@ -15,6 +16,9 @@ from eventstore.errors import (
     UsageError,
 )
 from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class RequestRefused(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors

@@ -9,7 +9,6 @@ import asyncio
 import base64
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -27,7 +26,6 @@ from cli.web.api.problem_types import (
 )
 from cli.web.api.schemas import Model
 from cli.web.api.streams import NDJSON, dumps
-from cli.web.tokens import Grant
 from eventstore.display import escaped
 from eventstore.errors import UsageError
 from eventstore.format.events import API_SESSION
@@ -35,6 +33,9 @@ from eventstore.format.positions import format_position
 from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from cli.web.tokens import Grant
     from cli.web.web_log_client import WebLogClient
 
 MAX_MESSAGES: Final = 1000

@@ -1,16 +1,17 @@
 """The moment of an answer: the positions it is of, and the tag of one that never changes."""
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Iterable, Mapping
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
 from cli.common import package_version
 from cli.logs.point_resolution import points_at
-from cli.web.api.operation import Call, Operation, open_sources, positions_text
-from cli.web.api.parameters import Params, moment
+from cli.web.api.operation import open_sources, positions_text
+from cli.web.api.parameters import moment
 from cli.web.api.problem_types import NotYet
 from eventstore.display import iso
 from eventstore.errors import UsageError
@@ -21,7 +22,13 @@ from eventstore.format.positions import (
     position,
     sequence_of,
 )
-from eventstore.reading.log_points import LogPoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cli.web.api.operation import Call, Operation
+    from cli.web.api.parameters import Params
+    from eventstore.reading.log_points import LogPoint
 
 _WAIT_SECONDS: Final = 5.0
 _LOOKS: Final = 100

@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from cli.web.api.operation import Item, StreamMark
+from cli.web.api.operation import Item
 from eventstore.task_cancellation import end_tasks
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
     from aiohttp import web
 
+    from cli.web.api.operation import StreamMark
 
 NDJSON: Final = "application/x-ndjson"
 EVENT_STREAM: Final = "text/event-stream"
