@@ -45,7 +45,8 @@ REFUSED = {
     "diff 1200 now --session screen": "beyond the end of the log",
     "why --position 8.0": "is not a message",
     "confirm-clock": "no start left any out",
-    "outbox retry orders": "has refused no message",
+    "outbox retry orders": "no messages to be sent again",
+    "erase --topic 'patients/17/#' --yes": "no topic with sealed contents matches",
 }
 """Commands that a page shows for what they refuse, or that name places in another log."""
 DATA = "foldmq-data"
