@@ -25,8 +25,8 @@ AT_EVERY_SAVE = 4
 """``make check`` runs this many of them, too."""
 FAILED_BEFORE = (3064,)
 """Seeds that found a defect."""
-NODES_SEEDS = max(140, SEEDS // 2)
-"""Runs with three nodes."""
+NODES_SEEDS = max(40, SEEDS // 2)
+"""Runs with three nodes; 140 are enough for what must have happened in some of them."""
 
 
 def marks_of(seed: int) -> list[pytest.MarkDecorator]:
@@ -75,7 +75,7 @@ def test_a_random_run_with_three_nodes_keeps_every_guarantee(seed: int) -> None:
 
 @pytest.mark.long
 def test_everything_happened_to_a_leader() -> None:
-    seen = counts(NODES_SEEDS, NodesWorld)
+    seen = counts(max(140, NODES_SEEDS), NodesWorld)
     wanted = (
         "crash", "leader cut off", "replaced while it served", "Fenced", "Replaced",
         "client of a node that follows", "passed on", "connects while no node serves",
