@@ -6,6 +6,7 @@ a user may read is asked for each message, so that a change also concerns stream
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ class JwtUsers:
             return
         states: list[object] = []
         for file in self._files:
-            if file.exists():
+            with contextlib.suppress(OSError):  # reading it says what is wrong
                 state = file.stat()
                 states.append((state.st_mtime_ns, state.st_size, state.st_ino))
         if states != self._read or len(states) < len(self._files):
