@@ -62,7 +62,7 @@ class Reading(Protocol):
     until_found: tuple[int, int]
 
     @property
-    def wanted(self) -> int:
+    def next_ahead(self) -> int:
         """Sequence of the record that follows those ahead."""
 
     def on_read(self) -> None:
@@ -205,7 +205,7 @@ class LogReader:
                 self.request(replay)  # the log was cut meanwhile: it goes on at its beginning
                 return
         if not replay.ahead:
-            replay.ahead.extend(self.take(replay.wanted))
+            replay.ahead.extend(self.take(replay.next_ahead))
         if replay.ahead:  # it sends these first, then asks again
             replay.on_read()
             return
@@ -229,7 +229,7 @@ class LogReader:
         if replay.last is not None and not replay.last.complete:
             await self._search(replay, replay.last)
             return
-        sequence = replay.wanted
+        sequence = replay.next_ahead
         if sequence < self.first:
             self.withdraw(replay)
             if not replay.ahead:
@@ -244,7 +244,7 @@ class LogReader:
         for other in [*self._waiting]:
             if other.cursor is None or (other.last is not None and not other.last.complete):
                 continue
-            records = self.take(other.wanted)
+            records = self.take(other.next_ahead)
             if records or other is replay:
                 self.withdraw(other)
                 other.ahead.extend(records)
@@ -258,7 +258,7 @@ class LogReader:
             return
         self.withdraw(replay)
         # It may have got others from memory meanwhile.
-        if replay.wanted == sequence:
+        if replay.next_ahead == sequence:
             if not replay.ahead:
                 replay.skip_to(records[0].sequence if records else through + 1)
             replay.ahead.extend(records)

@@ -275,7 +275,7 @@ class Replay:
         return self._read(held, connection, self._rules(held, connection), interval)
 
     @property
-    def wanted(self) -> int:
+    def next_ahead(self) -> int:
         """Sequence of the record that follows those ahead."""
         if self.ahead:
             return self.ahead[-1].sequence + 1
@@ -283,7 +283,7 @@ class Replay:
 
     def _look_ahead(self) -> None:
         """Take further records from memory, or request them."""
-        records = self._reader.take(self.wanted)
+        records = self._reader.take(self.next_ahead)
         self.ahead.extend(records)
         if not records:
             self._reader.request(self)
@@ -326,7 +326,7 @@ class Replay:
         chosen = select(self.ahead, cursor, rules, self._room(held), lambda: now() >= until)
         self.cursor, self.start_ms = chosen.through, rules.start_ms
         self._unrecorded += chosen.records
-        if len(self.ahead) < _FEW and self.last is None and self.wanted <= self._reader.last:
+        if len(self.ahead) < _FEW and self.last is None and self.next_ahead <= self._reader.last:
             self._look_ahead()
         self.fruitless = not chosen.sent and not chosen.no_room
         for reason, count in chosen.left_out.items():

@@ -245,19 +245,19 @@ def _take(step: Step, publications: Publications, numbers: range, rules: Rules, 
         reasons = {
             number: reason for number in matched if (reason := why_not(publications, number, qos))
         }
-    wanted = [number for number in matched if number not in reasons] if reasons else matched
+    candidates = [number for number in matched if number not in reasons] if reasons else matched
     part = _SHARED if rules.shared else 1
     most, room_bytes = MESSAGES_AT_ONCE // part, BYTES_AT_ONCE // part - step.size
     free = room - step.numbered if qos else most
-    chosen = wanted[: min(free, most - step.sent)]
+    chosen = candidates[: min(free, most - step.sent)]
     payloads = [publications.payloads[number] for number in chosen]
     size = sum(map(len, payloads))
     if size > room_bytes:
         chosen = chosen[: within(payloads, room_bytes)]
         size = sum(map(len, payloads[: len(chosen)]))
     stop = numbers.stop
-    if len(chosen) < len(wanted):
-        stop = wanted[len(chosen)]
+    if len(chosen) < len(candidates):
+        stop = candidates[len(chosen)]
         step.no_room = bool(qos) and len(chosen) == free
     for number, reason in reasons.items():
         if number < stop:

@@ -67,8 +67,8 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "the log",
             "is damaged",
             text.escaped(record, 500),
-            "the disk or a program has changed or removed bytes of it; the broker's state is "
-            "intact, but it ends when it needs a message of a damaged record: restore a backup, or "
+            "the disk or a program has changed or removed bytes of it; the state is intact, but "
+            "the broker ends when it needs a message of a damaged record: restore a backup, or "
             "stop the broker and use foldmq salvage",
             "foldmq log verify",
         )

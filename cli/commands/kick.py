@@ -68,19 +68,20 @@ async def _kick(flags: SourceFlags, clients: Iterable[str], manner: ChangeOption
     async with open_brokers(flags) as brokers:
         done = ChangeResult()
         owners = {client: brokers.of_session(client) for client in clients}
-        found: dict[str, str] = {}
+        connected: dict[str, str] = {}
         for client, broker in owners.items():
             if broker not in brokers.present:
                 continue
             try:
                 with brokers.leaving_out(broker):
-                    found[client] = _connected(await broker.ask("session", client=client, most=0))
+                    session = await broker.ask("session", client=client, most=0)
+                    connected[client] = _connected(session)
             except Refused as error:
                 done.refused.append(str(error))
-        lines = [f"  {text.name(client)}  {about}" for client, about in found.items()]
-        what = f"disconnect {text.count_of(len(found), 'client')}"
-        if found and await confirmed(lines, what, manner):
-            for client in found:
+        lines = [f"  {text.name(client)}  {about}" for client, about in connected.items()]
+        what = f"disconnect {text.count_of(len(connected), 'client')}"
+        if connected and await confirmed(lines, what, manner):
+            for client in connected:
                 if owners[client] not in brokers.present:
                     continue
                 with brokers.leaving_out(owners[client]):

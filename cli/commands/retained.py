@@ -33,10 +33,11 @@ async def run_list(
     """
     check_filter(topic_filter)
     async with open_brokers(flags) as brokers:
-        found, total = await retained_rows(brokers, topic_filter, not_permitted=not_permitted)
+        messages, total = await retained_rows(brokers, topic_filter, not_permitted=not_permitted)
+        shown = messages[:limit]
         for broker in brokers.present:
-            await add_setters(broker, [row for source, row in found[:limit] if source is broker])
-        rows = [brokers.labelled(broker, row) for broker, row in found[:limit]]
+            await add_setters(broker, [row for source, row in shown if source is broker])
+        rows = [brokers.labelled(broker, row) for broker, row in shown]
         if not_permitted:
             brokers.check_complete()
     now_ms = round(time.time() * 1000)
@@ -93,9 +94,9 @@ async def run_get(flags: SourceFlags, topic: str, *, newline: bool, as_json: boo
     """
     check_topic(topic)
     async with open_brokers(flags) as brokers:
-        found, payload = await retained_message(brokers, topic)
+        message, payload = await retained_message(brokers, topic)
     if as_json:
-        sys.stdout.write(text.json_line({**found, **text.payload_field(payload)}) + "\n")
+        sys.stdout.write(text.json_line({**message, **text.payload_field(payload)}) + "\n")
         return
     out = sys.stdout.buffer
     if out.isatty():

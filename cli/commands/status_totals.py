@@ -86,7 +86,9 @@ def added_up(found: Sequence[Status]) -> Status:
         memory.update(one.get("memory") or {})
     total["memory"] = dict(memory)
     total["destinations"] = [
-        {**row, "log": one["node"]} for one in found for row in one.get("destinations") or ()
+        {**row, "log": status["node"]}
+        for status in found
+        for row in status.get("destinations") or ()
     ]
     total["log"] = _logs([one["log"] for one in found if one["log"] is not None])
     return total

@@ -1,15 +1,12 @@
 """The command ``foldmq mcp``."""
 
-import shlex
-import sys
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cli.common.package_version import install_command
 from cli.logs.source_flags import SourceFlags, with_broker_flags
 from cli.program.help_pages import Program
 from cli.settings.setting_sources import ConfigError
@@ -52,16 +49,7 @@ def _mcp(
     of the extra 'mcp'.
     """
     if find_spec("mcp") is None:
-        raise ConfigError(f"foldmq mcp needs more packages: {_install_command()}")
+        raise ConfigError(f"foldmq mcp needs more packages: {install_command('mcp', 'mcp')}")
     from cli.mcp import mcp_server
 
     mcp_server.run_mcp_server(source, listen, tokens, payloads=payloads)
-
-
-def _install_command() -> str:
-    """Return the command that installs the packages: an index may have no foldmq."""
-    packages: list[str] = []
-    with suppress(PackageNotFoundError):
-        required = [line.split(";") for line in requires("foldmq") or ()]
-        packages = [name.strip() for name, *extra in required if 'extra == "mcp"' in "".join(extra)]
-    return shlex.join([sys.executable, "-m", "pip", "install", *(packages or ["mcp"])])

@@ -54,8 +54,8 @@ class ReadersParams(ListParams):
 
 
 async def _readers(call: Call, params: ReadersParams) -> AsyncIterator[Item]:
-    found = await past.readers_at(call, params.log, params.topic, params.at)
-    rows = [{"kind": "subscription", **one} for one in found]
+    readers = await past.readers_at(call, params.log, params.topic, params.at)
+    rows = [{"kind": "subscription", **reader} for reader in readers]
     for item in numbered(call, [*rows, allowed_users(call.link.flags, params.topic)]):
         yield item
 

@@ -325,8 +325,8 @@ class _Translation:
         elif name.startswith(("plugin_opt_", "auth_opt_")):
             pass  # the plug-in is named
         elif option.value not in _OFF:
-            advice = _SQLITE if option.value.endswith(_SQLITE) else name
-            why = _ADVICE.get(advice, "has no counterpart")
+            key = _SQLITE if option.value.endswith(_SQLITE) else name
+            why = _ADVICE.get(key, "has no counterpart")
             self._result.unmatch(option.place, f"{name} {option.value}: {why}")
 
     def _database(self) -> Path | None:

@@ -109,11 +109,7 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "Find problems, their causes, and what to do.",
             ),
             CommandEntry("reload", _BROKER, "Make a running broker read its settings again."),
-            CommandEntry(
-                "erase",
-                "cli.commands.operator_commands",
-                "Erase the contents of personal topics, for ever.",
-            ),
+            CommandEntry("erase", _BROKER, "Erase the contents of personal topics, for ever."),
             CommandEntry(
                 "confirm-clock",
                 _BROKER,

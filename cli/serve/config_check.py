@@ -76,15 +76,21 @@ def _check_together(settings: Settings) -> None:
         check_settings(settings)
     except ConfigError as error:
         problems += error.args
-    for own in (settings, *(() if problems else settings.listeners())):
-        for name, value in own:
-            if isinstance(value, Path) and name != "data_dir":
-                try:
-                    value.open("rb").close()
-                except OSError as error:
-                    problems.append(f"{name} = {value}: cannot be read: {error.strerror}")
+    for group in (settings, *(() if problems else settings.listeners())):
+        for name, value in group:
+            if not isinstance(value, Path) or name == "data_dir" or _is_made(name, value):
+                continue
+            try:
+                value.open("rb").close()
+            except OSError as error:
+                problems.append(f"{name} = {value}: cannot be read: {error.strerror}")
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
+
+
+def _is_made(name: str, path: Path) -> bool:
+    """Return whether the first start makes a file that does not exist yet."""
+    return name == "personal_key_file" and not path.exists() and path.parent.is_dir()
 
 
 def check_room(settings: Settings, here: DataDir | None, bound: LogBound) -> None:
@@ -92,14 +98,14 @@ def check_room(settings: Settings, here: DataDir | None, bound: LogBound) -> Non
     room = here.free_bytes() + here.stored_bytes("FOLDMQ_LOG_*") if here is not None else 0
     room //= max(1, settings.processes)
     most = min(filter(None, (bound.bytes, room)), default=0)
-    what = "keep_bytes" if most == bound.bytes else "the disk"
-    for name, each in settings.destinations.items():
-        if most and each.max_behind_bytes > most:
+    limit = "keep_bytes" if most == bound.bytes else "the disk"
+    for name, destination in settings.destinations.items():
+        if most and destination.max_behind_bytes > most:
             label = painted("warning:", "yellow", sys.stderr)
-            size = text.size(each.max_behind_bytes)
+            size = text.size(destination.max_behind_bytes)
             sys.stderr.write(
-                f"{label} destination {name}: max_behind_bytes is {size}, but {what} allows a log "
-                f"of {text.size(most)}\n"
+                f"{label} destination {name}: max_behind_bytes is {size}, but {limit} allows a log "
+                f"of {text.size(most)}: set it lower\n"
             )
 
 

@@ -137,8 +137,8 @@ class BridgeFields(SettingsGroup):
         default=0,
         ge=0,
         le=2,
-        description="QoS of messages from NATS without a QoS header. Messages at QoS 0 are not "
-        "logged.",
+        description="QoS of messages from NATS without a QoS header. QoS 0 is recorded "
+        "only with --record-qos0.",
     )
     bridge_ttl: bool = Field(
         default=False,

@@ -76,7 +76,9 @@ def _kafka_topic(topic: str) -> str:
 
 def _missing(kind: str, package: str) -> Iterator[tuple[str, str]]:
     if find_spec(package) is None:
-        yield f'kind = "{kind}"', f"needs more packages: pip install 'foldmq[{kind}]'"
+        from cli.common.package_version import install_command
+
+        yield f'kind = "{kind}"', f"needs more packages: {install_command(kind, package)}"
 
 
 def _target(target: str) -> str:

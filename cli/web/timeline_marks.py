@@ -67,8 +67,8 @@ class Marks:
         while len(kept) > self._most:
             wider: list[Mark] = []
             width_ms *= 2
-            for one in kept:
-                _join(wider, one, width_ms)
+            for earlier in kept:
+                _join(wider, earlier, width_ms)
             kept = wider
         self._kinds[kind], self._width_ms[kind] = kept, width_ms
 

@@ -271,11 +271,11 @@ class DropAudit:
     ) -> str:
         if self._outline.begin > 1 << INDEX_BITS:
             return ""  # the erasure may have been cut off
-        wanted = split_share(event.filter)[1]
-        if is_replay_filter(wanted):
-            wanted = replayed_filter(wanted)
+        pattern = split_share(event.filter)[1]
+        if is_replay_filter(pattern):
+            pattern = replayed_filter(pattern)
         for place, topics in self._outline.erasures:
-            if place < at and (not event.filter or any(matches(wanted, one) for one in topics)):
+            if place < at and (not event.filter or any(matches(pattern, name) for name in topics)):
                 return ""
         return "dropped as erased, but nothing that its filter matches was erased before"
 

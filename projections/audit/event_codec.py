@@ -104,14 +104,14 @@ class EventBatches:
         self.items: dict[str, list[tuple[Any, ...]]] = {}
         self._events = self._bytes = 0
 
-    def add(self, session: str, one: tuple[Any, ...]) -> None:
+    def add(self, session: str, item: tuple[Any, ...]) -> None:
         """Add an event."""
-        self.items.setdefault(session, []).append(one)
+        self.items.setdefault(session, []).append(item)
 
-    def alone(self, session: str, one: tuple[Any, ...], payload: bytes) -> None:
+    def alone(self, session: str, item: tuple[Any, ...], payload: bytes) -> None:
         """Emit an event with its payload, after the earlier ones."""
         self._give(session, self.items.pop(session, None))
-        self._facts.add_events(session, one[0], pack_events([one]), payload)
+        self._facts.add_events(session, item[0], pack_events([item]), payload)
 
     def counted(self, events: int, size: int) -> None:
         """Count a record; emit all events when they are many."""

@@ -187,10 +187,10 @@ class TurnSubscriptions:
         """
         if topic_filter is None:
             grants = [
-                one
-                for name, some in self._grants.items()
+                granted
+                for name, levels in self._grants.items()
                 if name not in self._withheld
-                for one in some
+                for granted in levels
             ]
         else:
             grants = self._grants.get(topic_filter, [])

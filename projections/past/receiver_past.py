@@ -332,7 +332,7 @@ async def replays_of(source: LogSource, client: str) -> SessionState | None:
     Raises as ``LogSource.records``.
     """
     end = LogPoint(source.last)
-    state = await asked_of(source, lambda one: IndexedSessions(one).at(client, end))
+    state = await asked_of(source, lambda indexed: IndexedSessions(indexed).at(client, end))
     return state if state is not None and state.replays else None
 
 
@@ -340,7 +340,7 @@ async def replays_of_message(
     source: LogSource, state: SessionState, story: MessageStory
 ) -> list[ReplayPast]:
     """Return what each replay did with a message that matches; raises as ``LogSource.records``."""
-    found = []
+    replays = []
     for name, held in state.replays.items():
         replay = held.replay
         if replay is None or not matches(replay.topic_filter, story.topic or ""):
@@ -350,8 +350,8 @@ async def replays_of_message(
         mark = None
         if not reason and through >= story.effective_at:
             mark = await _read_mark(source, state.session, name, story)
-        found.append(ReplayPast(name, through, replay.state, reason, mark))
-    return found
+        replays.append(ReplayPast(name, through, replay.state, reason, mark))
+    return replays
 
 
 def _never(replay: ReplayState, story: MessageStory) -> str:

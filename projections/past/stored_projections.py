@@ -91,7 +91,7 @@ class ProjectionReader:
         self._large: dict[str, dict[int, StoredEntry]] = {}
         self._histories: dict[str, StoredItem] = {}
         self._keys: dict[str, StoredItem] = {}
-        """Those of clients, which are not compared."""
+        """Histories of clients and keys of topics, which are not compared."""
         self._sum = 0
         self._digest = 0
         self._other_version = False

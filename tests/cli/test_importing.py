@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from harness import forkserver
 from harness.broker import Broker, environment, free_port
+from harness.certs import Authority
 from harness.packets import Publish
 from harness.rawclient import RawClient
 
@@ -352,7 +353,7 @@ address c.example
 def test_connections_to_other_brokers_become_tables(tmp_path: Path) -> None:
     conf = tmp_path / "mosquitto.conf"
     conf.write_text(CONNECTIONS.format(here=tmp_path))
-    (tmp_path / "ca").write_text("")
+    (tmp_path / "ca").symlink_to(Authority(tmp_path / "certificates").file)
     result = ImportedSettings(conf, tmp_path / "new")
     import_mosquitto_settings(result)
     result.write()

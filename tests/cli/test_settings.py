@@ -839,3 +839,14 @@ def test_contradictions_and_files_that_cannot_be_read_are_named_together(tmp_pat
         f"password_file = {tmp_path}/users: cannot be read: No such file or directory",
         f"jwt_keys = {tmp_path}/keys: cannot be read: No such file or directory",
     )
+
+
+def test_the_first_start_makes_the_file_with_the_keys_of_topics(tmp_path: Path) -> None:
+    config = tmp_path / "foldmq.toml"
+    text = f'data_dir = "{tmp_path}/data"\npersonal_topics = ["a/#"]\npersonal_key_file = "%s"\n'
+    config.write_text(text % (tmp_path / "keys"))
+    run_config_check({}, config)
+    assert not (tmp_path / "keys").exists()
+    config.write_text(text % (tmp_path / "none" / "keys"))
+    with pytest.raises(ConfigError, match="cannot be read: No such file or directory"):
+        run_config_check({}, config)

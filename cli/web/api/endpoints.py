@@ -341,8 +341,8 @@ def _entries(operation: Operation, call: Call, params: Params) -> contextlib.acl
 
 
 async def _permitted(entries: Any, permits: Callable[[str], bool]) -> AsyncIterator[Any]:
-    async with contextlib.aclosing(entries) as found:
-        async for entry in found:
+    async with contextlib.aclosing(entries):
+        async for entry in entries:
             if not isinstance(entry, Item) or permits(entry.value["topic"]):
                 yield entry
 

@@ -6,6 +6,7 @@ a user may read is asked for each message, so that a change also concerns stream
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from dataclasses import dataclass
@@ -71,19 +72,19 @@ class JwtUsers:
         """Read the files again if they have changed."""
         if time.monotonic() < self._look_at:
             return
-        found: list[object] = []
+        states: list[object] = []
         for file in self._files:
-            if file.exists():
+            with contextlib.suppress(OSError):  # reading it says what is wrong
                 state = file.stat()
-                found.append((state.st_mtime_ns, state.st_size, state.st_ino))
-        if found != self._read or len(found) < len(self._files):
+                states.append((state.st_mtime_ns, state.st_size, state.st_ino))
+        if states != self._read or len(states) < len(self._files):
             # Only this setting needs these modules.
             from cli.settings.access_files import make_permissions, make_tokens
 
             permissions, tokens = make_permissions(self._settings), make_tokens(self._settings)
             if self._tokens is not None:
                 self._tokens.close()
-            self._permissions, self._tokens, self._read = permissions, tokens, found
+            self._permissions, self._tokens, self._read = permissions, tokens, states
         self._look_at = time.monotonic() + _LOOK_SECONDS
 
     def permissions(self) -> Permissions:

@@ -97,8 +97,9 @@ async def readers_at(call: Call, log: str | None, topic: str, at: str) -> list[d
 
 
 def _readers(joined: JoinedState, topic: str) -> list[dict[str, Any]]:
-    found = readers_of(joined.sessions(), topic)
-    return [reader_object(one) for one in sorted(found, key=lambda one: (one.log, one.client))]
+    readers = readers_of(joined.sessions(), topic)
+    ordered = sorted(readers, key=lambda reader: (reader.log, reader.client))
+    return [reader_object(reader) for reader in ordered]
 
 
 class StateParams(ListParams):
