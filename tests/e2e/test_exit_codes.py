@@ -54,6 +54,7 @@ LIVE = (
     "status",
     "doctor",
     "confirm-clock",
+    "erase --topic a --yes",
     "outbox ls",
     "outbox show a",
     "outbox pause a",
