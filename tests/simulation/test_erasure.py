@@ -355,6 +355,27 @@ async def test_the_plan_of_an_erasure_names_its_topics(world: SealedWorld) -> No
         await ask(world, "erasures", filter="a/#/b")
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("restarted", [False, True])
+@in_sealed_world()
+async def test_a_replay_leaves_out_what_was_erased(
+    world: SealedWorld, *, restarted: bool, qos: int
+) -> None:
+    await publish(world, *THREE)
+    await change(world, "erase", filter=ALICE)
+    await publish(world, (ALICE, b"again"))
+    if restarted:
+        await world.restart()
+    late = await world.connect("late", filters=[("$replay/all/#", qos)])
+    await world.go(1)
+    assert [one.payload for one in late.take() if isinstance(one, Publish)] == [
+        OTHER,
+        PLAIN,
+        b"again",
+    ]
+    await check_promises(world)
+
+
 @in_sealed_world()
 async def test_messages_of_several_clients_in_one_turn_are_sealed(world: SealedWorld) -> None:
     reader = await world.connect("reader", filters=[("home/+/x", 1), ("news", 1)])
