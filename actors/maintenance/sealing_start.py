@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING
 
 from actors.session.content_sealing import ContentSealing
 from eventstore.errors import EventStoreError
+from eventstore.format.erasure_events import TopicsKeyed
+from eventstore.format.positions import sequence_of
+from eventstore.format.sealing import key_check
 from eventstore.log.key_file import KeyDamaged
 
 if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
+    from eventstore.log.key_file import KeyFile
 
 
 class KeysMissing(EventStoreError):  # noqa: N818 - named for the condition
@@ -18,7 +22,7 @@ class KeysMissing(EventStoreError):  # noqa: N818 - named for the condition
     exit_code = 78
 
 
-def begin_sealing(node: NodeContext, *, continues: bool) -> None:
+async def begin_sealing(node: NodeContext, *, continues: bool) -> None:
     """Prepare to seal contents, and check the keys that the log uses; call it after recovery.
 
     ``continues``: no later state of this log is known to exist. Raises KeysMissing or KeyDamaged.
@@ -37,8 +41,36 @@ def begin_sealing(node: NodeContext, *, continues: bool) -> None:
             f"personal_key_file = {keys.path}: keys are missing or damaged, and were not erased: "
             f"{len(damaged)} of {len(held.by_topic)}: restore the file from its newest copy"
         )
+    await _check_newest(node, keys)
     node.sealing = ContentSealing(
         node.options.personal_topics, keys, lambda: node.state.keys, node.emit, node.fail
     )
     node.sealing.start(continues=continues)
     node.journal.key = keys.key
+
+
+async def _check_newest(node: NodeContext, keys: KeyFile) -> None:
+    """Compare the newest key with the hash that the log has of it, unless that was cut off.
+
+    Files of the same node may have other keys under the same numbers, for example if one was made
+    for an older copy of the log. Raises KeyDamaged.
+    """
+    by_topic, log = node.state.keys.by_topic, node.log
+    topic = max(by_topic, key=lambda topic: by_topic[topic].number, default=None)
+    if topic is None:
+        return
+    number, since = by_topic[topic]
+    key, sequence = keys.key(number), sequence_of(since)
+    if key is None or sequence < log.first:
+        return
+    async for record in log.read(sequence, sequence):
+        for _, event in record.events():
+            if (
+                isinstance(event, TopicsKeyed)
+                and topic in event.topics
+                and event.checks[event.topics.index(topic)] != key_check(key)
+            ):
+                raise KeyDamaged(
+                    f"personal_key_file = {keys.path}: key {number} is not the one that the log "
+                    "names: restore the file from the newest copy that belongs to this log"
+                )
