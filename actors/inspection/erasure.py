@@ -176,6 +176,7 @@ class Erasure:
         if node.failed.done():  # the request may not be on disk
             raise node.failed.result()
         await in_thread(keys.erase, numbers, erasure)
+        node.messages.clear()  # a start may have loaded some before
         node.emit(Erased(erasure, len(numbers)))
         node.kernel.wake()
         await until_durable(node, node.journal.end)

@@ -107,7 +107,11 @@ class KeyFile:
     @property
     def last_erasure(self) -> int:
         """The number of the last erasure that destroyed a key; 0: none did."""
-        return max(map(self.erasure, range(1, self.end)), default=0)
+        last = 0
+        for number, (_, erasure, _) in enumerate(_SLOT.iter_unpack(self._slots), 1):
+            if erasure > last:
+                last = max(last, self.erasure(number))
+        return last
 
     def is_damaged(self, number: int) -> bool:
         """Return whether a key neither exists nor was erased."""
