@@ -191,6 +191,8 @@ class Erasure:
             for number in range(1, held.last + 1)
             if number not in used and keys.key(number) is not None
         ]
+        if not numbers:
+            return
         await in_thread(keys.erase, numbers, held.erasure)
         self._node.messages.clear()
         _log.warning(

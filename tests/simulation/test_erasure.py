@@ -415,6 +415,21 @@ async def test_a_file_with_other_keys_is_refused(world: SealedWorld) -> None:
 
 
 @in_sealed_world()
+async def test_damage_where_a_key_is_named_does_not_prevent_a_start(world: SealedWorld) -> None:
+    await publish(world, *THREE, retain=True)
+    await world.go(30)  # the projections have it
+    await world.restart()
+    await world.go(30)
+    await world.crash()
+    records = world.disk.stream.messages
+    at = next(at for at, data in reversed(records.items()) if b"TopicsKeyed" in header_of(data))
+    records[at] = records[at][:-1] + bytes([records[at][-1] ^ 1])
+    await world.start()
+    late = await world.connect("late", filters=[("#", 1)])
+    assert [one.payload for one in late.received] == [SECRET, OTHER, PLAIN]
+
+
+@in_sealed_world()
 async def test_a_damaged_key_is_not_an_erasure(world: SealedWorld) -> None:
     await publish(world, *THREE)
     await world.crash()
