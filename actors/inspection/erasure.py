@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from actors.inspection.inspector import Work
     from actors.session.node_context import NodeContext
+    from eventstore.log.key_file import KeyFile
 
 _log = structlog.get_logger("foldmq")
 
@@ -35,7 +36,7 @@ in_thread = asyncio.to_thread
 RESTORED = "restored"
 _BROKER = "foldmq"
 """The operator in the log of what a restored backup requires."""
-_AT_ONCE = 2048
+_AT_ONCE = 512
 """Topics compared with a filter in one turn of the event loop."""
 _SHOWN = 1000
 """Maximum number of topics in an answer."""
@@ -55,7 +56,11 @@ class Erasure:
         node, keys = self._node, self._node.log.keys
         if keys is None:
             return
+        held = node.state.keys
+        is_old = keys.last_erasure < held.erasure - bool(held.pending)
         await self._destroy()
+        if is_old:
+            await self._destroy_again(keys)
         again = [
             topic for topic, key in node.state.keys.by_topic.items() if keys.erasure(key.number)
         ]
@@ -65,18 +70,25 @@ class Erasure:
 
     def answer(self, request: Mapping[str, Any]) -> Work:
         """Return the topics that match ``filter`` and have a key: what an erasure would erase."""
-        topics, held = [], self._node.state.keys
-        wanted = _filter_of(request)
-        for number, topic in enumerate([*held.by_topic]):
-            if _is_chosen(wanted, topic):
-                topics.append(topic)
-            if not number % _AT_ONCE:
-                yield None
-        retained = sum(self._node.state.retained.get(topic) is not None for topic in topics)
+        held, retained = self._node.state.keys, self._node.state.retained
+        topic_filter = _filter_of(request)
+        keyed = [*held.by_topic]
+        first: list[str] = []
+        total = with_retained = 0
+        for begin in range(0, len(keyed), _AT_ONCE):
+            part = [
+                topic
+                for topic in keyed[begin : begin + _AT_ONCE]
+                if _is_chosen(topic_filter, topic)
+            ]
+            total += len(part)
+            with_retained += sum(retained.get(topic) is not None for topic in part)
+            first = sorted([*first, *part])[:_SHOWN]
+            yield None
         return {
-            "total": len(topics),
-            "topics": sorted(topics)[:_SHOWN],
-            "retained": retained,
+            "total": total,
+            "topics": first,
+            "retained": with_retained,
             "keyed": len(held.by_topic),
             "erasures": held.erasure,
             "pending": len(held.pending),
@@ -105,14 +117,13 @@ class Erasure:
 
     async def topics(self, topic_filter: str) -> list[str]:
         """Return the topics with keys that match a filter."""
-        found: list[str] = []
-        topics = [*self._node.state.keys.by_topic]
-        for begin in range(0, len(topics), _AT_ONCE):
-            found += [
-                one for one in topics[begin : begin + _AT_ONCE] if _is_chosen(topic_filter, one)
-            ]
+        chosen: list[str] = []
+        keyed = [*self._node.state.keys.by_topic]
+        for begin in range(0, len(keyed), _AT_ONCE):
+            part = keyed[begin : begin + _AT_ONCE]
+            chosen += [topic for topic in part if _is_chosen(topic_filter, topic)]
             await asyncio.sleep(0)
-        return found
+        return chosen
 
     async def erase(self, topics: Sequence[str], by: str, cause: str = "request") -> Outcome:
         """Erase the contents of topics; raises KeyFileError if the keys cannot be destroyed."""
@@ -141,7 +152,7 @@ class Erasure:
         if present:
             clear_topics(node, present, by)
         if node.sealing is not None:
-            node.sealing.forgotten.update(dict.fromkeys((one.encode() for one in topics), at))
+            node.sealing.forgotten.update(dict.fromkeys(map(str.encode, topics), at))
         node.messages.clear()
         node.kernel.wake()
         outcome.keys += len(numbers)
@@ -162,11 +173,32 @@ class Erasure:
             return
         numbers, erasure = [*held.pending], held.erasure
         await until_durable(node, node.journal.end)
+        if node.failed.done():  # the request may not be on disk
+            raise node.failed.result()
         await in_thread(keys.erase, numbers, erasure)
+        node.messages.clear()  # a start may have loaded some before
         node.emit(Erased(erasure, len(numbers)))
         node.kernel.wake()
         await until_durable(node, node.journal.end)
         _log.info("erased", erasure=erasure, keys=len(numbers))
+
+    async def _destroy_again(self, keys: KeyFile) -> None:
+        """Destroy the keys that belong to no topic: an older copy of the file has them again."""
+        held = self._node.state.keys
+        used = {key.number for key in held.by_topic.values()}
+        numbers = [
+            number
+            for number in range(1, held.last + 1)
+            if number not in used and keys.key(number) is not None
+        ]
+        if not numbers:
+            return
+        await in_thread(keys.erase, numbers, held.erasure)
+        self._node.messages.clear()
+        _log.warning(
+            "personal_key_file was older than the last erasure: erased keys were destroyed again",
+            keys=len(numbers),
+        )
 
 
 class Outcome:

@@ -111,7 +111,7 @@ async def recover(
     end = await _last_record(node, read.tail)
     last_ms = end.time_ms if end is not None else 0
     unproven = _unproven_end(node, read.tail, last_ms)
-    begin_sealing(node, continues=unproven is None)
+    await begin_sealing(node, continues=unproven is None)
     node.crashed_ms = _crash_time(end, proven=unproven is None)
     node.off_ms = node.counters.started_ms - node.crashed_ms
     node.emit(BrokerStarted(software(), crashed=node.crashed_ms > 0))

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.session.content_sealing import ContentSealing
-from eventstore.errors import EventStoreError
+from eventstore.errors import CorruptLog, EventStoreError
+from eventstore.format.erasure_events import TopicsKeyed
+from eventstore.format.event_parsing import UnreadableEvent
+from eventstore.format.positions import sequence_of
+from eventstore.format.sealing import key_check
 from eventstore.log.key_file import KeyDamaged
 
 if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
+    from eventstore.log.jetstream_log import EventLog
+    from eventstore.log.key_file import KeyFile
 
 
 class KeysMissing(EventStoreError):  # noqa: N818 - named for the condition
@@ -18,7 +24,7 @@ class KeysMissing(EventStoreError):  # noqa: N818 - named for the condition
     exit_code = 78
 
 
-def begin_sealing(node: NodeContext, *, continues: bool) -> None:
+async def begin_sealing(node: NodeContext, *, continues: bool) -> None:
     """Prepare to seal contents, and check the keys that the log uses; call it after recovery.
 
     ``continues``: no later state of this log is known to exist. Raises KeysMissing or KeyDamaged.
@@ -37,8 +43,43 @@ def begin_sealing(node: NodeContext, *, continues: bool) -> None:
             f"personal_key_file = {keys.path}: keys are missing or damaged, and were not erased: "
             f"{len(damaged)} of {len(held.by_topic)}: restore the file from its newest copy"
         )
+    await _check_newest(node, keys)
     node.sealing = ContentSealing(
         node.options.personal_topics, keys, lambda: node.state.keys, node.emit, node.fail
     )
     node.sealing.start(continues=continues)
     node.journal.key = keys.key
+
+
+async def _check_newest(node: NodeContext, keys: KeyFile) -> None:
+    """Compare the newest key with the hash that the log has of it, unless that was cut off.
+
+    Files of the same node may have other keys under the same numbers, for example if one was made
+    for an older copy of the log. Raises KeyDamaged.
+    """
+    by_topic = node.state.keys.by_topic
+    topic = max(by_topic, key=lambda topic: by_topic[topic].number, default=None)
+    if topic is None:
+        return
+    number, since = by_topic[topic]
+    key = keys.key(number)
+    check = await _check_in_log(node.log, topic, sequence_of(since))
+    if key is not None and check not in ("", key_check(key)):
+        raise KeyDamaged(
+            f"personal_key_file = {keys.path}: key {number} is not the one that the log names: "
+            "restore the file from the newest copy that belongs to this log"
+        )
+
+
+async def _check_in_log(log: EventLog, topic: str, sequence: int) -> str:
+    """Return the hash of a topic's key in a record; empty: it was cut off, or is damaged."""
+    if sequence < log.first:
+        return ""
+    try:
+        async for record in log.read(sequence, sequence):
+            for _, event in record.events():
+                if isinstance(event, TopicsKeyed) and topic in event.topics:
+                    return event.checks[event.topics.index(topic)]
+    except (CorruptLog, UnreadableEvent):
+        pass  # a start tolerates damage in front of what it folds
+    return ""

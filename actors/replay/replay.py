@@ -394,11 +394,16 @@ class Replay:
         own = self.session.name if is_no_local(held.options) else None
         encoder, now_ms = self.session.delivery.encoder, self._node.clock.steady_ms()
         limited = encoder is not None and encoder.limit
-
         sealing = self._node.sealing
 
         def are_checked(publications: Publications) -> bool:
-            return bool(access or limited or publications.expires or publications.session == own)
+            return bool(
+                access
+                or limited
+                or sealing is not None
+                or publications.expires
+                or publications.session == own
+            )
 
         def why_not(publications: Publications, number: int, qos: int) -> str:
             if publications.session == own:

@@ -141,11 +141,23 @@ class ContentSealing:
         held = self._state().by_topic
         new = [topic for topic in dict.fromkeys(topics) if topic not in held]
         for part in by_text(new, str):
-            self.store_ahead(len(part))
-            numbers = range(self._next, self._next + len(part))
-            self._next += len(part)
-            checks = [key_check(key) for key in map(self.keys.key, numbers) if key is not None]
+            unused = [self._unused_key() for _ in part]
+            numbers = [number for number, _ in unused]
+            checks = [key_check(key) for _, key in unused]
             self._emit(TopicsKeyed(part, to_runs(numbers), checks))
+
+    def _unused_key(self) -> tuple[int, bytes]:
+        """Return the next key that exists, and its number.
+
+        Those of a lost end of the log may be erased, and a crash damages those stored last.
+        """
+        while True:
+            self.store_ahead(1)
+            number = self._next
+            self._next += 1
+            key = self.keys.key(number)
+            if key is not None:
+                return number, key
 
     def is_erased(self, ref: Position, message: Message) -> bool:
         """Return whether the content of a message is erased."""

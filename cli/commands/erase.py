@@ -32,12 +32,12 @@ async def _erase(flags: SourceFlags, topic_filter: str, manner: ChangeOptions) -
         if brokers.several:
             raise Refused("nothing is sealed in several logs: personal_topics needs one process")
         (broker,) = brokers.present
-        found = await broker.ask("erasures", filter=topic_filter)
-        if not found["total"]:
+        plan = await broker.ask("erasures", filter=topic_filter)
+        if not plan["total"]:
             raise Refused(f"no topic with sealed contents matches {text.name(topic_filter)}")
-        topics = text.count_of(found["total"], "topic")
+        topics = text.count_of(plan["total"], "topic")
         what = f"erase the contents of {topics} for ever"
-        if not await confirmed([f"  {text.name(one)}" for one in found["topics"]], what, manner):
+        if not await confirmed([f"  {text.name(topic)}" for topic in plan["topics"]], what, manner):
             return
         try:
             done = await broker.ask("change", do="erase", by=operator_name(), filter=topic_filter)

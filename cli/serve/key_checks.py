@@ -21,9 +21,9 @@ def check_keys(settings: Settings) -> None:
     if settings.cluster_key_file is not None:
         read_cluster_key(settings.cluster_key_file)
     store_key(settings.encryption_key_file)
-    for name in ("cluster_key_file", "encryption_key_file"):
+    for name in ("cluster_key_file", "encryption_key_file", "personal_key_file"):
         path = getattr(settings, name)
-        if path is None:
+        if path is None or not path.exists():  # the broker makes that of personal topics
             continue
         found = path.stat()
         own = found.st_uid == os.geteuid()

@@ -8,12 +8,15 @@ bytes  content
 4      magic ``FMQ`` and the format version, 2
 32     SHA-256 of everything that follows: the checksum, and this record's link
 32     the link of the record before it (zeros for the first): the hash chain
-1      flags: 128 always; 1 if the JSON is deflated; 4 if there are destinations
+1      flags: 128 always; 1 if the JSON is deflated; 4 if there are destinations; 8 if contents
+       are sealed
 4      length of the JSON header as stored
 4      length of the JSON header
 2      with flag 4: the number of destinations, and for each of them
 10     the number of a log (2), and the sequence of the last record before that was meant for it (8)
-n      JSON: node, time, part, last, jumps (from the first jump of the clock on), events
+16     with flag 8: the salt of the sealed contents (``sealing``)
+n      JSON: node, time, part, last, jumps (from the first jump of the clock on), sealed (with flag
+       8: begin, length and key of each part of the payload area that is sealed), events
 rest   the payloads of the messages, one after the other, as raw bytes; the blocks of properties
        of an event precede its payloads (``stored_properties``)
 =====  ==========================================================================
@@ -22,8 +25,7 @@ Format 1, which is read as well, has neither flags nor destinations, and one len
 format 2 always have 128, no record of one format can be taken for one of the other.
 
 Deflated JSON is raw deflate with the dictionary of ``json_dictionary``. The JSON of a LogSalvaged
-is never deflated. A record with any other flag is of a later foldmq; 8 is for sealed contents, with
-16 bytes of salt before the JSON.
+is never deflated. A record with any other flag is of a later foldmq.
 
 A changed byte breaks the checksum; a lost, repeated or reordered record breaks the chain. Where
 ``foldmq salvage`` gave records up, a record with a LogSalvaged joins both ends of the chain.

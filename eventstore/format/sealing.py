@@ -74,10 +74,10 @@ def filler(size: int, key: int) -> bytes:
 
 def covered(area: bytes | memoryview, parts: Iterable[Any]) -> bytes:
     """Return a payload area with fillers in its sealed parts; raises ValueError for a wrong one."""
-    found = bytearray(area)
+    shown = bytearray(area)
     for (begin, end), key in sealed_parts(parts, len(area)).items():
-        found[begin:end] = filler(end - begin, key)
-    return bytes(found)
+        shown[begin:end] = filler(end - begin, key)
+    return bytes(shown)
 
 
 class SealedArea:
@@ -125,12 +125,12 @@ def sealed_parts(parts: Iterable[Any], size: int) -> dict[tuple[int, int], int]:
 
     Raises ValueError if one is not in the area.
     """
-    found: dict[tuple[int, int], int] = {}
+    keys: dict[tuple[int, int], int] = {}
     for begin, length, key in parts:
         if not (0 <= begin <= begin + length <= size and key > 0):
             raise ValueError("a sealed part outside the payload area")
-        found[begin, begin + length] = key
-    return found
+        keys[begin, begin + length] = key
+    return keys
 
 
 class RecordSeal:

@@ -13,6 +13,7 @@ import hashlib
 import os
 import secrets
 import struct
+import threading
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import EventStoreError
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-KEYS_AHEAD: Final = 4096
-"""Keys by which the file grows."""
+KEYS_AHEAD: Final = 1024
+"""Keys by which the file grows: the event loop makes and syncs them in less than 10 ms."""
 _HEAD_BYTES: Final = 128
 _SLOT: Final = struct.Struct(">32sQ24s")
 _NO_KEY: Final = bytes(KEY_BYTES)
@@ -43,11 +44,15 @@ class KeyDamaged(EventStoreError):  # noqa: N818 - as in eventstore.errors
 
 
 class KeyFile:
-    """The open file, which is locked. Every method raises KeyFileError."""
+    """The open file, which is locked. Every method raises KeyFileError.
+
+    :meth:`erase` may be called in another thread, one call at a time.
+    """
 
     def __init__(self, path: Path, node: str) -> None:
         """Open the file of a node, or make it."""
         self.path = path
+        self._erasing = threading.Lock()
         self._head = f"{_TITLE}{node}".encode()[: _HEAD_BYTES - 1].ljust(_HEAD_BYTES - 1) + b"\n"
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -99,6 +104,15 @@ class KeyFile:
         """Return the number of the erasure that destroyed a key; 0: none did."""
         return self._slot(number)[1]
 
+    @property
+    def last_erasure(self) -> int:
+        """The number of the last erasure that destroyed a key; 0: none did."""
+        last = 0
+        for number, (_, erasure, _) in enumerate(_SLOT.iter_unpack(self._slots), 1):
+            if erasure > last:
+                last = max(last, self.erasure(number))
+        return last
+
     def is_damaged(self, number: int) -> bool:
         """Return whether a key neither exists nor was erased."""
         return self._slot(number) == (None, 0)
@@ -120,19 +134,26 @@ class KeyFile:
         self._slots += slots
 
     def erase(self, numbers: Iterable[int], erasure: int) -> None:
-        """Destroy keys, on disk when this returns; it can be repeated."""
-        for number in numbers:
-            if not 1 <= number < self.end or self.erasure(number):
-                continue
-            at, slot = (number - 1) * _SLOT.size, _packed(number, _NO_KEY, erasure)
-            self._write(_HEAD_BYTES + at, slot, sync=False)
-            self._slots[at : at + _SLOT.size] = slot
-        self._sync()
+        """Destroy keys, on disk when this returns; it can be repeated.
+
+        A repetition writes all of them again: after an error of the disk, a sync alone may succeed
+        without them.
+        """
+        with self._erasing:
+            for number in numbers:
+                if not 1 <= number < self.end:
+                    continue
+                slot = _packed(number, _NO_KEY, self.erasure(number) or erasure)
+                at = (number - 1) * _SLOT.size
+                self._write(_HEAD_BYTES + at, slot, sync=False)
+                self._slots[at : at + _SLOT.size] = slot
+            self._sync()
 
     def close(self) -> None:
-        """Close the file, and forget the keys."""
-        self._slots[:] = b""
-        os.close(self._file)
+        """Close the file once no key is being destroyed, and forget the keys."""
+        with self._erasing:
+            self._slots[:] = b""
+            os.close(self._file)
 
     def _write(self, at: int, data: bytes, *, sync: bool = True) -> None:
         try:
@@ -151,11 +172,14 @@ class KeyFile:
             raise self._error("cannot be written", error) from None
 
     def _sync_directory(self) -> None:
-        directory = os.open(self.path.parent, os.O_RDONLY)
         try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+            directory = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise self._error("its directory cannot be synced", error) from None
 
     def _error(self, what: str, error: OSError) -> KeyFileError:
         return KeyFileError(f"personal_key_file = {self.path}: {what}: {error.strerror}")

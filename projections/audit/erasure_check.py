@@ -73,11 +73,11 @@ class KeyNotes:
             return
         for number, payload in enumerate(record.payloads(event)):
             topic = event.topics[event.which[number] if event.which else 0]
-            wanted = self._keys.get(topic)
+            topic_key = self._keys.get(topic)
             key = payload.key if isinstance(payload, SealedBytes) else None
-            if payload and wanted is not None and key != wanted:
+            if payload and topic_key is not None and key != topic_key:
                 what = "is not sealed" if key is None else f"is sealed under key {key}"
-                text = f"a message on {shown(topic)} {what}, but its topic has key {wanted}"
+                text = f"a message on {shown(topic)} {what}, but its topic has key {topic_key}"
                 self._note(at + number, UNSEALED, {"what": text})
 
 

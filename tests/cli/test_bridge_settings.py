@@ -386,7 +386,9 @@ def test_a_users_file_that_others_can_read_is_warned_of(
         (0o644, False, "chmod o= "),
     ],
 )
-@pytest.mark.parametrize("setting", ["cluster_key_file", "encryption_key_file"])
+@pytest.mark.parametrize(
+    "setting", ["cluster_key_file", "encryption_key_file", "personal_key_file"]
+)
 def test_a_key_that_others_can_read_is_warned_of(
     tmp_path: Path,
     setting: str,
@@ -401,7 +403,9 @@ def test_a_key_that_others_can_read_is_warned_of(
     file.chmod(mode)
     if not own:  # the broker is another user
         monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
-    given = {"cluster": "plant", "nats_url": "nats://a", setting: file}
+    given: dict[str, Any] = {setting: file}
+    if setting == "cluster_key_file":
+        given |= {"cluster": "plant", "nats_url": "nats://a"}
     check_keys(load_settings(given, {}))
     shown = "".join(capsys.readouterr())
     assert shown.count("\n") == bool(said)

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import functools
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,21 @@ async def publish(world: World, *messages: tuple[str, bytes], qos: int = 1, **mo
 
 def events(world: World, kind: type) -> list[Any]:
     return [event for event in world.disk.events() if isinstance(event, kind)]
+
+
+def restoring(world: SealedWorld) -> Callable[[], Awaitable[None]]:
+    """Return a function that crashes the broker and starts it with the log as it is now."""
+    stream, noted = copy.deepcopy(world.disk.stream), world.watermark.noted
+
+    async def restore() -> None:
+        await world.crash()
+        world.server.streams = (stream,)
+        world.disk.stream = stream
+        world.watermark.noted = noted
+        world.keyed.history.clear()
+        await world.start()
+
+    return restore
 
 
 THREE = ((ALICE, SECRET), (BOB, OTHER), ("news", PLAIN))
@@ -316,19 +332,101 @@ async def test_a_cut_log_keeps_contents_sealed(
 @in_sealed_world()
 async def test_a_restored_log_learns_what_was_erased(world: SealedWorld) -> None:
     await publish(world, *THREE, retain=True)
-    stream, noted = copy.deepcopy(world.disk.stream), world.watermark.noted
+    restore = restoring(world)
     await change(world, "erase", filter=ALICE)
     await publish(world, ("home/new", b"n"))
-    await world.crash()
-    world.server.streams = (stream,)
-    world.disk.stream = stream
-    world.watermark.noted = noted
-    world.keyed.history.clear()
-    await world.start()
+    await restore()
     (requested,) = events(world, ErasureRequested)
     assert (requested.cause, requested.topics) == ("restored", [ALICE])
     late = await world.connect("late", filters=[("#", 1)])
     assert [one.payload for one in late.received] == [OTHER, PLAIN]
+
+
+@in_sealed_world()
+async def test_a_restored_log_does_not_use_keys_that_were_erased(world: SealedWorld) -> None:
+    await publish(world, *THREE)
+    restore = restoring(world)
+    await publish(world, ("home/new/x", b"n"))
+    await change(world, "erase", filter="home/new/x")
+    await restore()
+    await publish(world, ("home/other/x", OTHER), retain=True)
+    await world.restart()
+    late = await world.connect("late", filters=[("home/other/x", 1)])
+    assert [one.payload for one in late.received] == [OTHER]
+    await check_promises(world)
+
+
+@in_sealed_world()
+async def test_keys_that_a_crash_left_incomplete_are_not_used(world: SealedWorld) -> None:
+    await publish(world, *THREE)
+    await world.crash()
+    data = world.path.read_bytes()
+    used = 128 + 64 * 2
+    world.path.write_bytes(data[:used] + bytes(len(data) - used))
+    await world.start()
+    await publish(world, ("home/other/x", OTHER), retain=True)
+    await world.restart()
+    late = await world.connect("late", filters=[("home/other/x", 1)])
+    assert [one.payload for one in late.received] == [OTHER]
+    await check_promises(world)
+
+
+@pytest.mark.parametrize("again", [False, True])
+@in_sealed_world()
+async def test_an_older_key_file_does_not_bring_back_what_was_erased(
+    world: SealedWorld, *, again: bool
+) -> None:
+    reader = await world.connect("reader", filters=[("#", 1)])
+    reader.drop()
+    await publish(world, *THREE)
+    old = world.path.read_bytes()
+    await change(world, "erase", filter=ALICE)
+    if again:
+        await publish(world, ("home/carl", b"c"))
+        world.fuse = 1  # its request is on disk, and nothing else
+        erasing = asyncio.ensure_future(change(world, "erase", filter="home/carl"))
+        await world.go(2)
+        world.fuse = None
+        erasing.cancel()
+    await world.crash()
+    world.path.write_bytes(old)
+    await world.start()
+    back = await world.connect("reader", present=True)
+    assert await acknowledged(world, back) == [OTHER, PLAIN]
+    assert world.keys.key(1) is None
+    assert world.keys.key(2) is not None
+    assert world.keys.last_erasure == len(events(world, ErasureRequested))
+    await check_promises(world)
+
+
+@in_sealed_world()
+async def test_a_file_with_other_keys_is_refused(world: SealedWorld) -> None:
+    await publish(world, *THREE)
+    await world.crash()
+    data = world.path.read_bytes()
+    world.path.unlink()
+    other = KeyFile(world.path, "sim")
+    other.extend()
+    other.close()
+    with pytest.raises(KeyDamaged, match="key 2 is not the one that the log names"):
+        await world.start()
+    world.path.write_bytes(data)
+    await world.start()
+
+
+@in_sealed_world()
+async def test_damage_where_a_key_is_named_does_not_prevent_a_start(world: SealedWorld) -> None:
+    await publish(world, *THREE, retain=True)
+    await world.go(30)  # the projections have it
+    await world.restart()
+    await world.go(30)
+    await world.crash()
+    records = world.disk.stream.messages
+    at = next(at for at, data in reversed(records.items()) if b"TopicsKeyed" in header_of(data))
+    records[at] = records[at][:-1] + bytes([records[at][-1] ^ 1])
+    await world.start()
+    late = await world.connect("late", filters=[("#", 1)])
+    assert [one.payload for one in late.received] == [SECRET, OTHER, PLAIN]
 
 
 @in_sealed_world()
@@ -353,6 +451,27 @@ async def test_the_plan_of_an_erasure_names_its_topics(world: SealedWorld) -> No
     assert (await ask(world, "erasures", filter="news"))["total"] == 0
     with pytest.raises(Refused):
         await ask(world, "erasures", filter="a/#/b")
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("restarted", [False, True])
+@in_sealed_world()
+async def test_a_replay_leaves_out_what_was_erased(
+    world: SealedWorld, *, restarted: bool, qos: int
+) -> None:
+    await publish(world, *THREE)
+    await change(world, "erase", filter=ALICE)
+    await publish(world, (ALICE, b"again"))
+    if restarted:
+        await world.restart()
+    late = await world.connect("late", filters=[("$replay/all/#", qos)])
+    await world.go(1)
+    assert [one.payload for one in late.take() if isinstance(one, Publish)] == [
+        OTHER,
+        PLAIN,
+        b"again",
+    ]
+    await check_promises(world)
 
 
 @in_sealed_world()

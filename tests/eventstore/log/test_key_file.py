@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,30 @@ def test_a_torn_end_is_written_over(tmp_path: Path) -> None:
     assert file.end == KEYS_AHEAD - 1
     file.extend()
     assert file.key(KEYS_AHEAD - 1) is not None
+    file.close()
+
+
+def test_an_erasure_that_failed_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = KeyFile(tmp_path / "keys", "n1")
+    file.extend()
+    lost = (tmp_path / "keys").read_bytes()
+    key = file.key(3)
+    assert key is not None
+
+    def fail(_: int) -> None:
+        (tmp_path / "keys").write_bytes(lost)  # as Linux: the pages are clean, but not on disk
+        raise OSError(errno.EIO, "I/O error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("os.fsync", fail)
+        with pytest.raises(KeyFileError, match="I/O error"):
+            file.erase([3], 1)
+    assert key in (tmp_path / "keys").read_bytes()
+    file.erase([3], 1)
+    assert key not in (tmp_path / "keys").read_bytes()
+    assert file.last_erasure == 1
     file.close()
 
 
