@@ -14,7 +14,6 @@ from cli.settings.setting_types import (
     several,
 )
 from eventstore.display import escaped
-from protocol.mqtt.topics import TopicError, validate_topic_filter
 
 if TYPE_CHECKING:
     from cli.settings.settings import Settings
@@ -58,6 +57,8 @@ class StorageFields(SettingsGroup):
 
 def personal_contradictions(settings: "Settings") -> Iterator[str]:
     """Yield one message for each contradiction of the settings of personal topics."""
+    from protocol.mqtt.topics import TopicError, validate_topic_filter
+
     path = settings.personal_key_file
     for pattern in settings.personal_topics:
         shown = escaped(pattern)

@@ -698,7 +698,8 @@ def test_generated_requests_are_answered_as_documented(
                     content_type_conformance,
                     response_headers_conformance,
                     response_schema_conformance,
-                    negative_data_rejection,
+                    # What is too large is refused before it is looked at.
+                    *([negative_data_rejection] if response.status_code != 413 else []),
                 ],
             )
 
