@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import os
+import select
 import signal
+import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -222,6 +224,21 @@ async def test_it_ends_when_the_outbox_is_gone(tmp_path: Path) -> None:
         assert wait_until_gone(case.pids[0])
 
 
+async def test_it_ends_when_the_outbox_was_killed_before_it_read_an_answer(tmp_path: Path) -> None:
+    """The kernel resets a connection that is closed with data in it."""
+    case = Case(tmp_path, "Base")
+    async with opened(case) as sink:
+        sink._writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket has it
+        sending = asyncio.create_task(sink.send(messages("a")))
+        await happens(lambda: case.notes == ["a"])
+        with socket.socket(fileno=os.dup(sink._writer.get_extra_info("socket").fileno())) as copy:
+            await happens(lambda: select.select([copy], [], [], 0)[0])
+        sink._writer.transport.abort()
+        with pytest.raises(TryAgain, match="its process ended: signal 9"):
+            await sending
+        assert wait_until_gone(case.pids[0])
+
+
 async def refused_by(sink: PythonSink, batch: Sequence[OutboxMessage]) -> RefusedMessages:
     with pytest.raises(RefusedMessages) as caught:
         await sink.send(batch)
@@ -262,6 +279,14 @@ async def test_a_class_that_is_missing_is_a_wrong_setting(tmp_path: Path) -> Non
         await case.sink.open(ABOUT)
     assert caught.value.misconfigured
     await case.sink.close()
+
+
+async def test_a_directory_that_is_gone_is_a_wrong_setting(tmp_path: Path) -> None:
+    sink = PythonSink(PythonOptions("sinks:Base", tmp_path / "gone"))
+    with pytest.raises(TryAgain, match="cannot start its process: No such file") as caught:
+        await sink.open(ABOUT)
+    assert caught.value.misconfigured
+    await sink.close()
 
 
 async def test_what_a_message_has(tmp_path: Path) -> None:
