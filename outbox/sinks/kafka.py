@@ -112,7 +112,7 @@ class KafkaSink:
         except KafkaException as error:
             delivered(error.args[0], None)
         except BufferError:  # with a property that makes its queue shorter than a batch
-            delivered(KafkaError(KafkaError._QUEUE_FULL), None)
+            delivered(KafkaError(KafkaError._QUEUE_FULL), None)  # noqa: SLF001 - its public name
 
     async def _judge(
         self,

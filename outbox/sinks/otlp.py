@@ -62,7 +62,7 @@ class OtlpSink(HttpSink):
 
     async def _stored(self, answer: aiohttp.ClientResponse) -> None:
         """Log what a collector says of spans that it left out: it must not get them again."""
-        with contextlib.suppress(orjson.JSONDecodeError, AttributeError):
+        with contextlib.suppress(ValueError, AttributeError, TypeError):
             data = await answer.content.read(_ANSWER)
             partial: Any = orjson.loads(data).get("partialSuccess")
             if partial and (partial.get("rejectedSpans") or partial.get("errorMessage")):
