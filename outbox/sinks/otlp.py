@@ -131,12 +131,12 @@ class TracedMessages(DueMessages):
         for ref in sorted({*refs}):
             fold = self._new_fold(ref - 1)
             last = await self._end.reach(sequence_of(ref))
-            some: list[OutboxMessage] = []
+            exported: list[OutboxMessage] = []
             async with contextlib.aclosing(self._turns(sequence_of(ref))) as turns:
                 with contextlib.suppress(CursorLost):
                     async for parts in turns:
-                        some += fold.take(parts)
+                        exported += fold.take(parts)
                         if fold.through >= ref or parts[-1].sequence >= last:
                             break
-            spans += [each for each in [*some, *fold.finish()] if each.position == ref]
+            spans += [each for each in [*exported, *fold.finish()] if each.position == ref]
         return spans
