@@ -252,4 +252,6 @@ def _judge(error: BaseException) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    return escaped(" ".join(str(error).split()), _REASON) or type(error).__name__
+    """Return what an error says, without its details, which have the values of a row."""
+    line = error.args[0] if isinstance(error, asyncpg.PostgresError) and error.args else error
+    return escaped(" ".join(str(line).split()), _REASON) or type(error).__name__
