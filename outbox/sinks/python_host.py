@@ -7,6 +7,7 @@ Frames are the sizes of a JSON value and of the bytes behind it (4 each, big-end
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import importlib
 import inspect
 import json
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
 SIZES: Final = struct.Struct(">II")
+_PR_SET_PDEATHSIG: Final = 1
 _REASON: Final = 200
 """Maximum number of characters of the reason for a refusal."""
 
@@ -89,6 +91,9 @@ def check_class() -> None:
 
 def run_host() -> None:
     """Run the class that the outbox names, until the outbox or the class ends it."""
+    if sys.platform == "linux":
+        # A class that holds the interpreter's lock lets no thread notice that the outbox is gone.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)
     asyncio.run(_run(connection))

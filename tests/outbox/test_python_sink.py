@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from harness.broker import wait_until_gone
-from harness.waiting import happens
+from harness.waiting import happens, until
 
 from eventstore.format.positions import position
 from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
@@ -23,7 +24,7 @@ from protocol.mqtt.message_properties import MessageProperties, encode_message_p
 pytestmark = pytest.mark.system
 
 SINKS = """
-import asyncio, os, signal, subprocess, sys, time
+import asyncio, os, re, signal, subprocess, sys, time
 
 class Base:
     def __init__(self, path):
@@ -50,6 +51,7 @@ class Base:
         if command == "hang": time.sleep(600)
         if command == "loop":
             while True: pass
+        if command == "lock": re.match("(a+)+$", "a" * 64 + "b")
         if command == "close": os.closerange(3, 100)
         if command == "print":
             print("{}", flush=True); os.write(1, b"\\0" * 100_000); os.write(2, b"x\\n" * 10_000)
@@ -108,6 +110,12 @@ def messages(*payloads: str, block: bytes = b"") -> list[OutboxMessage]:
 
 def environment_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) / os.sysconf("SC_CLK_TCK")
 
 
 class Case:
@@ -222,6 +230,28 @@ async def test_it_ends_when_the_outbox_is_gone(tmp_path: Path) -> None:
         with pytest.raises(TryAgain):
             await sending
         assert wait_until_gone(case.pids[0])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends it")
+def test_it_ends_with_the_outbox_while_it_holds_the_lock_of_the_interpreter(tmp_path: Path) -> None:
+    case = Case(tmp_path, "Base")
+    outbox = os.fork()
+    if not outbox:
+
+        async def send() -> None:
+            await case.sink.open(ABOUT)
+            await case.sink.send(messages("lock"))
+
+        asyncio.run(send())
+        os._exit(1)
+    until(lambda: case.file.exists() and case.pids)
+    (pid,) = case.pids
+    # The class is at work for longer than a start takes.
+    before = cpu_seconds(pid)
+    until(lambda: cpu_seconds(pid) > before + 0.5)
+    os.kill(outbox, signal.SIGKILL)
+    os.waitpid(outbox, 0)
+    assert wait_until_gone(pid)
 
 
 async def test_it_ends_when_the_outbox_was_killed_before_it_read_an_answer(tmp_path: Path) -> None:
