@@ -51,7 +51,7 @@ _CURSORS = frozenset({"Forwarded", "Followed"})
 
 
 class CursorLost(Exception):  # noqa: N818 - it is an answer, not an error
-    """The log was cut beyond the position where the reader is."""
+    """The log was cut beyond the position where the reader is; its first record is the argument."""
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class DueMessages:
             except CutMeanwhile:
                 await self._reopen()
                 if sequence < self._source.begin:
-                    raise CursorLost from None
+                    raise CursorLost(self._source.begin) from None
             except LogUnavailable as error:
                 await self._wait(error)
 

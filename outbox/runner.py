@@ -96,14 +96,13 @@ class DestinationRunner:
         try:
             while True:
                 cursor = await self._cursor()
-                try:
-                    await self._run_from(cursor)
-                except _Restart:
-                    continue
-                except CursorLost:
-                    await asyncio.sleep(_ASK_AGAIN)
-                except TryAgain as answer:  # of opening the sink
-                    await self._pause_after(answer)
+                with contextlib.suppress(_Restart):
+                    try:
+                        await self._run_from(cursor)
+                    except CursorLost:
+                        await asyncio.sleep(_ASK_AGAIN)
+                    except TryAgain as answer:  # of opening the sink
+                        await self._pause_after(answer)
         finally:
             with contextlib.suppress(BrokerUnavailable, _Restart, TimeoutError):
                 async with asyncio.timeout(_ASK_AGAIN):
@@ -192,7 +191,7 @@ class DestinationRunner:
             before = self._refused
             await self._store([message])
             if self._refused > before:
-                del left[message.position]
+                left.pop(message.position, None)  # a message may have several spans
         self._done.retried += left
         with contextlib.suppress(BrokerUnavailable):
             await self._record()
@@ -226,7 +225,7 @@ class DestinationRunner:
                     await self._store(batch[half:])
                     return
                 await self._refuse(refused or batch, answer)
-                batch = [message for message in batch if message not in (refused or batch)]
+                batch = [each for each in batch if refused and each.at not in answer.at]
             else:
                 self._last_batch = self._clock() - begun
                 self._done.count += len(batch)

@@ -136,7 +136,8 @@ class LogFollower:
         turns = TurnAssembler(anywhere=True)
         while True:
             await self._end(sequence)
-            await self._pace.wait()
+            if self._announced < sequence + _RECORDS_AT_ONCE - 1:  # otherwise it is behind
+                await self._pace.wait()
             last = min(self._announced, sequence + _RECORDS_AT_ONCE - 1)
             try:
                 records = [record async for record in self._log.read(sequence, last)]

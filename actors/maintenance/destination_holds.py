@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from eventstore.format.destination_events import DestinationClosed, DestinationOpened, ForwardLost
+from eventstore.format.destination_events import (
+    NATS_DESTINATION,
+    DestinationClosed,
+    DestinationOpened,
+    ForwardLost,
+)
 from eventstore.format.node_events import Bridged
 from eventstore.format.positions import INDEX_BITS, format_position, position
 
@@ -71,9 +76,11 @@ class DestinationHolds:
         """
         if wanted is None or not self._node.state.destinations:
             return wanted
-        if self._node.bridge is not None:
-            self._node.bridge.settle()
         newest, reason = wanted
+        bridge, to_nats = self._node.bridge, self._node.state.destinations.get(NATS_DESTINATION)
+        # Only if that may permit the cut: each record with a cursor makes the log longer.
+        if bridge is not None and to_nats is not None and _needs(to_nats, newest.begun):
+            bridge.settle()
         first = self._node.log.first
         for checkpoint in reversed(self._node.state.checkpoints):
             if (

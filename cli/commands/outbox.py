@@ -99,8 +99,8 @@ def retry_messages(flags: SourceFlags, name: str, at: str | None) -> None:
     for log, refs in refused.items():
         chosen = replace(flags, node=log) if log else flags
         distinct = list(dict.fromkeys(refs))
-        said = f"{text.count_of(len(distinct), 'message')} will be sent again"
-        _change(chosen, name, said, do="retry_messages", refs=distinct)
+        outcome = f"{text.count_of(len(distinct), 'message')} will be sent again"
+        _change(chosen, name, outcome, do="retry_messages", refs=distinct)
 
 
 def skip_messages(flags: SourceFlags, name: str, to: str | None) -> None:
@@ -112,8 +112,8 @@ def skip_messages(flags: SourceFlags, name: str, to: str | None) -> None:
         until = parse_position(to)
     except ValueError:
         raise UsageError(f"--to {text.escaped(to)}: must be a position, such as 4121.0") from None
-    asked = f"has no messages before {format_position(until)}"
-    _change(flags, name, asked, do="skip_destination", until=until)
+    outcome = f"has no messages before {format_position(until)}"
+    _change(flags, name, outcome, do="skip_destination", until=until)
 
 
 def _change(flags: SourceFlags, name: str, done: str, **request: Any) -> None:

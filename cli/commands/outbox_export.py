@@ -13,10 +13,11 @@ from cli.common.progress_bar import progress
 from cli.logs.logs import open_logs
 from cli.logs.point_resolution import end_at, parse_point, points_at, start_at
 from cli.settings.settings import load_settings
-from eventstore.errors import UsageError
+from eventstore.errors import CutMeanwhile, UsageError
 from eventstore.format.positions import position, sequence_of
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from outbox.backoff import Backoff
+from outbox.log_reader import CursorLost
 from outbox.selection import Selection
 from outbox.sink import Destination, RefusedMessages, TryAgain
 from outbox.sinks.kinds import make_sink, span_options
@@ -146,6 +147,8 @@ async def _export(
             del batch[: limits.messages]
     except TryAgain as answer:
         raise CollectorUnavailable(answer.reason) from None
+    except CursorLost as cut:
+        raise CutMeanwhile(*cut.args) from None
     finally:
         await sink.close()
     return sender

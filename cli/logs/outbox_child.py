@@ -27,6 +27,7 @@ from outbox.control import BrokerUnavailable, RecordedCursor
 from outbox.runner import DestinationRunner
 from outbox.selection import Selection
 from outbox.sinks.kinds import make_reader, make_sink
+from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,7 +47,8 @@ _LARGEST_REQUEST = 4 * 1024 * 1024
 _QUIET = 2.0
 """Seconds without an announcement after which the broker is asked for the end of its log."""
 _FAILED_AGAIN = (1.0, 60.0)
-"""Seconds after which a destination that failed is started again: at first, and at most."""
+"""Seconds after which a destination that failed is started again: at first, or when it ran for
+longer than the second; and at most."""
 _GLANCE = 0.01
 """Seconds in which the end of standard input is seen, if it has come already."""
 _GONE = 15.0
@@ -124,17 +126,23 @@ async def _keep(
     durable: _Announcements,
 ) -> None:
     """Run a destination; start it again if it fails, which concerns no other destination."""
-    pause = _FAILED_AGAIN[0]
+    first, longest = _FAILED_AGAIN
+    pause, now = first, asyncio.get_running_loop().time
     while True:
+        begun = now()
         try:
             if settings["kind"] == "mqtt" and not settings["filters"]:
                 await _run_inward(settings, source.stream.removeprefix(LOG_STREAM_PREFIX))
             else:
                 await _runner(settings, permitted, source, control, durable).run()
+        except FoldmqError as error:  # such as a damaged log
+            _log.error("a destination failed", to=settings["name"], reason=str(error))
         except Exception as error:  # noqa: BLE001 - a fault of one destination or sink
             _log.error("a destination failed", to=settings["name"], exc_info=error)
+        if now() - begun > longest:
+            pause = first
         await asyncio.sleep(pause)
-        pause = min(2 * pause, _FAILED_AGAIN[1])
+        pause = min(2 * pause, longest)
 
 
 def _runner(

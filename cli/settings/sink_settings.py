@@ -52,6 +52,7 @@ def _url(url: str) -> str:
 def _database(url: str) -> str:
     try:
         parts = urlsplit(url)
+        _ = parts.port
         usable = parts.scheme in ("postgresql", "postgres") and len(parts.path) > 1
     except ValueError:
         usable = False
@@ -241,7 +242,7 @@ class KafkaSettings(SinkSettings):
         if not missing:
             from outbox.sinks.kafka import check_properties
 
-            reason = check_properties(self.options)
+            reason = check_properties(self.options, has_password=self.password_file is not None)
             if reason:
                 yield "options", reason
 
@@ -296,7 +297,8 @@ def read_sinks(layers: list[Layer], problems: list[str]) -> dict[str, SinkSettin
             try:
                 sinks[name] = group(**table)
             except ValidationError as error:
-                problems += [setting_error(where, group, each) for each in error.errors()]
+                lines = [setting_error(where, group, each) for each in error.errors()]
+                problems += dict.fromkeys(lines)
     if len(sinks) > _MOST_SINKS:
         problems.append(f"there are {len(sinks)} sinks: at most {_MOST_SINKS} are possible")
     return sinks
@@ -314,7 +316,12 @@ def setting_error(where: str, group: type[DestinationSettings], error: Any) -> s
         names = ", ".join(group.model_fields[key].alias or key for key in keys)
         return f"{place}: unknown setting; known: {names}"
     key = "begin" if name == "from" else name
+    if name == "options" and len(error["loc"]) > 1:
+        return f"{place}: {error['loc'][1]} must be text or a number"
     given = json.dumps(error["input"], default=str)
+    if name == "url" and ("@" in given or "password" in given):
+        # No message shows a value that may have a password.
+        return f"{place}: {allowed(name, group.model_fields[key], error)}"
     if error["type"] in ("too_short", "tuple_type", "too_long"):
         listed = _LISTED.get(name, f"1 to {_MOST_FILTERS} topic filters")
         return f"{place} = {given}: must be a list of {listed}"

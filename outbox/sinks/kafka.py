@@ -111,6 +111,8 @@ class KafkaSink:
             )
         except KafkaException as error:
             delivered(error.args[0], None)
+        except BufferError:  # with a property that makes its queue shorter than a batch
+            delivered(KafkaError(KafkaError._QUEUE_FULL), None)  # noqa: SLF001 - its public name
 
     async def _judge(
         self,
@@ -168,10 +170,12 @@ def producer_options(options: KafkaOptions) -> dict[str, Any]:
     return given | dict(options.options)
 
 
-def check_properties(properties: Mapping[str, Any]) -> str:
+def check_properties(properties: Mapping[str, Any], *, has_password: bool = False) -> str:
     """Return why librdkafka does not accept properties; empty if it does."""
+    # Some of them need a password, whichever it is.
+    password = {"sasl.password": "-"} if has_password else {}
     try:
-        Producer({"log_level": 0, "enable.idempotence": True, **properties})
+        Producer({"log_level": 0, "enable.idempotence": True, **password, **properties})
     except KafkaException as error:
         return _text(error.args[0])
     except (TypeError, ValueError) as error:
@@ -181,8 +185,8 @@ def check_properties(properties: Mapping[str, Any]) -> str:
 
 def _try_again(failure: KafkaError | None, others: Sequence[KafkaError]) -> TryAgain:
     """Return why messages are to be sent again: what concerns them, or the whole cluster."""
-    told = [error for error in others if error.name() != _TIMED_OUT]
-    error = told[0] if told else failure
+    causes = [error for error in others if error.name() != _TIMED_OUT]
+    error = causes[0] if causes else failure
     if error is None:
         return TryAgain("the cluster did not acknowledge the messages in time")
     return TryAgain(_text(error), misconfigured=error.name() in _WRONG_SETTINGS)

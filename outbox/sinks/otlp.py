@@ -62,7 +62,7 @@ class OtlpSink(HttpSink):
 
     async def _stored(self, answer: aiohttp.ClientResponse) -> None:
         """Log what a collector says of spans that it left out: it must not get them again."""
-        with contextlib.suppress(orjson.JSONDecodeError, AttributeError):
+        with contextlib.suppress(ValueError, AttributeError, TypeError):
             data = await answer.content.read(_ANSWER)
             partial: Any = orjson.loads(data).get("partialSuccess")
             if partial and (partial.get("rejectedSpans") or partial.get("errorMessage")):
@@ -131,12 +131,12 @@ class TracedMessages(DueMessages):
         for ref in sorted({*refs}):
             fold = self._new_fold(ref - 1)
             last = await self._end.reach(sequence_of(ref))
-            some: list[OutboxMessage] = []
+            exported: list[OutboxMessage] = []
             async with contextlib.aclosing(self._turns(sequence_of(ref))) as turns:
                 with contextlib.suppress(CursorLost):
                     async for parts in turns:
-                        some += fold.take(parts)
+                        exported += fold.take(parts)
                         if fold.through >= ref or parts[-1].sequence >= last:
                             break
-            spans += [each for each in [*some, *fold.finish()] if each.position == ref]
+            spans += [each for each in [*exported, *fold.finish()] if each.position == ref]
         return spans

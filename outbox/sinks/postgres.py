@@ -96,20 +96,23 @@ class PostgresSink:
         """Return when a batch is committed."""
         if self._connection is None:
             await self._connect()
-        # A value that jsonb cannot have must not keep its message out.
+        # Neither a value that jsonb cannot have may keep a message out, nor its own row, which the
+        # table has already if the sink had another name, or another sink has the same message.
         rows = [self._row(message, json=True) for message in batch]
         try:
             await self._store(batch, rows)
         except RefusedMessages:
             if len(batch) > 1:
                 raise
-            await self._store(batch, [self._row(batch[0], json=False)])
+            await self._store(batch, [self._row(batch[0], json=False)], copy=False)
 
     async def close(self) -> None:
         """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(TimeoutError, OSError, asyncpg.PostgresError):
+            with contextlib.suppress(
+                TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError
+            ):
                 await connection.close(timeout=1.0)
 
     async def _connect(self) -> None:
@@ -129,7 +132,7 @@ class PostgresSink:
                     options.url, command_timeout=options.timeout, timeout=options.timeout, **more
                 )
                 await self._prepare()
-        except Exception as error:
+        except BaseException as error:
             self._drop()
             _judge(error)
             raise
@@ -150,25 +153,31 @@ class PostgresSink:
             *self._names,
         )
 
-    async def _store(self, batch: Sequence[OutboxMessage], rows: list[tuple[Any, ...]]) -> None:
+    async def _store(
+        self, batch: Sequence[OutboxMessage], rows: list[tuple[Any, ...]], *, copy: bool = True
+    ) -> None:
         connection = self._connection
         try:
             async with connection.transaction():
-                await self._write(connection, batch, rows)
-        except asyncpg.PostgresError as error:
-            if not str(error.sqlstate).startswith(_REFUSED):
-                self._drop()
-            _judge(error)
-            raise
+                await self._write(connection, batch, rows, copy=copy)
         except BaseException as error:
+            state = str(getattr(error, "sqlstate", ""))
+            if state.startswith(_REFUSED):
+                raise RefusedMessages(f"{state}: {_reason(error)}") from None
             # Perhaps it is committed: the cursor in the table tells.
             self._drop()
             _judge(error)
             raise
 
     async def _write(
-        self, connection: Any, batch: Sequence[OutboxMessage], rows: list[tuple[Any, ...]]
+        self,
+        connection: Any,
+        batch: Sequence[OutboxMessage],
+        rows: list[tuple[Any, ...]],
+        *,
+        copy: bool,
     ) -> None:
+        """Write rows and the cursor; without ``copy`` none of them need be new."""
         # The lock lets one of two processes wait that send the same log.
         through = await connection.fetchval(
             f"SELECT through FROM {self._cursor} WHERE log = $1 AND sink = $2 FOR UPDATE",  # noqa: S608
@@ -176,16 +185,16 @@ class PostgresSink:
         )
         if through is None:
             raise TryAgain(f"{_CURSOR} has no row of this sink any more")
-        pairs = list(zip(batch, rows, strict=True))
-        known = [row for message, row in pairs if message.at <= through]
+        pairs = zip(batch, rows, strict=True)
+        known = [row for message, row in pairs if message.at <= through or not copy]
         if known:
             places = ", ".join(f"${number}" for number in range(1, len(_COLUMNS) + 1))
             await connection.executemany(
                 f"INSERT INTO {self._quoted} ({', '.join(_COLUMNS)}) VALUES ({places}) "  # noqa: S608
-                "ON CONFLICT DO NOTHING",
+                f"ON CONFLICT ({', '.join(_KEY)}) DO NOTHING",
                 known,
             )
-        fresh = [row for message, row in pairs if message.at > through]
+        fresh = rows[len(known) :]
         if fresh:
             await connection.copy_records_to_table(
                 self._table,
@@ -193,6 +202,7 @@ class PostgresSink:
                 columns=_COLUMNS,
                 records=fresh,
             )
+        if batch[-1].at > through:
             await connection.execute(
                 f"UPDATE {self._cursor} SET through = $3 WHERE log = $1 AND sink = $2",  # noqa: S608
                 *self._names,
@@ -231,14 +241,17 @@ def _json(payload: bytes) -> str | None:
 
 
 def _judge(error: BaseException) -> None:
-    """Raise what an error means to the runner, if it is one of the database or the network."""
-    reason = escaped(" ".join(str(error).split()), _REASON) or type(error).__name__
+    """Raise TryAgain for an error of the database or the network."""
     if isinstance(error, TimeoutError):
         raise TryAgain("the database did not answer in time") from None
     if isinstance(error, asyncpg.PostgresError):
-        state = str(error.sqlstate)
-        if state.startswith(_REFUSED):
-            raise RefusedMessages(f"{state}: {reason}") from None
-        raise TryAgain(reason, misconfigured=state.startswith(_WRONG_SETTINGS)) from None
+        wrong = str(error.sqlstate).startswith(_WRONG_SETTINGS)
+        raise TryAgain(_reason(error), misconfigured=wrong) from None
     if isinstance(error, OSError | asyncpg.InterfaceError):
-        raise TryAgain(reason) from None
+        raise TryAgain(_reason(error)) from None
+
+
+def _reason(error: BaseException) -> str:
+    """Return what an error says, without its details, which have the values of a row."""
+    line = error.args[0] if isinstance(error, asyncpg.PostgresError) and error.args else error
+    return escaped(" ".join(str(line).split()), _REASON) or type(error).__name__

@@ -113,7 +113,8 @@ class PythonSink:
     async def _start(self) -> None:
         options = self._options
         ours, theirs = socket.socketpair()
-        with theirs:
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        try:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-c", _CODE.format("run_host"), str(theirs.fileno())),
                 f"sink:{self._name}",
@@ -125,7 +126,13 @@ class PythonSink:
                 env=_environment(),
                 cwd=_directory(options),
             )
-        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        except OSError as error:
+            reason = f"cannot start its process: {error.strerror}"
+            raise TryAgain(reason, misconfigured=True) from None
+        finally:
+            theirs.close()
+            if self._process is None:
+                self._writer.close()
         if self._process.stdout is not None:
             self._output = asyncio.create_task(_log_output(self._name, self._process.stdout))
         request = {
@@ -192,11 +199,15 @@ class PythonSink:
 def check_target(options: PythonOptions) -> str:
     """Return why a class cannot be used, found in a process; empty if it can."""
     directory = _directory(options)
-    command = [sys.executable, "-P", "-c", _CODE.format("check_class"), options.target]
+    request = {
+        "target": options.target,
+        "directory": directory,
+        "options": dict(options.options),
+    }
     try:
         done = subprocess.run(  # noqa: S603 - the operator names the class
-            [*command, directory or "", orjson.dumps(dict(options.options)).decode()],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-P", "-c", _CODE.format("check_class")],
+            input=orjson.dumps(request),  # not arguments, which all users of the machine can see
             capture_output=True,
             check=False,
             timeout=_CHECK_SECONDS,

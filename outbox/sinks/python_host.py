@@ -7,6 +7,7 @@ Frames are the sizes of a JSON value and of the bytes behind it (4 each, big-end
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import importlib
 import inspect
 import json
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
 SIZES: Final = struct.Struct(">II")
+_PR_SET_PDEATHSIG: Final = 1
 _REASON: Final = 200
 """Maximum number of characters of the reason for a refusal."""
 
@@ -70,27 +72,28 @@ def load_class(target: str, directory: str | None, options: Mapping[str, Any]) -
         sys.path.insert(0, directory)
     module, _, name = target.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
-        inspect.signature(found).bind(**options)
+        kind: type[Any] = getattr(importlib.import_module(module), name)
+        inspect.signature(kind).bind(**options)
     except (Exception, SystemExit) as error:
         raise UnusableTarget(_text(error)) from error
-    if not callable(getattr(found, "send", None)):
+    if not callable(getattr(kind, "send", None)):
         raise UnusableTarget("it has no method send")
-    kind: type[Any] = found
     return kind
 
 
 def check_class() -> None:
-    """Exit with the reason if the class in the arguments cannot be used."""
-    target, directory, options = sys.argv[1:]
+    """Exit with the reason if the class that standard input names cannot be used."""
     try:
-        load_class(target, directory or None, orjson.loads(options))
+        load_class(**orjson.loads(sys.stdin.buffer.read()))
     except UnusableTarget as error:
         sys.exit(str(error))
 
 
 def run_host() -> None:
     """Run the class that the outbox names, until the outbox or the class ends it."""
+    if sys.platform == "linux":
+        # A class that holds the interpreter's lock lets no thread notice that the outbox is gone.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)
     asyncio.run(_run(connection))
@@ -122,10 +125,12 @@ async def _run(connection: socket.socket) -> None:
 
 def _read(stream: BufferedReader, put: Callable[[tuple[Any, bytes]], object]) -> None:
     """Read frames; when the outbox is gone, end the process and those that it has started."""
-    while len(sizes := stream.read(SIZES.size)) == SIZES.size:
-        head, body = SIZES.unpack(sizes)
-        put((orjson.loads(stream.read(head)), stream.read(body)))
-    os.killpg(0, signal.SIGKILL)
+    try:
+        while len(sizes := stream.read(SIZES.size)) == SIZES.size:
+            head, body = SIZES.unpack(sizes)
+            put((orjson.loads(stream.read(head)), stream.read(body)))
+    finally:  # also if the connection was reset, or a frame needs too much memory
+        os.killpg(0, signal.SIGKILL)
 
 
 async def _serve(

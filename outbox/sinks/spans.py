@@ -54,7 +54,8 @@ _MS: Final = 1_000_000
 _OPEN_MS: Final = 600_000
 """Milliseconds after which what is not over is exported as unfinished."""
 _MOST_OPEN: Final = 50_000
-"""Number of open messages and deliveries from which on the oldest are exported as unfinished."""
+"""Number of open messages, open deliveries and kept spans from which on the oldest messages are
+exported as unfinished."""
 _MOST_EVENTS: Final = 32
 _KNOWN_TOPICS: Final = 4096
 _SHARE: Final = "$share/"
@@ -150,7 +151,7 @@ class SpanFold:
         self._traces: dict[Position, _Trace] = {}
         """By position; the first is the oldest."""
         self._count = 0
-        """Number of open deliveries."""
+        """Number of open deliveries, and of spans that are kept."""
         self._sessions: dict[str, dict[_Key, _Delivery]] = {}
         self._assigned: list[tuple[_Delivery, int]] = []
         """Deliveries assigned in this turn, with the number of their events before."""
@@ -442,7 +443,7 @@ class SpanFold:
         self._assigned.clear()
         for trace in self._touched:
             if trace.effective and not trace.open:
-                self._traces.pop(trace.ref, None)
+                self._forget(trace)
         self._touched.clear()
         while self._traces:
             oldest = next(iter(self._traces.values()))
@@ -457,8 +458,12 @@ class SpanFold:
             self._end_publish(trace, unfinished=True)
         for delivery in list(trace.open):
             self._end(delivery, unfinished=True)
-        del self._traces[trace.ref]
+        self._forget(trace)
         self._touched.pop(trace, None)
+
+    def _forget(self, trace: _Trace) -> None:
+        self._count -= len(trace.kept)
+        del self._traces[trace.ref]
 
     # Spans.
 
@@ -492,6 +497,7 @@ class SpanFold:
             self._export(trace, data)
         else:
             trace.kept.append(data)
+            self._count += 1
             if error and self._options.dropped:
                 self._demand(trace)
 
@@ -500,6 +506,7 @@ class SpanFold:
         trace.sampled = True
         for data in trace.kept:
             self._export(trace, data)
+        self._count -= len(trace.kept)
         trace.kept.clear()
 
     def _export(self, trace: _Trace, data: bytes) -> None:

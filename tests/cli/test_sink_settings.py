@@ -64,7 +64,7 @@ def test_the_digest_changes_with_what_is_due(tmp_path: Path) -> None:
         ("url = none", "sink.erp.url: is required"),
         ('url = "ftp://x"', 'sink.erp.url = "ftp://x": must be a URL that begins with https://'),
         ('url = "http://"', "must be a URL that begins with"),
-        ('url = "http://u:p@h/"', "must not contain a password: use token_file"),
+        ('url = "http://u:p@h/"', "sink.erp.url: must not contain a password: use token_file"),
         (
             'kind = "other"',
             "sink.erp.kind = \"other\": must be 'http', 'kafka', 'otlp', 'postgres' or 'python'",
@@ -125,8 +125,9 @@ POSTGRES = ('kind = "postgres"', 'url = "postgresql://foldmq@db.example/telemetr
     [
         ('url = "https://db/x"', "must be a URL such as postgresql://user@host/database"),
         ('url = "postgresql://db"', "must be a URL such as postgresql://user@host/database"),
-        ('url = "postgresql://u:p@db/x"', "must not contain a password: use password_file"),
-        ('url = "postgresql://db/x?password=p"', "must not contain a password"),
+        ('url = "postgresql://db:x/y"', "must be a URL such as postgresql://user@host/database"),
+        ('url = "postgresql://u:p@db/x"', "sink.erp.url: must not contain a password: use pass"),
+        ('url = "postgresql://db/x?password=p"', "sink.erp.url: must not contain a password"),
         ('table = "a; drop"', "must be the name of a table"),
         ('password_file = "/not/there"', "cannot read: No such file"),
     ],
@@ -150,6 +151,7 @@ KAFKA = ('kind = "kafka"', 'servers = ["k:9092"]', 'topic = "mqtt"')
         ('options = {"a.b" = 1}', 'sink.erp.options: No such configuration property: "a.b"'),
         ('options = {"acks" = "no"}', "sink.erp.options: Invalid value"),
         ('options = "x"', 'sink.erp.options = "x": must be a table'),
+        ("options = {sasl = {a = 1}}", "sink.erp.options: sasl must be text or a number"),
     ],
 )
 def test_a_mistake_in_kafka_is_one_line(tmp_path: Path, line: str, said: str) -> None:
@@ -158,6 +160,17 @@ def test_a_mistake_in_kafka_is_one_line(tmp_path: Path, line: str, said: str) ->
         check_sink_files(loaded(tmp_path, *given.values(), "url = none"))
     (sentence,) = caught.value.args
     assert said in sentence
+
+
+def test_kafka_with_a_user_and_the_file_of_its_password(tmp_path: Path) -> None:
+    word = tmp_path / "password"
+    word.write_text("secret")
+    options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "u"}
+    table = ", ".join(f'"{key}" = "{value}"' for key, value in options.items())
+    lines = (*KAFKA, f"options = {{{table}}}", "url = none")
+    with pytest.raises(ConfigError, match=r"sasl\.username and sasl\.password must be set"):
+        check_sink_files(loaded(tmp_path, *lines))
+    check_sink_files(loaded(tmp_path, *lines, f'password_file = "{word}"'))
 
 
 def test_packages_that_are_missing_are_named(

@@ -158,9 +158,11 @@ def test_a_row_that_a_constraint_refuses_and_wrong_settings(
     (row,) = run("outbox", "refused", "db", *where, "--json").objects
     assert row["reason"].startswith('23514: new row for relation "mqtt_messages" violates check')
     database.query("ALTER TABLE mqtt_messages DROP CONSTRAINT mqtt_messages_payload_check")
-    for _ in range(2):
-        run("outbox", "retry", "db", *where)
-        until(lambda: payloads(database) == ["a", "b", "poison", "c"], "the refused row")
+    # Details of PostgreSQL have the values of the row.
+    assert b"poison".hex() not in row["reason"] + broker.log
+    run("outbox", "retry", "db", *where)
+    until(lambda: payloads(database) == ["a", "b", "poison", "c"], "the refused row")
+    until(lambda: run("outbox", "ls", *where, "--json").objects[0]["refused"] == 0, "the record")
 
     def shown() -> str:
         return run("outbox", "show", "db", *where).out

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from harness.postgres import POSTGRES, Postgres, row_values
 
 from eventstore.format.positions import position
-from outbox.sink import Destination, OutboxMessage, TryAgain
+from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
 from outbox.sinks.postgres import PostgresOptions, PostgresSink
 
 if TYPE_CHECKING:
@@ -116,3 +117,31 @@ async def test_a_cut_after_each_packet_loses_and_repeats_nothing(
     assert failed == packets
     rows = database.query("SELECT count(*) FROM mqtt_messages GROUP BY record ORDER BY record")
     assert row_values(rows) == ["3"] * (packets + 1)
+
+
+async def test_several_sinks_with_one_table(database: Postgres, tmp_path: Path) -> None:
+    """They open at once, as those of several logs do, and may have the same messages."""
+    word = tmp_path / "password"
+    word.write_text(database.password)
+    options = PostgresOptions(database.url, password_file=word)
+    sinks = [PostgresSink(options) for _ in range(8)]
+
+    async def open_in_time(number: int, sink: PostgresSink) -> None:
+        about = replace(ABOUT, name=f"db{number}")
+        for _ in range(20):
+            with contextlib.suppress(TryAgain):
+                await sink.open(about)
+                return
+
+    await asyncio.gather(*(open_in_time(*each) for each in enumerate(sinks)))
+    await sinks[0].send(batch(1, 3))
+    for sink in sinks[1:]:
+        with pytest.raises(RefusedMessages):
+            await sink.send(batch(1, 3))
+        for message in batch(1, 3):  # as the runner halves them
+            await sink.send([message])
+    for sink in sinks:
+        await sink.close()
+    assert row_values(database.query("SELECT count(*) FROM mqtt_messages")) == ["3"]
+    cursors = database.query("SELECT DISTINCT through FROM foldmq_cursor")
+    assert row_values(cursors) == [str(position(1, 2))]

@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import os
+import select
 import signal
+import socket
+import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Any
 
 import pytest
 from harness.broker import wait_until_gone
-from harness.waiting import happens
+from harness.waiting import happens, until
 
 from eventstore.format.positions import position
 from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
@@ -21,7 +24,7 @@ from protocol.mqtt.message_properties import MessageProperties, encode_message_p
 pytestmark = pytest.mark.system
 
 SINKS = """
-import asyncio, os, signal, subprocess, sys, time
+import asyncio, os, re, signal, subprocess, sys, time
 
 class Base:
     def __init__(self, path):
@@ -48,6 +51,7 @@ class Base:
         if command == "hang": time.sleep(600)
         if command == "loop":
             while True: pass
+        if command == "lock": re.match("(a+)+$", "a" * 64 + "b")
         if command == "close": os.closerange(3, 100)
         if command == "print":
             print("{}", flush=True); os.write(1, b"\\0" * 100_000); os.write(2, b"x\\n" * 10_000)
@@ -106,6 +110,12 @@ def messages(*payloads: str, block: bytes = b"") -> list[OutboxMessage]:
 
 def environment_of(pid: int) -> bytes:
     return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) / os.sysconf("SC_CLK_TCK")
 
 
 class Case:
@@ -222,6 +232,43 @@ async def test_it_ends_when_the_outbox_is_gone(tmp_path: Path) -> None:
         assert wait_until_gone(case.pids[0])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends it")
+def test_it_ends_with_the_outbox_while_it_holds_the_lock_of_the_interpreter(tmp_path: Path) -> None:
+    case = Case(tmp_path, "Base")
+    outbox = os.fork()
+    if not outbox:
+
+        async def send() -> None:
+            await case.sink.open(ABOUT)
+            await case.sink.send(messages("lock"))
+
+        asyncio.run(send())
+        os._exit(1)
+    until(lambda: case.file.exists() and case.pids)
+    (pid,) = case.pids
+    # The class is at work for longer than a start takes.
+    before = cpu_seconds(pid)
+    until(lambda: cpu_seconds(pid) > before + 0.5)
+    os.kill(outbox, signal.SIGKILL)
+    os.waitpid(outbox, 0)
+    assert wait_until_gone(pid)
+
+
+async def test_it_ends_when_the_outbox_was_killed_before_it_read_an_answer(tmp_path: Path) -> None:
+    """The kernel resets a connection that is closed with data in it."""
+    case = Case(tmp_path, "Base")
+    async with opened(case) as sink:
+        sink._writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket has it
+        sending = asyncio.create_task(sink.send(messages("a")))
+        await happens(lambda: case.notes == ["a"])
+        with socket.socket(fileno=os.dup(sink._writer.get_extra_info("socket").fileno())) as copy:
+            await happens(lambda: select.select([copy], [], [], 0)[0])
+        sink._writer.transport.abort()
+        with pytest.raises(TryAgain, match="its process ended: signal 9"):
+            await sending
+        assert wait_until_gone(case.pids[0])
+
+
 async def refused_by(sink: PythonSink, batch: Sequence[OutboxMessage]) -> RefusedMessages:
     with pytest.raises(RefusedMessages) as caught:
         await sink.send(batch)
@@ -262,6 +309,14 @@ async def test_a_class_that_is_missing_is_a_wrong_setting(tmp_path: Path) -> Non
         await case.sink.open(ABOUT)
     assert caught.value.misconfigured
     await case.sink.close()
+
+
+async def test_a_directory_that_is_gone_is_a_wrong_setting(tmp_path: Path) -> None:
+    sink = PythonSink(PythonOptions("sinks:Base", tmp_path / "gone"))
+    with pytest.raises(TryAgain, match="cannot start its process: No such file") as caught:
+        await sink.open(ABOUT)
+    assert caught.value.misconfigured
+    await sink.close()
 
 
 async def test_what_a_message_has(tmp_path: Path) -> None:

@@ -110,10 +110,12 @@ class Target:
         self.answer: Answer = lambda _numbers: None
         self.opened: list[Destination] = []
         self.own: int | None = None
+        self.opening: Callable[[], None] = lambda: None
         self.closed = False
 
     async def open(self, about: Destination) -> int | None:
         self.opened.append(about)
+        self.opening()
         return self.own
 
     async def send(self, batch: Sequence[OutboxMessage]) -> None:
@@ -364,6 +366,42 @@ async def _refused_again() -> None:
         assert (set(retried), scene.control.refused) == ({position(3, 0)}, [position(2, 0)])
 
 
+async def _paused_before_it_opens() -> None:
+    """An operator pauses a destination whose sink cannot be opened, and resumes it."""
+    scene = Scene(turn(2, 1))
+
+    def opening() -> None:
+        scene.control.move(RUN, paused=True)
+        raise TryAgain("away")
+
+    scene.sink.opening = opening
+    async with scene:
+        await happens(lambda: scene.control.asked > 3, "the pause")
+        assert len(scene.sink.opened) == 1
+        scene.sink.opening = lambda: None
+        scene.control.move(RUN)
+        await scene.stores(1)
+
+
+async def _spans_refused_again() -> None:
+    """Several spans of one message are refused, and refused again."""
+    portion = turn(2, 1)
+    portion.messages.append(replace(portion.messages[0], number=2))
+    scene = Scene(portion)
+
+    def refuse(numbers: Sequence[int]) -> None:
+        if 3 not in numbers:
+            raise RefusedMessages("poison", 422)
+
+    scene.sink.answer = refuse
+    async with scene:
+        await happens(lambda: len(scene.control.refused) == 2, "the refusals")
+        scene.control.retry = (position(2, 0),)
+        await happens(lambda: len(scene.control.refused) == 4, "the second refusals")
+        scene.log.turns.append(turn(3, 3))
+        await scene.stores(3)
+
+
 async def _sent_again() -> None:
     """Refused messages come again when an operator asks, and are reported once."""
     scene = Scene(turn(2, 1, 2))
@@ -381,7 +419,7 @@ async def _sent_again() -> None:
         *(_in_order, _at_a_stop, _retried, _refused_by_halves, _refused_by_name, _many_refused),
         _expired,
         *(_broker_away, _paused, _skipped, _cut, _own_cursor, _gone, _many_gone, _sent_again),
-        _refused_again,
+        *(_refused_again, _paused_before_it_opens, _spans_refused_again),
     ],
     ids=lambda scenario: scenario.__name__.lstrip("_"),
 )

@@ -10,6 +10,7 @@ from harness.packets import Publish
 
 from actors.bridge.bridge_supervisor import BridgeSupervisor
 from actors.limits.bridge_options import BridgeOptions
+from actors.limits.destination_options import DestinationOptions
 from actors.maintenance import retention
 from actors.maintenance.cluster_hooks import ClusterHooks
 from actors.node.read_pause import ReadPause
@@ -17,7 +18,7 @@ from eventstore.format.destination_events import ForwardLost
 from eventstore.nats.connection import ConnectionOptions
 from protocol.nats.headers import constant_part, header_block
 from protocol.nats.mapping import Mapping
-from simulation.log_cuts import cuts
+from simulation.log_cuts import cuts, publish_noise
 from simulation.natsserver import Got, SimLink, SimNatsServer
 from simulation.world import World, simulate
 
@@ -199,6 +200,24 @@ def test_publishers_are_slowed_down_while_their_leader_is_in_doubt(
         assert not connection.paused & ReadPause.NATS
         nats.forget()
         await world.crash()
+
+    simulate(scenario)
+
+
+def test_a_log_that_another_destination_holds_does_not_grow_by_cursors(
+    nats: SimNatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_MIN", 2000)
+
+    async def scenario() -> None:
+        away = DestinationOptions("erp", "http", ("#",), "d1", max_behind=1000.0)
+        world, _ = await bridged(several_nodes=False, keep=5.0, keep_bytes=0, destinations=(away,))
+        await publish_noise(world, await world.connect("c"), 60)
+        await world.go(20.0)
+        before = world.broker.node.journal.durable
+        await world.go(60.0)
+        assert not cuts(world)
+        assert world.broker.node.journal.durable - before <= 2
 
     simulate(scenario)
 

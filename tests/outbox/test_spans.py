@@ -1,0 +1,78 @@
+"""Spans: what their fold keeps is bounded, and answers of a collector may be anything."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from eventstore.format.events import Acked, Delivered, MessagePublished, Queued
+from eventstore.format.positions import position
+from outbox.sink import Destination, OutboxMessage
+from outbox.sinks.http import HttpOptions
+from outbox.sinks.otlp import OtlpSink
+from outbox.sinks.spans import SpanFold, SpanOptions
+
+
+@dataclass
+class OneTurn:
+    """A record that is a whole turn, with events of no content."""
+
+    sequence: int
+    parts: list[Any]
+    time_ms: int = 1000
+    stored_at: str = ""
+    raw_events: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.raw_events = [asdict(event) for event in self.parts]
+
+    def events(self) -> Iterator[tuple[int, Any]]:
+        return enumerate(self.parts)
+
+    def blocks(self, _event: Any) -> None:
+        return None
+
+
+def turn(sequence: int, receivers: int) -> Any:
+    """A message that some receivers acknowledge at once, and that waits for one more."""
+    published = MessagePublished("p", 1, False, ["a"], [], [1], 1, 0, 1)
+    refs = [position(sequence, 0)]
+    parts: list[Any] = [published, Queued("away", "#", 1, refs, 1)]
+    for number in range(receivers):
+        parts += [Delivered(f"s{number}", "#", 1, [1], refs), Acked(f"s{number}", [1])]
+    return OneTurn(sequence, parts)
+
+
+def test_spans_that_wait_for_the_outcome_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.sinks.spans._MOST_OPEN", 100)
+    options = SpanOptions(ratio=0.0, dropped=True)
+    fold = SpanFold("n", options, lambda _topic: True, (0, position(1000, 0)))
+    for sequence in range(1, 51):
+        assert fold.take([turn(sequence, 20)]) == []
+    # Each message has its own span, 20 of receivers, and waits with one more.
+    assert fold.through > position(45, 0)
+    assert fold.finish() == []
+    assert fold.idle
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    "reply", ["", "[]", '{"partialSuccess": {"rejectedSpans": "many"}}', '{"partialSuccess": [1]}']
+)
+async def test_an_answer_that_is_no_otlp_is_a_success(reply: str) -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(text=reply)
+
+    async def never(_position: int) -> None:
+        raise AssertionError
+
+    application = web.Application()
+    application.router.add_post("/v1/traces", answer)
+    async with TestServer(application) as server:
+        sink = OtlpSink(HttpOptions(str(server.make_url(""))))
+        await sink.open(Destination("traces", "n", 1, 1, 0, 0, never))
+        await sink.send([OutboxMessage(1, 1, 1, 1000, "a", b"{}", 1, False, "p")])
+        await sink.close()
