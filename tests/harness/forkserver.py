@@ -48,14 +48,14 @@ class Process:
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal, or None while it runs."""
-        if self.returncode is None and select.select([self._channel], [], [], 0)[0]:
+        if self.returncode is None and self._has_ended(0):
             self._end()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit code when it has ended; raises subprocess.TimeoutExpired."""
         if self.returncode is None:
-            if timeout is not None and not select.select([self._channel], [], [], timeout)[0]:
+            if timeout is not None and not self._has_ended(timeout):
                 raise subprocess.TimeoutExpired(["foldmq", *self._arguments], timeout)
             self._end()
         assert self.returncode is not None
@@ -74,6 +74,12 @@ class Process:
     def kill(self) -> None:
         """SIGKILL."""
         self.send_signal(signal.SIGKILL)
+
+    def _has_ended(self, seconds: float) -> bool:
+        # A worker with many open files has numbers that select() does not take.
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     def _end(self) -> None:
         self.returncode = self._told()
