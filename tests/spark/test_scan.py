@@ -59,7 +59,7 @@ def test_rows_are_made_without_pandas() -> None:
         "from samples import ALL_PAYLOADS, every_event\n"
         "from eventstore.format.records import GENESIS, decode_record, encode_record\n"
         "from spark.tables.columns import Columns; from spark.tables.decoder import Decoder\n"
-        "from spark.tables.pushdown import RowFilter\n"
+        "from spark.tables.row_filter import RowFilter\n"
         "data = encode_record(previous=GENESIS, node='n', time_ms=1, events=every_event(),"
         " payloads=ALL_PAYLOADS)\n"
         "for rows in ('entries', 'events'):\n"
