@@ -100,7 +100,7 @@ def test_the_examples_of_the_page_run(
         exec(compile(text, PAGE.name, "exec"), known)
     written = known["session"].read.parquet(str(tmp_path / "published")).collect()
     assert {row["topic"] for row in written} >= {"t", "r3"}
-    assert "reason" in capsys.readouterr().out
+    assert "sum(size)" in capsys.readouterr().out
 
 
 def _url(nats: Nats) -> str:
