@@ -342,16 +342,16 @@ class RecordedMessages:
         def find(ref: Position) -> Message | None:
             return self._unreleased.get(ref) or recent.get(ref) or store.get(ref)
 
-        wanted = {
+        carriers = {
             at
             for ref in releases.refs
             if find(ref) is None
             for at in node_state.carriers_of(ref >> INDEX_BITS)
             if at >= node_state.begin
         }
-        if wanted:
-            read = partial(self._node.log.read_some, wanted)
-            for record in await self._unless_unavailable(read, min(wanted)):
+        if carriers:
+            read = partial(self._node.log.read_some, carriers)
+            for record in await self._unless_unavailable(read, min(carriers)):
                 store.add_record(record)
         known, missing = known_content(releases, find)
         if missing:

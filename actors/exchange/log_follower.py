@@ -233,7 +233,7 @@ class LogFollower:
                     taken.effects.append(effect)
 
     async def _pass_on(self, taken: Taken) -> None:
-        """Have the effects of turns recorded, or the position after turns without any."""
+        """Wait until the effects of turns are recorded, and note the position after them."""
         journal = self._node.journal
         while taken.effects and journal.congested:  # noqa: ASYNC110 - the disk sets the pace
             await asyncio.sleep(_POLL)

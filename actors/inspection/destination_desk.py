@@ -147,7 +147,7 @@ class DestinationDesk:
         return _cursor(state)
 
     def _retry(self, request: Mapping[str, Any], by: str) -> Work:
-        """Let refused messages be sent again."""
+        """Send refused messages again."""
         name, state = self._state(request)
         refs = _positions(request, "refs")
         if len(state.retry) + len(refs) > _MOST_RETRIES:

@@ -1,8 +1,8 @@
 """Erases the contents of personal topics, by destroying their keys.
 
-First the log says which keys are to be destroyed: from then on nobody gets what they sealed. When
-that is on disk, the keys are overwritten; when that is on disk, the log says so. After a crash in
-between, the next start does the rest before any client connects.
+First the log records which keys are to be destroyed, and the broker stops sending what they sealed.
+Once that record is on disk, the keys are overwritten; once they are, the log records it. After a
+crash in between, the next start completes the erasure before any client connects.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _BROKER = "foldmq"
 """The operator in the log of what a restored backup requires."""
 _AT_ONCE = 512
 """Topics compared with a filter in one turn of the event loop."""
+_KEYS_AT_ONCE = 4096
+"""Keys looked at in one turn of the event loop."""
 _SHOWN = 1000
 """Maximum number of topics in an answer."""
 _TOPICS = 500
@@ -56,8 +58,8 @@ class Erasure:
         node, keys = self._node, self._node.log.keys
         if keys is None:
             return
-        held = node.state.keys
-        is_old = keys.last_erasure < held.erasure - bool(held.pending)
+        topic_keys = node.state.keys
+        is_old = keys.last_erasure < topic_keys.erasure - bool(topic_keys.pending)
         await self._destroy()
         if is_old:
             await self._destroy_again(keys)
@@ -70,9 +72,9 @@ class Erasure:
 
     def answer(self, request: Mapping[str, Any]) -> Work:
         """Return the topics that match ``filter`` and have a key: what an erasure would erase."""
-        held, retained = self._node.state.keys, self._node.state.retained
+        topic_keys, retained = self._node.state.keys, self._node.state.retained
         topic_filter = _filter_of(request)
-        keyed = [*held.by_topic]
+        keyed = [*topic_keys.by_topic]
         first: list[str] = []
         total = with_retained = 0
         for begin in range(0, len(keyed), _AT_ONCE):
@@ -89,9 +91,9 @@ class Erasure:
             "total": total,
             "topics": first,
             "retained": with_retained,
-            "keyed": len(held.by_topic),
-            "erasures": held.erasure,
-            "pending": len(held.pending),
+            "keyed": len(topic_keys.by_topic),
+            "erasures": topic_keys.erasure,
+            "pending": len(topic_keys.pending),
         }
 
     def change(self, request: Mapping[str, Any], by: str) -> Work:
@@ -137,13 +139,13 @@ class Erasure:
         return outcome
 
     def _request(self, topics: list[str], by: str, cause: str, outcome: Outcome) -> None:
-        """Record an erasure in this turn: from here on nobody gets the contents."""
-        node, held = self._node, self._node.state.keys
-        topics = [topic for topic in topics if topic in held.by_topic]
+        """Record an erasure in this turn, after which the contents are no longer sent."""
+        node, topic_keys = self._node, self._node.state.keys
+        topics = [topic for topic in topics if topic in topic_keys.by_topic]
         if not topics:
             return
-        numbers = [held.by_topic[topic].number for topic in topics]
-        erasure = held.erasure + 1
+        numbers = [topic_keys.by_topic[topic].number for topic in topics]
+        erasure = topic_keys.erasure + 1
         at = node.emit(ErasureRequested(erasure, by, cause, topics, to_runs(numbers)))
         retained = node.state.retained
         for topic in topics:
@@ -168,10 +170,10 @@ class Erasure:
 
     async def _destroy(self) -> None:
         """Destroy the keys of the last erasure, if that is not done."""
-        node, held, keys = self._node, self._node.state.keys, self._node.log.keys
-        if not held.pending or keys is None:
+        node, topic_keys, keys = self._node, self._node.state.keys, self._node.log.keys
+        if not topic_keys.pending or keys is None:
             return
-        numbers, erasure = [*held.pending], held.erasure
+        numbers, erasure = [*topic_keys.pending], topic_keys.erasure
         await until_durable(node, node.journal.end)
         if node.failed.done():  # the request may not be on disk
             raise node.failed.result()
@@ -184,16 +186,18 @@ class Erasure:
 
     async def _destroy_again(self, keys: KeyFile) -> None:
         """Destroy the keys that belong to no topic: an older copy of the file has them again."""
-        held = self._node.state.keys
-        used = {key.number for key in held.by_topic.values()}
-        numbers = [
-            number
-            for number in range(1, held.last + 1)
-            if number not in used and keys.key(number) is not None
-        ]
+        topic_keys = self._node.state.keys
+        used = {key.number for key in topic_keys.by_topic.values()}
+        numbers: list[int] = []
+        for begin in range(1, topic_keys.last + 1, _KEYS_AT_ONCE):
+            part = range(begin, min(begin + _KEYS_AT_ONCE, topic_keys.last + 1))
+            numbers += [
+                number for number in part if number not in used and keys.key(number) is not None
+            ]
+            await asyncio.sleep(0)
         if not numbers:
             return
-        await in_thread(keys.erase, numbers, held.erasure)
+        await in_thread(keys.erase, numbers, topic_keys.erasure)
         self._node.messages.clear()
         _log.warning(
             "personal_key_file was older than the last erasure: erased keys were destroyed again",

@@ -184,8 +184,8 @@ class Projector:
         topics.update(dict.fromkeys(node_state.retained.dirty or (), 0))
         sessions.update(dict.fromkeys(node_state.dirty or (), 0))
         node_state.retained.dirty, node_state.dirty = topics, sessions
-        held = node_state.keys
-        held.dirty = {**dict.fromkeys(held.by_topic, 0), **dict.fromkeys(held.dirty or (), 0)}
+        keys = node_state.keys
+        keys.dirty = {**dict.fromkeys(keys.by_topic, 0), **dict.fromkeys(keys.dirty or (), 0)}
         clients = self._node.clients
         names = dict.fromkeys((name for name, _ in clients.items()), 0)
         clients.dirty = {**names, **dict.fromkeys(clients.dirty or (), 0)}
@@ -307,9 +307,8 @@ class Projector:
         if kind == RETAINED:
             return self._retained(name)
         if kind == KEY:
-            held = self._node.state.keys.by_topic.get(name)
-            body = b"" if held is None else b"%d" % held.number
-            return [] if held is None else [StoredEntry(KEY, name, held.since, 0, body)]
+            key = self._node.state.keys.by_topic.get(name)
+            return [] if key is None else [StoredEntry(KEY, name, key.since, 0, b"%d" % key.number)]
         return self._session(name) if kind == SESSION else self._history(name)
 
     def _retained(self, topic: str) -> list[StoredEntry]:

@@ -455,9 +455,9 @@ class Retention:
             started = self._now()
             batch = [sequences.pop() for _ in range(min(_RECORDS_AT_ONCE, len(sequences)))]
             store = MessageStore(1 << 62)
-            wanted = {at for sequence in batch for at in node_state.carriers_of(sequence)}
-            await self._until_whole(max(wanted))
-            for record in await self._node.log.read_some(wanted):
+            carriers = {at for sequence in batch for at in node_state.carriers_of(sequence)}
+            await self._until_whole(max(carriers))
+            for record in await self._node.log.read_some(carriers):
                 store.add_record(record)
             messages: list[tuple[Position, Message]] = []
             for ref in (ref for at in batch for ref in sorted(needed[at])):

@@ -236,9 +236,9 @@ class LogReader:
                 replay.on_cut(self.first)
             return
         if sequence not in self._records and sequence <= self.last:
-            found = await self._read_named(replay, sequence, fruitless=replay.fruitless)
-            if found is not None:
-                self._pass_on(replay, sequence, *found)
+            indexed = await self._read_named(replay, sequence, fruitless=replay.fruitless)
+            if indexed is not None:
+                self._pass_on(replay, sequence, *indexed)
                 return
             await self._read_from(sequence, fruitless=replay.fruitless)
         for other in [*self._waiting]:
@@ -253,7 +253,7 @@ class LogReader:
     def _pass_on(
         self, replay: Reading, sequence: int, records: Sequence[LogRecord], through: int
     ) -> None:
-        """Let a replay go on with what the index names from ``sequence`` on, as it was read."""
+        """Pass records that the index named, from ``sequence`` on, to a replay, which continues."""
         if replay not in self._waiting:
             return
         self.withdraw(replay)
@@ -268,15 +268,15 @@ class LogReader:
         """Search some records for the last messages of topics; others follow in turn."""
         last.skip_to(position(self.first, 0) - 1)
         sequence = next_record(last.through)
-        found = None
+        indexed = None
         if not last.complete and sequence not in self._records and sequence <= self.last:
-            found = await self._read_named(replay, sequence, fruitless=True)
-            if found is None:
+            indexed = await self._read_named(replay, sequence, fruitless=True)
+            if indexed is None:
                 await self._read_from(sequence, fruitless=True)
-        for record in self.take(sequence) if found is None else found[0]:
+        for record in self.take(sequence) if indexed is None else indexed[0]:
             last.add(record, replay.matches)
-        if found is not None and not found[0]:
-            last.skip_to(position(found[1] + 1, 0) - 1)
+        if indexed is not None and not indexed[0]:
+            last.skip_to(position(indexed[1] + 1, 0) - 1)
         if sequence > self.last:  # what was appended when it began is not on disk yet
             await asyncio.sleep(_UNTIL_STORED)
         if self._waiting.pop(replay, 0) is None:

@@ -180,7 +180,7 @@ class PacketHandler:
         return rest
 
     def _give_up_erased(self, refs: Sequence[Position], stored: Mapping[Position, Message]) -> bool:
-        """Give up messages that were erased before their release; return whether any was."""
+        """Drop messages that were erased before their release; return whether there were any."""
         session, sealing, node = self._session, self._node.sealing, self._node
         gone = [ref for ref in refs if sealing and sealing.is_erased(ref, stored[ref])]
         if gone:

@@ -88,7 +88,7 @@ def change_destination(flags: SourceFlags, name: str, action: str) -> None:
 
 
 def retry_messages(flags: SourceFlags, name: str, at: str | None) -> None:
-    """Let refused messages be sent again; raises typer.Exit if a broker refuses."""
+    """Send refused messages again; raises typer.Exit if a broker refuses."""
     refused: dict[str, list[int]] = {}
     for row in asyncio.run(_read_refused(flags, name)):
         if at is None or row["position"] == at:

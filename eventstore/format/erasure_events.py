@@ -46,7 +46,7 @@ class KeysSnapshot:
 
 @dataclass(slots=True)
 class ErasureRequested:
-    """What was published on these topics is erased: from here on nobody gets it.
+    """What was published on these topics is erased: the broker no longer sends it.
 
     Their keys are destroyed next, which ``Erased`` confirms.
     """
@@ -67,7 +67,7 @@ class ErasureRequested:
 
 @dataclass(slots=True)
 class Erased:
-    """The keys of an erasure do not exist any more: nobody can read what they sealed."""
+    """The keys of an erasure are destroyed; only copies of the key file may still have them."""
 
     erasure: int
     """Number of the erasure."""
