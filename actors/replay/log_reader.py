@@ -10,7 +10,6 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -24,7 +23,7 @@ from eventstore.format.records import Record, decode_record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.message_store import Message, MessageStore, StoredMessages, messages_of
 from eventstore.log.pending_record import PendingRecord
-from eventstore.reading.publications import Publications, Releases, publications_in, with_content
+from eventstore.reading.publications import Publications, Releases, known_content, publications_in
 from eventstore.reading.segment import BadIndex
 from protocol.errors import FoldmqError
 
@@ -457,9 +456,9 @@ class LogReader:
                 publications += await self._released(item, record)
             else:
                 publications.append(item)
-        for some in publications:
-            size += sum(map(len, some.payloads)) + sum(map(len, some.blocks))
-            size += _MESSAGE * len(some)
+        for batch in publications:
+            size += sum(map(len, batch.payloads)) + sum(map(len, batch.blocks))
+            size += _MESSAGE * len(batch)
         return LogRecord(record.sequence, record.time_ms, publications, size)
 
     async def _released(self, releases: Releases, record: Record) -> list[Publications]:
@@ -480,30 +479,24 @@ class LogReader:
         for other in await node.log.read_some(missing) if missing else ():
             for stored in messages_of(other):
                 store.add(stored)
-        found: list[Message] = []
-        numbers: list[int] = []
-        for number, ref in enumerate(releases.refs):
+
+        def find(ref: Position) -> Message | None:
             message = store.get(ref)
             if message is None and ref >> INDEX_BITS >= begins:
                 message = kept.get(ref) or recent.get(ref)
                 if message is None:
                     what = f"releases a message of record {ref >> INDEX_BITS}, which is gone"
                     raise CorruptLog(record.sequence, what)
-            if message is not None:
-                found.append(message)
-                numbers.append(number)
-        if len(numbers) < len(releases.refs):
+            return message
+
+        known, gone = known_content(releases, find)
+        if gone:
             _log.warning(
                 "messages were cut off before they could be replayed",
                 released_in=record.sequence,
-                count=len(releases.refs) - len(numbers),
+                count=len(gone),
             )
-            releases = replace(
-                releases,
-                positions=[releases.positions[number] for number in numbers],
-                refs=[releases.refs[number] for number in numbers],
-            )
-        return [*with_content(releases, found)]
+        return known
 
     def _log_problem(self, reason: str) -> None:
         if reason != self._logged_problem:
