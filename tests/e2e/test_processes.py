@@ -239,6 +239,8 @@ def test_clients_over_tls_and_websocket_survive_a_kill_of_their_process(tmp_path
                 os.kill(victim, signal.SIGKILL)
                 leaves.lost.get(timeout=30)
             stays.publish("to/here", b"3", 2)  # perhaps before the process is back
+            # A client waits for its process no longer than connect_timeout, and would try again.
+            until(lambda: processes(place.broker).get(0, victim) != victim, "it is back", 60)
             with Client(place, "wss", here, **options) as back:
                 back.expect("to/here", b"3", 2)
                 back.publish("to/there", b"4", 2)
