@@ -7,9 +7,9 @@ sent after the probe: one round trip. Without a subscriber the messages publishe
 was sent are dropped, as the server would have done; otherwise the subject is *open* and messages
 are sent without a probe for a second.
 
-So a subject without subscribers costs one message every 3 ms, after ten probes every 50 ms or
-64 KiB, however many are published; and a message is dropped only if there was no subscriber after
-it was published.
+So a subject without subscribers costs one message every 3 ms, after ten probes every 50 ms and
+after fifty every 250 ms, or 64 KiB, however many are published; and a message is dropped only if
+there was no subscriber after it was published.
 
 A client that knows the reply subject of a probe could answer like the server. So the subject cannot
 be guessed, and a receiver of the probe gets it too late: the server's answer arrives first.
@@ -20,7 +20,7 @@ from __future__ import annotations
 import secrets
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from protocol.nats.headers import header_block
 
@@ -33,21 +33,39 @@ if TYPE_CHECKING:
     from actors.bridge.to_nats import OutgoingMessages, TopicFlow
     from eventstore.format.positions import Position
 
-_OPEN = 1.0
+_OPEN: Final = 1.0
 """Seconds for which a subject with subscribers is not probed again."""
-_QUIET, _LONG_QUIET = 0.003, 0.05
-"""Seconds after a "no responders" answer in which messages are collected: the second, if they are
-less than ``_COLLECTED`` bytes, after ``_OFTEN`` such answers without a subscriber in between."""
-_OFTEN, _COLLECTED = 10, 64 * 1024
-_NO_RESPONDERS = b"NATS/1.0 503"
-_ANSWERS = b"a"
+_QUIET: Final[float] = 0.003
+_LONG_QUIET: Final[float] = 0.05
+_LONGEST_QUIET: Final[float] = 0.25
+"""Seconds after a "no responders" answer in which messages are collected: the second after
+``_OFTEN`` such answers without a subscriber in between, the third after ``_VERY_OFTEN``."""
+_OFTEN: Final = 10
+_VERY_OFTEN: Final = 50
+_COLLECTED: Final = 64 * 1024
+"""Bytes of messages that are not collected for longer."""
+_TOKENS: Final = 256
+"""Tokens that are made at once."""
+_TOKEN_BYTES: Final = 8
+_NO_RESPONDERS: Final = b"NATS/1.0 503"
+_ANSWERS: Final = b"a"
 """Placeholder for the name of a probe in reply subjects of other messages."""
-_CHUNK = 1024 * 1024
+_CHUNK: Final = 1024 * 1024
 """Approximate bytes that are rendered before they are written to the connection."""
 
 
-def _token() -> str:
-    return secrets.token_hex(8)
+class _Tokens:
+    """Makes unguessable names."""
+
+    def __init__(self) -> None:
+        self._made: list[str] = []
+
+    def next(self) -> str:
+        """Return a name that was not returned before."""
+        if not self._made:
+            digits, size = secrets.token_hex(_TOKENS * _TOKEN_BYTES), 2 * _TOKEN_BYTES
+            self._made = [digits[at : at + size] for at in range(0, len(digits), size)]
+        return self._made.pop()
 
 
 class SubscriberProbes:
@@ -64,7 +82,7 @@ class SubscriberProbes:
         monotonic: Callable[[], float],
         later: Callable[[float, Callable[[], None]], object],
         stats: BridgeStats,
-        token: Callable[[], str] = _token,
+        token: Callable[[], str] | None = None,
         properties: PropertyWriter | None = None,
     ) -> None:
         """``properties`` writes the properties of messages."""
@@ -73,7 +91,7 @@ class SubscriberProbes:
         self._monotonic = monotonic
         self._later = later
         self._stats = stats
-        self._token = token
+        self._token = token or _Tokens().next
         self._properties = properties
         self._out: list[bytes] = []
         self._rendered = 0
@@ -82,7 +100,9 @@ class SubscriberProbes:
         """Whether the connection rejected output since the last flush."""
         self._probes: dict[bytes, TopicFlow] = {}
         self._new: list[bytes] = []
-        self._gathering: dict[float, list[TopicFlow]] = {_QUIET: [], _LONG_QUIET: []}
+        self._gathering: dict[float, list[TopicFlow]] = {
+            quiet: [] for quiet in (_QUIET, _LONG_QUIET, _LONGEST_QUIET)
+        }
         """Flows of which messages are collected, by the time for which they are."""
         self.held = 0
         """Approximate size of the waiting messages when sent, including headers."""
@@ -320,4 +340,6 @@ class SubscriberProbes:
 
 
 def _quiet(flow: TopicFlow) -> float:
-    return _QUIET if flow.refused < _OFTEN else _LONG_QUIET
+    if flow.refused < _OFTEN:
+        return _QUIET
+    return _LONG_QUIET if flow.refused < _VERY_OFTEN else _LONGEST_QUIET

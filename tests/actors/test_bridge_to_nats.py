@@ -93,6 +93,7 @@ def test_many_answers_to_requests_take_a_few_looks(outside: Exit) -> None:
     assert topics.scans < 10
 
 
+@pytest.mark.plain
 def test_waiting_flows_are_not_scanned_for_each_new_one(
     outside: Exit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

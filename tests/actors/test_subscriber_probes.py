@@ -238,6 +238,24 @@ def test_a_subscriber_that_leaves_costs_at_most_a_second(server: Server) -> None
     assert server.got("a") == [b"1", b"2"]
 
 
+@pytest.mark.parametrize(("messages", "probes"), [(10, 10), (210, 50), (1_000, 81)])
+def test_a_subject_without_subscribers_is_probed_more_and_more_rarely(
+    server: Server, messages: int, probes: int
+) -> None:
+    for number in range(messages):  # one each 10 ms
+        server.publish(["a"], [b"%d" % number])
+        server.wait(0.01)
+        while server.process() or server.read():
+            pass
+    assert server.stats.probes == pytest.approx(probes, abs=2)
+    server.wanted.add(b"a")
+    server.publish(["a"], [b"last"])
+    server.wait(0.3)
+    server.settle()
+    assert server.got("a")[-1] == b"last"
+    assert server.flows.held == 0
+
+
 def test_an_answer_that_is_late_is_not_for_a_later_question(server: Server) -> None:
     server.wanted.add(b"a")
     server.publish(["a"], [b"0"])
