@@ -1,7 +1,6 @@
 """The state according to running brokers or stored projections, for an audit to compare."""
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cli.common import text
@@ -9,7 +8,6 @@ from cli.common.progress_bar import progress
 from cli.logs.broker_client import NoLiveBroker, require_stored
 from cli.logs.state_client import NoBroker, StateClient
 from cli.spark.log_location import Found
-from eventstore.errors import CorruptLog
 from eventstore.format.positions import Position, position
 from eventstore.reading.log_source import LogSource
 from projections.audit.audit_outcome import ALL_CLAIM as ALL
@@ -55,8 +53,8 @@ def with_open_ends(gather: GatherClaims) -> GatherClaims:
         claims = await gather(found)
         for log in found.logs:
             await require_stored(log)
-        ends = [log.unproven for log in found.logs if log.unproven is not None]
-        claims.notes += [statement(unproven_end(end)) for end in ends]
+            if log.unproven is not None:
+                claims.notes.append(statement(unproven_end(log.unproven)))
         return claims
 
     return gather_all
@@ -73,7 +71,7 @@ async def claims_of_brokers(found: Found) -> ClaimedStates:
         if not log.live:
             raise _no_broker(node, f"no broker is running on {log.where}")
         said = await _of_broker(log, node)
-        claims.rows += _claims_in(await _audited_node(log, node), said)
+        claims.rows += _claims_in(node, said)
     return claims
 
 
@@ -84,19 +82,9 @@ async def claims_of_projections(found: Found) -> ClaimedStates:
         node = await log.node()
         stored = await ProjectionReader(log, node, progress).all()
         _, last = await log.bounds()
-        claims.rows += _stored(await _audited_node(log, node), stored, position(last + 1, 0))
+        claims.rows += _stored(node, stored, position(last + 1, 0))
         claims.notes += _unusable(node, stored)
     return claims
-
-
-async def _audited_node(log: LogSource, node: str) -> str:
-    """Return the node by which audits name a log: that of its first record.
-
-    It is not the owner ``node`` of a log that was restored with ``--new-node``.
-    """
-    with suppress(CorruptLog):
-        return (await log.some([log.begin]))[-1].node
-    return node
 
 
 async def _of_broker(log: LogSource, node: str) -> LiveState:
