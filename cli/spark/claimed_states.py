@@ -1,6 +1,7 @@
 """The state according to running brokers or stored projections, for an audit to compare."""
 
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cli.common import text
@@ -8,13 +9,15 @@ from cli.common.progress_bar import progress
 from cli.logs.broker_client import NoLiveBroker, require_stored
 from cli.logs.state_client import NoBroker, StateClient
 from cli.spark.log_location import Found
+from eventstore.errors import CorruptLog
 from eventstore.format.positions import Position, position
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.reading.log_source import LogSource
 from projections.audit.audit_outcome import ALL_CLAIM as ALL
 from projections.audit.audit_outcome import RETAINED_CLAIM as RETAINED
 from projections.audit.audit_outcome import SESSION_CLAIM as SESSION
 from projections.audit.audit_outcome import StateClaim
-from projections.log_proof import statement, unproven_end
+from projections.log_proof import Doubt, unproven_end
 from projections.past.live_state import LiveState
 from projections.past.stored_projections import (
     ProjectionReader,
@@ -33,6 +36,10 @@ class ClaimedStates:
     rows: list[StateClaim] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Parts that cannot be compared, as text."""
+    ends: dict[str, Doubt] = field(default_factory=dict)
+    """The doubts about the ends of logs that no broker has recorded yet, by the node that wrote."""
+    owners: dict[str, str] = field(default_factory=dict)
+    """The nodes of logs that were restored as those and not continued, by the node that wrote."""
 
 
 GatherClaims = Callable[[Found], Awaitable[ClaimedStates]]
@@ -44,7 +51,7 @@ async def no_claims(_found: Found) -> ClaimedStates:
 
 
 def with_open_ends(gather: GatherClaims) -> GatherClaims:
-    """Return the same, with notes about the logs whose ends are not proven and not continued.
+    """Return the same, with the doubts about logs whose ends are not proven and not continued.
 
     It raises StoreGone for a log whose files are not where its broker stored them.
     """
@@ -54,7 +61,12 @@ def with_open_ends(gather: GatherClaims) -> GatherClaims:
         for log in found.logs:
             await require_stored(log)
             if log.unproven is not None:
-                claims.notes.append(statement(unproven_end(log.unproven)))
+                node = owner = log.stream.removeprefix(LOG_STREAM_PREFIX)
+                with suppress(CorruptLog):
+                    node = await log.node()
+                claims.ends[node] = unproven_end(log.unproven)
+                if owner != node and log.unproven.reason == "restored":
+                    claims.owners[node] = owner
         return claims
 
     return gather_all

@@ -244,12 +244,19 @@ def _audited(pieces: list[LogPiece], problems: list[LogNote], trusted: Position)
 def _owners(node: str, notes: list[LogNote]) -> list[str]:
     """Return remarks about the records that another node wrote, before a restore as this node."""
     return [
-        f"node {node}: its records before {sequence_of(after.at)} are of node "
-        f"{before.values['node']}: the log was restored from a backup as another node "
-        "(restore --new-node)"
+        restored_text(node, before.values["node"], sequence_of(after.at))
         for before, after in pairwise(sorted(notes, key=_at))
         if before.values["node"] != after.values["node"]
     ]
+
+
+def restored_text(node: str, writer: str, before: int = 0) -> str:
+    """Return that another node wrote the records, all or those ``before`` one."""
+    which = f"its records before {before}" if before else "its records"
+    return (
+        f"node {node}: {which} are of node {writer}: the log was restored from a backup as another "
+        "node (restore --new-node)"
+    )
 
 
 def _doubts(notes: dict[str, list[LogNote]], trusted: Position, until_ms: int) -> list[Doubt]:

@@ -329,7 +329,7 @@ class NodeState:
             return unsure
         listed = ", ".join(map(display.name, islice(self.doubtful, _NAMED)))
         more = ", ..." if count > _NAMED else ""
-        return f"{unsure}; not certain: {display.count_of(count, 'session')}, {listed}{more}"
+        return f"{unsure}; affected: {display.count_of(count, 'session')}, {listed}{more}"
 
     @property
     def unsure(self) -> bool:

@@ -208,7 +208,7 @@ def test_what_is_not_certain_behind_lost_records(stopped: Broker, tmp_path: Path
         assert f"not certain: {gave_up}" in shown
         total = run("replay", *where).out
         assert gave_up in total
-        assert "not certain: 1 session, some" in total
+        assert "affected: 1 session, some" in total
 
     check_past()
     assert gave_up in run("replay", "--session", "nobody", *where, code=1).err

@@ -138,7 +138,7 @@ def test_a_state_that_is_continued_behind_a_hole_stays_uncertain() -> None:
         "(4 records) of /old"
     )
     state = node.unsure_state() or ""
-    assert state.endswith("of /old; not certain: 1 session, a")
+    assert state.endswith("of /old; affected: 1 session, a")
     assert state.startswith("sessions, subscriptions and retained messages may be missing")
 
 
