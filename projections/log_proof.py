@@ -24,9 +24,16 @@ NO_MARK: Final = (
     "watermark, log.mark in the data directory of the broker"
 )
 """The statement about a log that is read without its data directory."""
+UNSURE_SESSION: Final = "its subscriptions and messages are not certain"
+UNSURE_STATE: Final = "sessions, subscriptions and retained messages may be missing or out of date"
+"""Statements about a state behind lost records."""
 SHOWN_AT_START: Final = 4
 """Maximum number of doubts about a log that a start shows."""
 _SALVAGED: Final = "salvaged"
+_DAMAGED: Final = "damaged"
+_NOT_AUDITED: Final = "not_audited"
+_SPANS: Final = 4
+"""Maximum number of proven parts in a text."""
 _BEFORE_START: Final = {
     "no_watermark": "the broker started without a watermark (log.mark)",
     "copy": "the broker started on a copy of a data directory",
@@ -47,7 +54,7 @@ class Doubt(NamedTuple):
     at: int
     """Record with the event about it; 0: none yet, the log ends there now."""
     reason: str
-    """``salvaged``, or a value of LogEndUnproven.reason."""
+    """``salvaged``, ``damaged``, ``not_audited`` (behind damage), or LogEndUnproven.reason."""
     after: int
     """The last record before it."""
     until: int
@@ -64,6 +71,8 @@ class Doubt(NamedTuple):
     """Time of the first start that knew of it; 0: there is none yet."""
     behind: int = 0
     """The last record from before that start."""
+    settled: bool = False
+    """Whether a checkpoint behind lost records repeated the state: it does not lack them."""
 
 
 class LogProof:
@@ -122,6 +131,20 @@ class LogProof:
                 self.doubts[number] = doubt._replace(behind=end, seen_ms=0)
         self.started(sequence, time_ms)
 
+    def settle(self) -> None:
+        """Note that the state behind all lost records was repeated."""
+        self.doubts = [
+            doubt._replace(settled=doubt.settled or doubt.reason == _SALVAGED)
+            for doubt in self.doubts
+        ]
+
+    def unsure(self, what: str) -> str | None:
+        """Return that ``what`` may lack events of lost records, and which; None: it lacks none."""
+        lost = [
+            cause(doubt) for doubt in self.doubts if doubt.reason == _SALVAGED and not doubt.settled
+        ]
+        return f"{what}: {', '.join(lost)}" if lost else None
+
     def salvaged_after(self, end: int) -> int:
         """Return the last record of a salvaged log if it is later than ``end``; otherwise 0."""
         return max((doubt.behind for doubt in self.doubts if doubt.behind > end), default=0)
@@ -146,6 +169,15 @@ def unproven_end(event: LogEndUnproven, at: int = 0, time_ms: int = 0) -> Doubt:
     return Doubt(at, event.reason, event.end, event.end, *times, missing, event.source, time_ms)
 
 
+def damaged(record: int, from_ms: int, *, audited: bool = False) -> Doubt:
+    """Return the doubt about a log from a damaged record on, behind a record of ``from_ms``.
+
+    ``audited``: it ends an audit.
+    """
+    reason = _NOT_AUDITED if audited else _DAMAGED
+    return Doubt(0, reason, record - 1, record, from_ms, 0, 0)
+
+
 def doubts_of(stored: Iterable[Sequence[Any]]) -> list[Doubt]:
     """Return doubts that were stored as lists of their fields."""
     return [Doubt(*fields) for fields in stored]
@@ -165,7 +197,10 @@ def proven_spans(first_ms: int, last_ms: int, doubts: Iterable[Doubt]) -> list[t
 
 def spans_text(spans: Iterable[tuple[int, int]], time: Callable[[int], str] = clock) -> str:
     """Return proven parts as text: from ... to ..., from ... to ..."""
-    return ", ".join(f"from {time(begin)} to {time(end)}" for begin, end in spans)
+    parts = [f"from {time(begin)} to {time(end)}" for begin, end in spans]
+    if len(parts) > _SPANS:
+        parts[_SPANS - 1 :] = [f"and {len(parts) - _SPANS + 1:,} more parts"]
+    return ", ".join(parts)
 
 
 def statement(doubt: Doubt, time: Callable[[int], str] = clock) -> str:
@@ -175,6 +210,9 @@ def statement(doubt: Doubt, time: Callable[[int], str] = clock) -> str:
 
 def cause(doubt: Doubt) -> str:
     """Return why nothing can be said about a part."""
+    if doubt.reason in (_DAMAGED, _NOT_AUDITED):
+        later = ", and later ones are not audited" if doubt.reason == _NOT_AUDITED else ""
+        return f"record {doubt.until:,} is damaged or missing{later}"
     if doubt.reason == _SALVAGED:
         first = doubt.after + 1
         which = (

@@ -69,6 +69,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
             "commit_delay": node.options.commit_delay,
             "projected": sources.projector.marked,
             "encryption": sources.storage.encryption,
+            "unsure": node.state.unsure_state(),
             "not_proven": [doubt_object(doubt) for doubt in doubts[-_MAX_DOUBTS:]],
         }
         answer["position"] = node.journal.last

@@ -238,6 +238,7 @@ def session_answer(
         most=most,
         members=_members(name, node, offset, most),
         last=sequence_of(node.journal.last),
+        unsure=node.state.unsure_session(name),
     )
     answer: dict[str, Any] = plain(view)
     left = _LARGEST_ANSWER  # a name may have 64 KiB

@@ -423,6 +423,7 @@ class Projector:
             list(node_state.proof.doubts),
             node_state.destinations.marks(),
             node_state.keys.mark(),
+            list(node_state.doubtful),
         )
         # The mark names checkpoints, cuts and repetitions that may be newer than the record.
         await self._until_whole(self._node.journal.next_position)

@@ -177,6 +177,7 @@ class StateReader:
             mark.doubts,
             mark.destinations,
             mark.keys,
+            mark.doubtful,
         )
         carriers = [sequence for sequence in mark.carriers if sequence >= self._log.first]
         for start in range(0, len(carriers), _YIELD_EVERY):

@@ -165,6 +165,9 @@ def _advise_on_reload(status: Mapping[str, Any], subject: str, command: str) -> 
         )
 
 
+_STATE_DIFFERS: Final = ", and the state of sessions may differ from what their clients know"
+
+
 def _advise_on_doubt(doubt: Mapping[str, Any], now_ms: int) -> Advice:
     """Return advice on a part of the log about which nothing can be said.
 
@@ -180,8 +183,8 @@ def _advise_on_doubt(doubt: Mapping[str, Any], now_ms: int) -> Advice:
         "the log",
         "lacks records" if missing else "may lack records",
         text.escaped(str(doubt["text"]), 1000),
-        "what was acknowledged in that time may be lost, and the state of sessions may differ from "
-        "what their clients know",
+        "what was acknowledged in that time may be lost"
+        + ("" if doubt.get("settled") else _STATE_DIFFERS),
         f"foldmq log --from {doubt['at']}.0 -n 3",
     )
 

@@ -165,19 +165,20 @@ async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[st
     owner = brokers.present[0]
     with contextlib.suppress(UsageError):
         owner = brokers.of_session(about)
-    known, hint = False, ""
+    known, hint, session = False, "", dict[str, Any]()
     problems, refusals = [], ()
     with brokers.leaving_out(owner):
         answer = await owner.ask("problems", client=about)
         problems, refusals = answer["problems"], answer.get("refusals", ())
         try:
-            await owner.ask("session", client=about)
+            session = await owner.ask("session", client=about, most=1)
             known = True
         except Refused as error:
             _, meant, name = str(error).rpartition("did you mean ")
             hint = meant + name if meant else ""
     if known or problems or refusals:
-        return most_urgent_first([*in_order(problems), *advise_on_refusals(refusals)]), []
+        unsure = [text.escaped(session["unsure"], 2000)] if session.get("unsure") else []
+        return most_urgent_first([*in_order(problems), *advise_on_refusals(refusals)]), unsure
     try:
         rows, _ = await preview(brokers, about, 1)
     except Refused:

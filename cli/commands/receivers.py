@@ -12,6 +12,7 @@ from cli.common.tables import Column, Table
 from cli.logs.broker_client import LiveBroker
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
+from cli.logs.source import write_notice
 from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_topic
 from eventstore.format.positions import format_position
@@ -64,6 +65,8 @@ async def run_receivers(
     async with open_brokers(flags) as brokers:
         rows, retained = await preview(brokers, topic, qos, size)
         denied = [] if rows or as_json else await denied_subscriptions(brokers, topic)
+        for note in await brokers.unsure_notes():
+            write_notice(note)
     if as_json:
         found = receivers_object(brokers, topic, qos, rows, retained)
         sys.stdout.write(text.json_line(found) + "\n")

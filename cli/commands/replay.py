@@ -11,6 +11,7 @@ from cli.logs.logs import open_logs
 from cli.logs.point_resolution import parse_point, point_at, points_at, write_clock_notes
 from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_filter
+from eventstore.display import log_prefix
 from eventstore.errors import NotFound, UsageError
 from eventstore.partitions import short_name
 from eventstore.reading.log_points import LogPoint
@@ -83,19 +84,26 @@ async def session_view_at(
     if known is not None:
         record = (await source.some([point.sequence]))[0]
         as_of = AsOf(point, record.time_ms, record.jumps.total_ms)
-        state, carried = known.state, known.carried
+        state, carried, unsure = known.state, known.carried, None
     else:
         # The members of a shared subscription are in the events of their own sessions.
         replay = Replay(source, point.sequence, None if group else name, progress)
         as_of = await replay.to(point)
         state, carried = replay.state.sessions.get(name), replay.state.carried
+        unsure = replay.state.unsure_session(name)
         if group:
             members = members_of(name, replay.state.sessions.values())
     if state is None:
-        raise NotFound(f"no session {text.name(name)} as of {as_of}")
+        lost = None if known is not None else replay.state.unsure_state()
+        missing = f"no session {text.name(name)} as of {as_of}"
+        raise NotFound(missing if lost is None else f"{missing}; {lost}")
     topics = MessageTopics(source, carried)
     view = session_view(
-        state, jumped_ms=as_of.jumped_ms, members=members, last=as_of.point.sequence
+        state,
+        jumped_ms=as_of.jumped_ms,
+        members=members,
+        last=as_of.point.sequence,
+        unsure=unsure,
     )
     await topics.load(row.position for row in view.messages())
     return as_of, with_messages(view, topics)
@@ -149,6 +157,7 @@ def summary_lines(joined: JoinedState, as_of: str) -> Iterator[str]:
     of_logs = f" of {text.count_of(len(joined.parts), 'log')}" if joined.several else ""
     yield f"state{of_logs} as of {as_of} ({joined.entries:,} entries folded)"
     yield from totals_lines(totals(joined), shared_count(state for _, state in joined.sessions()))
+    yield from _unsure_lines(joined)
     if joined.several:
         yield ""
         for part in joined.parts:
@@ -181,6 +190,13 @@ def _session_lines(sessions: Sequence[tuple[str, SessionState]]) -> Iterator[str
         yield f"  and {len(sessions) - len(listed):,} more sessions (--json lists all)"
 
 
+def _unsure_lines(joined: JoinedState) -> Iterator[str]:
+    """Yield what is not certain of the states of logs that lack records."""
+    for part in joined.parts:
+        if (unsure := part.state.unsure_state()) is not None:
+            yield f"  {log_prefix(part.log)}{unsure}"
+
+
 def _weight(state: SessionState) -> tuple[int, int, bool, str]:
     sent = len(state.inflight) + len(state.releasing)
     return -state.queued, -sent, not state.connected, state.session
@@ -205,10 +221,14 @@ def state_objects(joined: JoinedState, moment: PointSpec | None) -> Iterator[dic
         ]
     else:
         head.update(joined.parts[0].as_of.fields())
+    unsure = [line.strip() for line in _unsure_lines(joined)]
+    if unsure:
+        head["unsure"] = unsure
     yield {**head, "entries": joined.entries, **all_of}
-    jumped = _jumped_by_log(joined)
+    jumped, nodes = _jumped_by_log(joined), {part.log: part.state for part in joined.parts}
     for log, state in joined.sessions():
-        shown = _object(session_view(state, jumped_ms=jumped[log]), log)
+        why = nodes[log].unsure_session(state.session)
+        shown = _object(session_view(state, jumped_ms=jumped[log], unsure=why), log)
         yield {"kind": "session", **shown}
     for retained in joined.retained():
         yield {"kind": "retained", **_retained_object(retained, jumped)}
@@ -227,6 +247,7 @@ def _retained(
     messages, jumped = list(joined.retained(topic_filter)), _jumped_by_log(joined)
     count = text.count_of(len({each.message.topic for each in messages}), "retained message")
     yield f"{count} on {text.name(topic_filter)} as of {as_of}"
+    yield from _unsure_lines(joined)
     for each in messages:
         line = retained_line(retained_view(each.message, jumped[each.log]), each.message.payload)
         only = "" if each.everywhere else f" (in {', '.join(map(short_name, each.logs))} only)"

@@ -13,6 +13,7 @@ from cli.common.text import printable
 from cli.logs.broker_client import LiveBroker, Refused
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
+from cli.logs.source import write_notice
 from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_filter, check_topic
 from eventstore.errors import NoLog
@@ -38,6 +39,8 @@ async def run_list(
         for broker in brokers.present:
             await add_setters(broker, [row for source, row in shown if source is broker])
         rows = [brokers.labelled(broker, row) for broker, row in shown]
+        for note in await brokers.unsure_notes():
+            write_notice(note)
         if not_permitted:
             brokers.check_complete()
     now_ms = round(time.time() * 1000)
@@ -94,6 +97,8 @@ async def run_get(flags: SourceFlags, topic: str, *, newline: bool, as_json: boo
     """
     check_topic(topic)
     async with open_brokers(flags) as brokers:
+        for note in await brokers.unsure_notes():
+            write_notice(note)
         message, payload = await retained_message(brokers, topic)
     if as_json:
         sys.stdout.write(text.json_line({**message, **text.payload_field(payload)}) + "\n")

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -14,6 +15,7 @@ from cli.common.package_version import version
 from cli.logs.key_files import store_key
 from cli.logs.source_flags import commands_for
 from eventstore.reading.damaged_log import SalvageResult, salvage
+from projections.log_proof import cause, unproven_end
 from projections.past.salvage_needs import SalvageNeeds
 
 _UPDATE_SECONDS = 0.2
@@ -44,8 +46,9 @@ def report(saved: SalvageResult, source: Path, target: Path, key_file: Path | No
     time_text = until.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
     kept = f"kept {saved.records:,} of {saved.known:,} records ({saved.entries:,} entries)"
     lines, commands = [f"{kept}, up to {time_text}"], commands_for(target, key_file)
-    if not saved.holes:
-        lines.append(f"every record in {source} is intact")
+    lines += _beside(saved, source)
+    if saved.unproven is not None:
+        lines.append(f"the end of the log is not proven: {cause(unproven_end(saved.unproven))}")
     for hole in saved.holes[:_SHOWN]:
         count = text.count_of(hole.last - hole.first + 1, "record")
         lines.append(f"given up: {count}, {hole.bytes:,} bytes: {hole}")
@@ -70,6 +73,21 @@ def report(saved: SalvageResult, source: Path, target: Path, key_file: Path | No
         lines.append(f"lost with the damage and dropped from their sessions: {count}")
     lines.append(f"continue with: {commands.complete('foldmq serve')}")
     return "\n".join(lines)
+
+
+def _beside(saved: SalvageResult, source: Path) -> Iterator[str]:
+    """Yield what is damaged beside the records, or that no damage was found."""
+    frames, stray = saved.beside.frames, saved.beside.stray
+    damage = [f"the frames of {text.count_of(frames, 'record')}"] if frames else []
+    damage += [f"{text.count_of(stray, 'byte')} that belong to no record"] if stray else []
+    if damage:
+        intact = "these records are intact" if saved.holes else "every record is intact and kept"
+        yield (f"damaged in what NATS stores around the records: {' and '.join(damage)}; {intact}")
+    elif not saved.holes:
+        yield (
+            f"every record in {source} is intact; the times, checksums and indexes that NATS keeps "
+            "of them were not checked: the new directory has new ones"
+        )
 
 
 class ProgressLine:

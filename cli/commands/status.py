@@ -184,6 +184,8 @@ def _proof(found: Mapping[str, Any], where: str = "") -> Iterator[str]:
         yield _fact("damaged", where + text.escaped(log["damage"], 500))
     for one in log.get("not_proven", ()):
         yield _fact("not proven", where + text.escaped(str(one["text"]), 1000))
+    if log.get("unsure"):
+        yield _fact("not certain", where + text.escaped(log["unsure"], 2000))
 
 
 def _failed_reload(found: Mapping[str, Any], where: str = "") -> Iterator[str]:

@@ -17,7 +17,7 @@ from eventstore.reading.log_source import LogSource
 from projections.audit.exchange_audit import ExchangeAudit, audit_exchange
 from projections.audit.log_verifier import LogVerifier, verify_log
 from projections.audit.rule_table import Violation
-from projections.log_proof import NO_MARK, proof_object, proven_spans, spans_text, statement
+from projections.log_proof import NO_MARK, proof_object, spans_text, statement
 
 _MAX_PROBLEMS = 100
 
@@ -94,7 +94,7 @@ async def _verify(source: LogSource, log: str, *, as_json: bool) -> _Verified:
         found["first_record"] = source.begin
         rest = {
             "void_parts": verifier.void,
-            **proof_object(_verified_spans(verifier), verifier.proof.doubts),
+            **proof_object(verifier.proven, verifier.doubts),
             "clock_jumps": [{"record": record, "ms": ms} for record, ms in verifier.jumps],
             **problems.fields(),
         }
@@ -169,22 +169,19 @@ def _exchange_summary(found: ExchangeAudit, problems: int) -> str:
 
 def verification_summary(verifier: LogVerifier, problems: int, where: str) -> str:
     """Return the summary line: the records read, and whether the log is intact."""
+    if not problems and not verifier.records:
+        return "the log is empty: there is nothing to verify"
     read = (
         f"{text.count_of(verifier.records, 'record')}, {verifier.entries:,} "
         f"{'entry' if verifier.entries == 1 else 'entries'}"
     )
-    spans = _verified_spans(verifier)
-    if spans:
-        read += f", {spans_text(spans)}"
+    holds = spans_text(verifier.proven)
+    if holds and not problems:
+        read += f", {holds}"
     if verifier.void:
         read += f"; {text.count_of(verifier.void, 'part')} of turns that were not completed"
     if problems:
-        return f"damaged: {text.count_of(problems, 'problem')} in the log of {where}; read {read}"
+        intact = f"; intact are the parts {holds}" if holds else ""
+        count = text.count_of(problems, "problem")
+        return f"damaged: {count} in the log of {where}; read {read}{intact}"
     return f"intact: {read}"
-
-
-def _verified_spans(verifier: LogVerifier) -> list[tuple[int, int]]:
-    """Return the times for which the verdict holds, Unix time in milliseconds."""
-    if verifier.first_ms is None or verifier.last_ms is None:
-        return []
-    return proven_spans(verifier.first_ms, verifier.last_ms, verifier.proof.doubts)

@@ -16,6 +16,7 @@ from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import Position, format_position, position, sequence_of
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import Progress
+from projections.log_proof import statement
 from projections.past.forwarding import ForwardOutcome, find_forwards
 from projections.past.log_stories import (
     LogStory,
@@ -23,6 +24,7 @@ from projections.past.log_stories import (
     find_histories,
     published_anywhere,
 )
+from projections.past.lost_records import lost_records
 from projections.past.message_search import message_at
 from projections.past.missing_message import explain_no_message
 from projections.past.story_text import TextStyle, log_story_lines, story_object
@@ -92,6 +94,13 @@ async def find_messages(
         wanted = wanted._replace(ref=ref, until=until)
         groups = await find_histories(logs, log or "", wanted, progress)
     found = [one for group in groups for one in group]
+    lost = {name: await lost_records(one, one.last) for name, one in logs.items()}
+    for one in found:
+        # Of a client, also its subscriptions from before the message count.
+        since = sequence_of(one.story.ref) if client is None else 0
+        one.story.not_proven = [
+            statement(doubt) for doubt in lost.get(one.log, ()) if doubt.until >= since
+        ]
     if found:
         return found
     if ref is not None:
@@ -105,7 +114,10 @@ async def find_messages(
     cut = f"; {source.beginning()}" if source.cut is not None else ""
     by = f" until {text.escaped(moment.text)}" if moment is not None else ""
     which = "log records" if "" in logs else f"logs of {', '.join(logs)} record"
-    raise NotFound(f"the {which} no message on {text.name(topic or '')}{by}{cut}; {explanation}")
+    unknown = "".join(f"; {statement(doubt)}" for doubts in lost.values() for doubt in doubts)
+    raise NotFound(
+        f"the {which} no message on {text.name(topic or '')}{by}{cut}; {explanation}{unknown}"
+    )
 
 
 def _on_stdout(said: str, style: TextStyle | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,6 +48,15 @@ def log_of_session(names: Sequence[str], session: str, chosen: str | None = None
             f"{own}, or leave it out"
         )
     return chosen or own
+
+
+def unsure_notes(statuses: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Return what is not certain of states according to the status of brokers, by log."""
+    return [
+        log_prefix(log) + text.escaped(unsure, 2000)
+        for log, status in statuses
+        if (unsure := (status.get("log") or {}).get("unsure"))
+    ]
 
 
 _Answer = TypeVar("_Answer")
@@ -114,6 +123,11 @@ class LogBrokers:
         if not self.several:
             return f"node {name(self.owner)}"
         return f"{name(self.owner)}, {len(self.logs)} logs"
+
+    async def unsure_notes(self) -> list[str]:
+        """Return what is not certain of the brokers' states, because records were lost."""
+        found = await self.each(lambda broker: broker.ask("status"))
+        return unsure_notes((self.name_of(broker), status) for broker, status in found)
 
     def refreshed(self) -> LogBrokers:
         """Return the same brokers, also those that did not answer."""

@@ -21,6 +21,7 @@ from cli.spark.job_runner import Job, check_html, run_job, save_html, write_resu
 from cli.spark.spark_flags import SparkFlags
 from eventstore.errors import UsageError
 from projections.audit.audit_outcome import Outcome
+from projections.audit.log_summary import restored_text
 from spark.jobs.pipeline import SMALL, all_here, audit, limits_here
 from spark.report.json_report import audit_json
 from spark.report.text_report import audit_text
@@ -74,7 +75,16 @@ def run_audit(flags: SparkFlags, wanted: AuditOptions, *, spark: bool = True) ->
     def work(job: Job, claims: ClaimedStates) -> Outcome:
         with job.busy("auditing") as tell:
             found = audit(job.log, claims.rows, cluster=wanted.cluster, progress=tell, local=limits)
-        return dataclasses.replace(found, notes=(*found.notes, *claims.notes))
+        nodes, notes = [], [*found.notes, *claims.notes]
+        for node in found.nodes:
+            end, owner = claims.ends.get(node.node), claims.owners.get(node.node)
+            if end is not None:
+                node = dataclasses.replace(node, doubts=(*node.doubts, end))
+            if owner is not None:
+                notes.append(restored_text(owner, node.node))
+                node = dataclasses.replace(node, node=owner)
+            nodes.append(node)
+        return dataclasses.replace(found, nodes=tuple(nodes), notes=tuple(notes))
 
     outcome = run_job(
         flags,

@@ -11,12 +11,13 @@ from cli.logs.state_client import NoBroker, StateClient
 from cli.spark.log_location import Found
 from eventstore.errors import CorruptLog
 from eventstore.format.positions import Position, position
+from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.reading.log_source import LogSource
 from projections.audit.audit_outcome import ALL_CLAIM as ALL
 from projections.audit.audit_outcome import RETAINED_CLAIM as RETAINED
 from projections.audit.audit_outcome import SESSION_CLAIM as SESSION
 from projections.audit.audit_outcome import StateClaim
-from projections.log_proof import statement, unproven_end
+from projections.log_proof import Doubt, unproven_end
 from projections.past.live_state import LiveState
 from projections.past.stored_projections import (
     ProjectionReader,
@@ -35,6 +36,10 @@ class ClaimedStates:
     rows: list[StateClaim] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Parts that cannot be compared, as text."""
+    ends: dict[str, Doubt] = field(default_factory=dict)
+    """The doubts about the ends of logs that no broker has recorded yet, by the node that wrote."""
+    owners: dict[str, str] = field(default_factory=dict)
+    """The nodes of logs that were restored as those and not continued, by the node that wrote."""
 
 
 GatherClaims = Callable[[Found], Awaitable[ClaimedStates]]
@@ -46,7 +51,7 @@ async def no_claims(_found: Found) -> ClaimedStates:
 
 
 def with_open_ends(gather: GatherClaims) -> GatherClaims:
-    """Return the same, with notes about the logs whose ends are not proven and not continued.
+    """Return the same, with the doubts about logs whose ends are not proven and not continued.
 
     It raises StoreGone for a log whose files are not where its broker stored them.
     """
@@ -55,8 +60,13 @@ def with_open_ends(gather: GatherClaims) -> GatherClaims:
         claims = await gather(found)
         for log in found.logs:
             await require_stored(log)
-        ends = [log.unproven for log in found.logs if log.unproven is not None]
-        claims.notes += [statement(unproven_end(end)) for end in ends]
+            if log.unproven is not None:
+                node = owner = log.stream.removeprefix(LOG_STREAM_PREFIX)
+                with suppress(CorruptLog):
+                    node = await log.node()
+                claims.ends[node] = unproven_end(log.unproven)
+                if owner != node and log.unproven.reason == "restored":
+                    claims.owners[node] = owner
         return claims
 
     return gather_all
@@ -73,7 +83,7 @@ async def claims_of_brokers(found: Found) -> ClaimedStates:
         if not log.live:
             raise _no_broker(node, f"no broker is running on {log.where}")
         said = await _of_broker(log, node)
-        claims.rows += _claims_in(await _audited_node(log, node), said)
+        claims.rows += _claims_in(node, said)
     return claims
 
 
@@ -84,19 +94,9 @@ async def claims_of_projections(found: Found) -> ClaimedStates:
         node = await log.node()
         stored = await ProjectionReader(log, node, progress).all()
         _, last = await log.bounds()
-        claims.rows += _stored(await _audited_node(log, node), stored, position(last + 1, 0))
+        claims.rows += _stored(node, stored, position(last + 1, 0))
         claims.notes += _unusable(node, stored)
     return claims
-
-
-async def _audited_node(log: LogSource, node: str) -> str:
-    """Return the node by which audits name a log: that of its first record.
-
-    It is not the owner ``node`` of a log that was restored with ``--new-node``.
-    """
-    with suppress(CorruptLog):
-        return (await log.some([log.begin]))[-1].node
-    return node
 
 
 async def _of_broker(log: LogSource, node: str) -> LiveState:

@@ -41,7 +41,8 @@ def run_recovery_check(flags: SparkFlags, *, alone: bool, as_json: bool) -> bool
     def work(job: Job, claims: ClaimedStates) -> RecoveryOutcome:
         with job.busy("checking the recovery") as tell:
             found = recovery_check(job.log, claims.rows, tell=tell)
-        return dataclasses.replace(found, notes=(*found.notes, *claims.notes))
+        ends = tuple(map(statement, claims.ends.values()))
+        return dataclasses.replace(found, notes=(*found.notes, *claims.notes, *ends))
 
     gather = with_open_ends(no_claims if alone else claims_of_brokers)
     outcome = run_job(flags, None, gather, work)

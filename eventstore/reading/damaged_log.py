@@ -16,7 +16,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -78,6 +78,8 @@ _CHECKSUM: Final = 8
 _HEADERS: Final = 4096
 """Bytes after the subject within which a record begins."""
 _LENGTH: Final = 0x7FFF_FFFF
+_TOMBSTONE: Final = _FRAME + 2 + _CHECKSUM
+"""Bytes of a message that stands for a deleted one: it has neither subject nor data."""
 _COMPRESSED: Final = b"cmp"
 
 
@@ -88,6 +90,16 @@ class StoredBytes(NamedTuple):
     """Its sequence as stored; it may be damaged."""
     data: bytes
     """The record; of a damaged one what is there."""
+
+
+@dataclass(slots=True)
+class FrameDamage:
+    """Damage beside the records, which costs none of them: NATS stores more than these."""
+
+    frames: int = 0
+    """Number of messages whose record is intact, but not their length, sequence or subject."""
+    stray: int = 0
+    """Number of bytes that belong to no message."""
 
 
 def block_files(store: Path, stream: str) -> list[Path]:
@@ -128,19 +140,20 @@ def framed(sequence: int, subject: str, data: bytes) -> bytes:
 
 
 def read_blocks(
-    files: list[Path], subject: str, key: StoreKey | None = None
+    files: list[Path], subject: str, key: StoreKey | None, damage: FrameDamage
 ) -> Iterator[StoredBytes]:
     """Yield what files contain of the messages of a subject, in order; raises DataDirError.
 
-    ``key`` opens those of an encrypted store.
+    ``key`` opens those of an encrypted store. What is wrong beside the records is added to
+    ``damage``.
     """
     name = subject.encode()
     word = len(name).to_bytes(2, "little") + name
     for file in files:
-        yield from _messages(_messages_in(file, key), word)
+        yield from _messages(_messages_in(file, key), word, damage)
 
 
-def _messages(file: bytes, word: bytes) -> Iterator[StoredBytes]:
+def _messages(file: bytes, word: bytes, damage: FrameDamage) -> Iterator[StoredBytes]:
     at, size = 0, len(file)
     while at < size:
         found = file.find(word, at + _FRAME)
@@ -148,7 +161,11 @@ def _messages(file: bytes, word: bytes) -> Iterator[StoredBytes]:
         if frame > at:  # a message whose own subject is damaged
             begin = file.find(MAGIC, at, frame)
             if begin >= 0:
-                yield StoredBytes(0, file[begin : frame - _CHECKSUM])
+                data = file[begin : frame - _CHECKSUM]
+                damage.frames += is_intact(data)
+                yield StoredBytes(0, data)
+            else:
+                damage.stray += _stray(file[at:frame])
         if found < 0:
             return
         length = int.from_bytes(file[frame : frame + 4], "little")
@@ -167,8 +184,19 @@ def _messages(file: bytes, word: bytes) -> Iterator[StoredBytes]:
             begin = found + len(word)
             magic = file.find(MAGIC, begin, min(end, begin + _HEADERS))
             begin = magic if magic >= 0 else begin
+            damage.frames += is_intact(file[begin : end - _CHECKSUM])
         yield StoredBytes(sequence, file[begin : end - _CHECKSUM])
         at = end
+
+
+def _stray(rest: bytes) -> int:
+    """Return the number of bytes between two messages that stand for no deleted message."""
+    at = 0
+    while int.from_bytes(rest[at : at + 4], "little") == _TOMBSTONE <= len(rest) - at and rest[
+        at + _FRAME : at + _FRAME + 2
+    ] == bytes(2):
+        at += _TOMBSTONE
+    return len(rest) - at
 
 
 _NAMED: Final = 20
@@ -221,6 +249,10 @@ class SalvageResult:
     """Number of messages that sessions waited for, and that were lost."""
     stateless: bool = False
     """Whether no complete checkpoint was left at the beginning of a log that was cut."""
+    beside: FrameDamage = field(default_factory=FrameDamage)
+    """Damage beside the records."""
+    unproven: LogEndUnproven | None = None
+    """Why it is not known whether the damaged log ended with the last acknowledged record."""
 
 
 class SessionNeeds(Protocol):
@@ -294,17 +326,19 @@ async def salvage(
             require_room(new, (3 if compressed else 1) * size)
             if compressed:
                 files = [await _as_plain_file(damaged, new, node, progress)]
-            mark = Watermark(damaged.path / "log.mark", log_names(node)[0]).read()
+            mark = Watermark(damaged.path / "log.mark", log_names(node)[0], beside=True)
             stored = StoredLog(files, node, progress, key)
-            plan = await asyncio.to_thread(Plan, stored, mark)
+            plan = await asyncio.to_thread(Plan, stored, mark.read())
+            unproven = mark.unproven_end(plan.runs[-1].last, 0)
             work = Rescue(plan, node, str(damaged.path), software)
             if plan.holes or plan.begin > 1:
                 await asyncio.to_thread(work.fold, needs)
             async with fresh_store(new, node, new_key) as client:
                 await work.write(await begin_log(client, node, plan.begin), progress)
-            work.note_end(Watermark(new.path / "log.mark", log_names(node)[0]))
+            if unproven is None:  # otherwise a start has to say so
+                work.note_end(Watermark(new.path / "log.mark", log_names(node)[0]))
             finish_directory(new, node)
-            return work.result()
+            return replace(work.result(), unproven=unproven)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -386,13 +420,16 @@ class StoredLog:
         self._key = key
         self._subject = log_names(node)[1]
         self._progress = progress
+        self.beside = FrameDamage()
+        """Damage beside the records, as far as they were read."""
 
     def messages(self) -> Iterator[_Link]:
         """Yield the messages in order. Raises UnknownLogFormat and UnknownEvent."""
         later: UnknownLogFormat | UnknownEvent | None = None
         link = b""
+        self.beside = FrameDamage()
         for number, file in enumerate(self._files, 1):
-            for sequence, data in read_blocks([file], self._subject, self._key):
+            for sequence, data in read_blocks([file], self._subject, self._key, self.beside):
                 checked = _checked(sequence, data, link)
                 if isinstance(checked, (UnknownLogFormat, UnknownEvent)):
                     later = checked
@@ -479,6 +516,9 @@ class Plan:
         self.runs: list[_Run] = []
         self.holes: list[Hole] = []
         self._rest = self._find_runs()
+        self.beside = stored.beside
+        """Damage beside the records."""
+        self.beside.frames += self._wrong_numbers
         self._choose()
         self._begin_at()
         if not self.runs:
@@ -508,6 +548,7 @@ class Plan:
     def _find_runs(self) -> tuple[str, int, int]:
         """Find the runs; return the damage behind the last one, its bytes and messages."""
         run: _Run | None = None
+        self._wrong_numbers = 0
         votes: list[int] = []
         number, size, count, link, why = 0, 0, 0, b"", ""
         for message in self._stored.messages():
@@ -526,6 +567,7 @@ class Plan:
                 votes.append(message.sequence - run.count)
                 run.first = max(votes, key=votes.count)
             place = run.first + run.count
+            self._wrong_numbers += message.sequence not in (0, place)
             if self._mark is not None and place == self._mark[0] and link != self._mark[1]:
                 return "is not the one that was acknowledged", len(data), 1
             run.count += 1
@@ -652,7 +694,7 @@ class Rescue:
             )
 
         self._stateless = not whole
-        self._sessions = state.doubtful()
+        self._sessions = state.doubtful() if plan.holes else []
         sizes = self._sizes(state.neighbours(is_lost))
         self._closing = state.drop_events(is_lost, sizes)
         self._dropped = sum(
@@ -781,6 +823,7 @@ class Rescue:
             self._sessions,
             self._dropped,
             self._stateless,
+            plan.beside,
         )
 
 

@@ -25,6 +25,9 @@ from eventstore.reasons import cut_text
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
+_NEAR = 1000
+"""Records examined if the last one is damaged or missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
@@ -222,13 +225,17 @@ async def open_log(
     unproven = None
     if mark is not None and last and not (live and noted is None):
         # also of a running broker: it may be starting, and has not recorded it yet
-        unproven = mark.unproven_end(last, await _time_of(client, stream, last))
+        unproven = mark.unproven_end(last, await _time_at(client, stream, last))
     return LogSource(client, stream, where, live, first, last, noted, cut, unproven=unproven)
 
 
-async def _time_of(client: Client, stream: str, sequence: int) -> int:
-    """Return the time of a record; 0 if it is damaged."""
-    async for found, data in read_stored(client, stream, sequence, sequence):
-        with suppress(CorruptLog, UnknownLogFormat):
-            return decode_record(found, data).time_ms
+async def _time_at(client: Client, stream: str, sequence: int) -> int:
+    """Return the time of the last readable record up to a sequence; 0 if many are damaged."""
+    for first in (sequence, max(1, sequence - _NEAR)):
+        time_ms = 0
+        async for found, data in read_stored(client, stream, first, sequence):
+            with suppress(CorruptLog, UnknownLogFormat):
+                time_ms = decode_record(found, data).time_ms
+        if time_ms:
+            return time_ms
     return 0

@@ -25,8 +25,8 @@ import orjson
 from eventstore.encryption import Sealer
 from eventstore.errors import EventStoreError
 
-_MAGIC: Final = b"FMQINDX4"
-_MAGIC_SEALED: Final = b"FMQINDS4"
+_MAGIC: Final = b"FMQINDX5"
+_MAGIC_SEALED: Final = b"FMQINDS5"
 _TRAILER: Final = struct.Struct(">QI16s8s")
 _BLOCK_BYTES: Final = 16 * 1024
 _HELD_BLOCKS: Final = 64

@@ -56,6 +56,13 @@ class NodeSummary:
     """Stored bytes of all records."""
     doubts: tuple[Doubt, ...] = ()
     """Its parts about which nothing can be said."""
+    audited: int | None = None
+    """Number of entries before the first damaged record; None: there is none."""
+
+    @property
+    def audited_entries(self) -> int:
+        """The number of entries for which the audit holds."""
+        return self.entries if self.audited is None else self.audited
 
     @property
     def proven(self) -> list[tuple[int, int]]:

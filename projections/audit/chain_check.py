@@ -26,7 +26,7 @@ STARTED, STOPPED, LIMITS, ACTED, CLEARED_BY, ARCHIVED, SHARED_THERE, FOLLOWED = 
 BRIDGED_LATER, DOUBT, GIVEN_UP, JUMPED, TORN = (
     "bridged later", "doubt", "given up", "jumped", "torn",
 )  # fmt: skip
-REPLAYS_THERE, CLOCK, DESTINATION = "replays", "clock", "destination"
+REPLAYS_THERE, CLOCK, DESTINATION, OWNER = "replays", "clock", "destination", "owner"
 KEYS, UNSEALED = "keys", "unsealed"
 """Subjects of notes. OPEN: the turn that begins there is not checked to its end. COUNTS: the number
 of facts of each kind. ACTED: an operator removed retained messages, CLEARED_BY: their removal.
@@ -36,7 +36,7 @@ said about a part of the log. JUMPED: the clock jumped. TORN: a record of a turn
 behind its beginning: its events did not happen. REPLAYS_THERE: the log has replays. CLOCK: from
 there on, the times of records contain other jumps of the clock. DESTINATION: an event of a
 destination of the outbox. KEYS: an event of keys of sealed contents. UNSEALED: a message is not
-sealed as it has to be."""
+sealed as it has to be. OWNER: from there on, another node wrote the records."""
 
 
 class LogNote(NamedTuple):
@@ -110,6 +110,7 @@ class LogPiece:
     first: RecordLink
     last: RecordLink
     begins_ms: int
+    """0, like the other times, if all of its records are damaged."""
     ends_ms: int
     records: int = 1
     events: int = 0
@@ -133,8 +134,9 @@ class LogPiece:
         return replace(
             self,
             last=other.last,
-            ends_ms=other.ends_ms,
-            ends_steady_ms=other.ends_steady_ms,
+            begins_ms=self.begins_ms or other.begins_ms,
+            ends_ms=other.ends_ms or self.ends_ms,
+            ends_steady_ms=other.ends_steady_ms or self.ends_steady_ms,
             records=self.records + other.records,
             events=self.events + other.events,
             entries=self.entries + other.entries,

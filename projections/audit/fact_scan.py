@@ -16,6 +16,7 @@ from projections.audit.chain_check import (
     COUNTS,
     DROPS,
     OPEN,
+    OWNER,
     PIECE,
     PROBLEM,
     RATES,
@@ -72,6 +73,8 @@ class FactScan:
         self._pieces = 0
         self._jumped_ms = 0
         """The sum of the jumps of the clock in the last record."""
+        self._owner = ""
+        """The node of the last record."""
         self._rates = RateCounts(interval_ms)
         self._drops: Counter[str] = Counter()
         self._packs = EventBatches(self.facts)
@@ -105,6 +108,9 @@ class FactScan:
             before_ms = self._takers.before_ms
             values = {"jumped_ms": self._jumped_ms, "before_ms": before_ms}
             self._note(position(record.sequence, 0), CLOCK, values)
+        if record.node != self._owner:
+            self._owner = record.node
+            self._note(position(record.sequence, 0), OWNER, {"node": record.node})
         self._extend(link, record.time_ms, record.steady_ms, size)
         if not found.void:
             self._take_events(record)
@@ -160,7 +166,8 @@ class FactScan:
         except (UnreadableEvent, *_CONTRADICTIONS) as error:
             readable = isinstance(error, UnreadableEvent)
             what = str(error) if readable else f"an event does not fit: {error!r:.100}"
-            self._problem(base + index, Rule.EVENT, what, part)
+            before = index + (self._piece.entries if self._piece is not None else 0)
+            self._problem(base + index, Rule.EVENT, what, part, before, record.time_ms)
         if self._piece is not None:
             self._piece.events += count
             self._piece.entries += index
@@ -199,9 +206,15 @@ class FactScan:
     def _note(self, at: Position, about: str, values: dict[str, Any]) -> None:
         self.facts.notes.add(at, LogNote(self.node, at, about, values).data)
 
-    def _problem(self, at: Position, rule: str, what: str, part: int = 0) -> None:
-        """Note an unreadable part of the log, in the record that is that ``part`` of its turn."""
-        self._note(at, PROBLEM, {"rule": rule, "what": what, "part": part})
+    def _problem(
+        self, at: Position, rule: str, what: str, part: int = 0, entries: int = 0, time_ms: int = 0
+    ) -> None:
+        """Note an unreadable part of the log, in the record that is that ``part`` of its turn.
+
+        Of an event: the number of ``entries`` before it in its piece, and the time of its record.
+        """
+        values = {"rule": rule, "what": what, "part": part, "entries": entries, "time_ms": time_ms}
+        self._note(at, PROBLEM, values)
 
 
 def _parts(one: RecordLink, other: RecordLink) -> bool:

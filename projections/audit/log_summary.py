@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from eventstore.format.positions import INDEX_BITS, Position, format_position, position, sequence_of
+from eventstore.format.positions import INDEX_BITS, Position, position, sequence_of
 from eventstore.reading.log_points import jump_notes
 from projections.audit.audit_outcome import NodeSummary
 from projections.audit.chain_check import (
@@ -27,6 +27,7 @@ from projections.audit.chain_check import (
     KEYS,
     LIMITS,
     OPEN,
+    OWNER,
     PIECE,
     PROBLEM,
     REPEATED,
@@ -43,7 +44,7 @@ from projections.audit.destination_check import destination_breaks
 from projections.audit.erasure_check import erasure_breaks
 from projections.audit.log_outline import Limits, LogOutline, OutlineBuilder
 from projections.audit.rule_table import Rule
-from projections.log_proof import Doubt, LogProof, doubts_of
+from projections.log_proof import Doubt, LogProof, damaged, doubts_of
 
 BEYOND_ALL = 1 << 62
 """A position after the end of every log."""
@@ -131,11 +132,8 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
     cuts = sorted(notes[CUT], key=_at)
     if piece.first.sequence > 1:
         breaks += _beginning(piece, cuts)
-    if trusted < BEYOND_ALL:
-        found.remarks.append(
-            f"node {node}: not audited from {format_position(trusted)} on, because the log is not "
-            "complete there"
-        )
+    audited, until_ms = _audited(pieces, notes[PROBLEM], trusted)
+    found.remarks += _owners(node, notes[OWNER])
     begun = {note.at: note for note in notes[BEGUN]}
     completed = sorted(notes[COMPLETED], key=_at)
     checkpoints = [
@@ -219,7 +217,8 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
             piece.events,
             piece.entries,
             piece.bytes,
-            tuple(_doubts(notes)),
+            tuple(_doubts(notes, trusted, until_ms)),
+            audited,
         )
     )
 
@@ -231,8 +230,40 @@ def _behind_turn(record: int, torn: set[int]) -> int:
     return record
 
 
-def _doubts(notes: dict[str, list[LogNote]]) -> list[Doubt]:
-    """Return the parts of the log about which nothing can be said."""
+def _audited(pieces: list[LogPiece], problems: list[LogNote], trusted: Position) -> tuple[int, int]:
+    """Return the number of entries before a position, and the time of the last record there."""
+    before = [piece for piece in pieces if piece.last.sequence < sequence_of(trusted)]
+    count = sum(piece.entries for piece in before)
+    for note in problems:
+        if note.at == trusted and note.values["time_ms"]:
+            return count + note.values["entries"], note.values["time_ms"]
+    last = max(before, key=lambda piece: piece.last.sequence, default=None)
+    return count, 0 if last is None else last.ends_ms
+
+
+def _owners(node: str, notes: list[LogNote]) -> list[str]:
+    """Return remarks about the records that another node wrote, before a restore as this node."""
+    return [
+        restored_text(node, before.values["node"], sequence_of(after.at))
+        for before, after in pairwise(sorted(notes, key=_at))
+        if before.values["node"] != after.values["node"]
+    ]
+
+
+def restored_text(node: str, writer: str, before: int = 0) -> str:
+    """Return that another node wrote the records, all or those ``before`` one."""
+    which = f"its records before {before}" if before else "its records"
+    return (
+        f"node {node}: {which} are of node {writer}: the log was restored from a backup as another "
+        "node (restore --new-node)"
+    )
+
+
+def _doubts(notes: dict[str, list[LogNote]], trusted: Position, until_ms: int) -> list[Doubt]:
+    """Return the parts of the log about which nothing can be said.
+
+    The last of them begins at ``trusted``, behind a record of ``until_ms``.
+    """
     proof = LogProof()
     for note in sorted([*notes[DOUBT], *notes[STARTED]], key=_at):
         if note.about == DOUBT:
@@ -243,7 +274,11 @@ def _doubts(notes: dict[str, list[LogNote]]) -> list[Doubt]:
             proof.doubts += doubts_of(note.values["doubts"])
         else:
             proof.started(sequence_of(note.at), note.values["clock_ms"])
-    return proof.doubts
+    if trusted == BEYOND_ALL:
+        return proof.doubts
+    sequence = sequence_of(trusted)
+    earlier = [doubt for doubt in proof.doubts if doubt.after + 1 < sequence]
+    return [*earlier, damaged(sequence, until_ms, audited=True)]
 
 
 def _at(note: LogNote) -> Position:

@@ -25,7 +25,7 @@ from eventstore.reading.progress import Progress, few_collections, silent
 from projections.audit.checkpoint_check import CheckpointCheck
 from projections.audit.event_checks import event_problem
 from projections.audit.exchange_check import ExchangeCheck
-from projections.log_proof import LogProof, unproven_end
+from projections.log_proof import Doubt, LogProof, damaged, proven_spans, unproven_end
 
 
 class EpochCheck:
@@ -99,7 +99,10 @@ class LogVerifier:
         self.jumps: list[tuple[int, int]] = []
         """The records at which the clock jumped, each with the milliseconds; negative: back."""
         self._jumped_ms = 0
-        self._report = report
+        self.damage: list[Doubt] = []
+        """The damaged parts of the log."""
+        self._call = report
+        report = self._report
         self._noted = noted
         self._chain: ChainChecker | None = ChainChecker() if begin == 1 else None
         self._next = begin
@@ -144,6 +147,8 @@ class LogVerifier:
             self.jumps.append((sequence, jumped_ms - self._jumped_ms))
         self._jumped_ms = jumped_ms
         self.last_ms = record.time_ms
+        if self.damage and not self.damage[-1].to_ms and self.damage[-1].until < sequence:
+            self.damage[-1] = self.damage[-1]._replace(to_ms=record.time_ms)
 
     def end(self, last: int) -> None:
         """Check that the log reaches record ``last``, and the noted one.
@@ -160,6 +165,25 @@ class LogVerifier:
             self.proof.doubts.append(unproven_end(self._unproven))
         elif self._noted is not None and self._noted[0] >= self._next:
             self._gap(self._next, self._noted[0])
+
+    @property
+    def proven(self) -> list[tuple[int, int]]:
+        """The times for which the verdict holds, Unix time in milliseconds."""
+        if self.first_ms is None or self.last_ms is None:
+            return []
+        return proven_spans(self.first_ms, self.last_ms, self.doubts)
+
+    @property
+    def doubts(self) -> list[Doubt]:
+        """The parts about which nothing can be said, in order."""
+        return sorted([*self.proof.doubts, *self.damage], key=lambda doubt: doubt.after)
+
+    def _report(self, sequence: int, what: str) -> None:
+        self._call(sequence, what)
+        if not self.damage or self.damage[-1].to_ms:
+            self.damage.append(damaged(sequence, self.last_ms or 0))
+        elif sequence > self.damage[-1].until:
+            self.damage[-1] = self.damage[-1]._replace(until=sequence)
 
     def begin_again(self, begin: int, cut: RecordedCut | None) -> None:
         """Continue at a record before which the broker has cut the log meanwhile."""

@@ -16,6 +16,7 @@ from eventstore.format.positions import (
     count_runs,
     from_runs,
     position,
+    sequence_of,
 )
 from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
@@ -24,6 +25,7 @@ from eventstore.reading.keys import LIFECYCLE, SESSION
 from eventstore.reading.log_index import SavedState
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.segment import BadIndex
+from projections.past.lost_records import lost_records
 from projections.past.state_cache import DeniedFilters
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 from projections.state.session import SessionState
@@ -54,9 +56,11 @@ async def session_at(source: LogSource, name: str, point: LogPoint) -> SessionAt
 
     Raises CorruptLog, UnreadableEvent or CutMeanwhile.
     """
-    if not point.sequence:
+    if not point.sequence or source.index.empty:
         return None
     try:
+        if await lost_records(source, point.sequence):
+            return None  # only a fold of the log knows what a session may lack
         sessions = IndexedSessions(source)
         if not await sessions.covers(position(point.sequence, point.index)):
             return None
@@ -78,6 +82,9 @@ class IndexedSessions:
 
     async def covers(self, at: Position) -> bool:
         """Return whether the states as of a position are known."""
+        salvages = self._index.rare("LogSalvaged")
+        if salvages and salvages[0] <= sequence_of(at):
+            return False
         if self._whole is None:
             self._whole = await self._known_from()
         return self._whole >= 0 and at >= self._whole and at >= position(self._index.first, 0)

@@ -103,6 +103,8 @@ class MessageStory:
     share: str = ""
     """The shared subscription that another log assigned it to, the only one that gets it; its QoS
     is not known then."""
+    not_proven: list[str] = field(default_factory=list)
+    """What cannot be said about the time since it was published, because records were lost."""
 
     @property
     def known(self) -> bool:

@@ -41,6 +41,7 @@ RARE_EVENTS: Final = frozenset(
         "CheckpointBegun",
         "CheckpointCompleted",
         "LimitsApplied",
+        "LogSalvaged",
         "MessagesCarried",
         "RetainedSnapshot",
     }

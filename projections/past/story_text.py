@@ -96,6 +96,7 @@ def log_story_lines(
     mine = None if elsewhere else client
     brief = elsewhere and client is not None
     yield from story_lines(found.story, mine, now_ms, brief=brief, paint=paint)
+    yield from (f"  {statement}" for statement in found.story.not_proven)
     if found.note:
         yield f"  {found.note}"
 
@@ -310,6 +311,7 @@ def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
         "session": story.session,
         "packet_id": story.pid or None,
         "effective": story.effective,
+        **({"not_proven": story.not_proven} if story.not_proven else {}),
         "steps": [_step_object(step) for step in story.steps],
         "client": client,
         "standing": None

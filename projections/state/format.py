@@ -45,6 +45,8 @@ MAGIC = b"FMP\x02"
 """Version 1 had no publishers of retained messages: they are in the log, which is folded."""
 SESSION, RETAINED, MARK, GONE, HISTORY, KEY = 1, 2, 3, 4, 5, 6
 MARK_KEY: Final = "mark"
+_DOUBTFUL_LENGTH: Final = 256 * 1024
+"""Length of all names up to which a mark names doubtful sessions."""
 
 _HEAD = struct.Struct(">4s16sQQBHHI")
 _SIGNED_FROM = 20
@@ -220,11 +222,14 @@ class ProjectionMark:
     """Name and state of each destination (``projections.state.destinations``)."""
     keys: list[Any] = field(default_factory=list)
     """The highest key, and the last erasure (``projections.state.topic_keys``)."""
+    doubtful: list[str] = field(default_factory=list)
+    """Sessions whose state may depend on lost records; too many are ``""``, which is all."""
 
     def body(self) -> bytes:
         """Return the body of the mark's entry.
 
-        Earlier versions have no epoch, no other logs, no doubts, no destinations and no keys.
+        Earlier versions have no epoch, no other logs, no doubts, no destinations, no keys and no
+        doubtful sessions.
         """
         found = {one.name: getattr(self, one.name) for one in fields(self)}
         if not self.epoch:
@@ -238,6 +243,10 @@ class ProjectionMark:
             del found["destinations"]
         if not self.keys:
             del found["keys"]
+        if not self.doubtful:
+            del found["doubtful"]
+        elif sum(map(len, self.doubtful)) > _DOUBTFUL_LENGTH:
+            found["doubtful"] = [""]
         return orjson.dumps(found)
 
 

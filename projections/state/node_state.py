@@ -5,8 +5,10 @@ is *partial*: a session is known from its snapshot, or from its beginning, on.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from eventstore import display
 from eventstore.format.destination_events import (
     DestinationClosed,
     DestinationOpened,
@@ -57,7 +59,7 @@ from eventstore.format.turn_events import (
     TurnReleased,
 )
 from eventstore.format.turn_expansion import expanded
-from projections.log_proof import LogProof, doubts_of, is_continued
+from projections.log_proof import UNSURE_SESSION, UNSURE_STATE, LogProof, doubts_of, is_continued
 from projections.state import turn_fold
 from projections.state.client_history import ClientHistories
 from projections.state.destinations import Destinations
@@ -67,6 +69,9 @@ from projections.state.session import EVOLVE, SessionState, settle
 from projections.state.session_table import SessionTable
 from projections.state.snapshot import Part, decode_session
 from projections.state.topic_keys import TopicKeys
+
+_NAMED: Final = 10
+"""Sessions that a statement about the state names."""
 
 
 class Checkpoint(NamedTuple):
@@ -174,7 +179,7 @@ class NodeState:
         """The histories of clients, to which folded records are added; None: they are not kept. The
         live broker updates them when it decides, not here."""
         self.doubtful: dict[str, None] = {}
-        """Sessions whose state may depend on lost records; kept only while the state is unsure."""
+        """Sessions whose state may depend on lost records; ``""`` stands for all."""
         self.salvaged = 0
         """Last record of a damaged log that was salvaged; 0: there is none."""
         self._unsure = 0
@@ -273,15 +278,13 @@ class NodeState:
             self.dirty.setdefault(name, state.saved if state is not None else 0)
         if type(event) is SessionExpired:
             table.discard(name)
+            self.doubtful.pop(name, None)
             self.retained.other(event)
             return None
         if self._unsure:
             self._settle(state, event, name)
         if state is None:
-            state = SessionState(name)
-            # What a session that is resumed had subscribed to was lost with its beginning.
-            if type(event) is SessionOpened and not (self._unsure and event.resumed):
-                table[name] = state
+            state = self._new_session(name, event)
         EVOLVE[kind](state, event, at, time_ms)
         if type(event) is MessagePublished:
             if event.retain:
@@ -290,6 +293,16 @@ class NodeState:
             return self._closed(state, event)
         elif type(event) in (Released, InboundReplaced, SessionOpened):
             self.retained.other(event)
+            if self.doubtful and type(event) is SessionOpened and not event.resumed:
+                self.doubtful.pop(name, None)
+        return state
+
+    def _new_session(self, name: str, event: LogEvent) -> SessionState:
+        """Return a new state; keep it if the event begins the session."""
+        state = SessionState(name)
+        # What a session that is resumed had subscribed to was lost with its beginning.
+        if type(event) is SessionOpened and not (self._unsure and event.resumed):
+            self.sessions[name] = state
         return state
 
     def _closed(self, state: SessionState, event: SessionClosed) -> SessionState | None:
@@ -298,8 +311,25 @@ class NodeState:
             self.retained.session_ended(event)
             if state.will is None:
                 self.sessions.discard(state.session)
+                self.doubtful.pop(state.session, None)
                 return None
         return state
+
+    def unsure_session(self, name: str) -> str | None:
+        """Return why the state of a session is not certain; None: it is."""
+        if name not in self.doubtful and "" not in self.doubtful:
+            return None
+        return self.proof.unsure(UNSURE_SESSION)
+
+    def unsure_state(self) -> str | None:
+        """Return what is not certain of the state, and why; None: all of it is."""
+        unsure = self.proof.unsure(UNSURE_STATE)
+        count = len(self.doubtful)
+        if unsure is None or not count or "" in self.doubtful:
+            return unsure
+        listed = ", ".join(map(display.name, islice(self.doubtful, _NAMED)))
+        more = ", ..." if count > _NAMED else ""
+        return f"{unsure}; affected: {display.count_of(count, 'session')}, {listed}{more}"
 
     @property
     def unsure(self) -> bool:
@@ -310,8 +340,6 @@ class NodeState:
         """Prepare the state of a session that may lack lost events for its next event."""
         if isinstance(event, SessionOpened) and not event.resumed:
             self._known_again(name)
-        elif isinstance(event, SessionExpired):
-            self.doubtful.pop(name, None)
         elif state is not None:
             settle(state, event)  # type: ignore[arg-type] # an event of one session
         else:
@@ -322,10 +350,11 @@ class NodeState:
         self._repeated.add(name)
 
     def _be_sure(self) -> None:
-        """End the doubt: the state was repeated, or a broker has continued this state."""
+        """Go on with this state: it was repeated, or a broker has continued it."""
         self._unsure = 0
         self.partial = False
-        self.doubtful, self._repeated = {}, set()
+        self._repeated = set()
+        self.doubtful = {name: None for name in self.doubtful if name in self.sessions}
 
     def load(self, state: SessionState, bound: Position) -> None:
         """Load a session as of ``bound``: the state includes everything before this position."""
@@ -367,6 +396,7 @@ class NodeState:
         doubts: Iterable[Sequence[Any]] = (),
         destinations: Iterable[Sequence[Any]] = (),
         keys: Sequence[Any] = (),
+        doubtful: Iterable[str] = (),
     ) -> None:
         """Adopt the state in the projections' mark: see ``projections.state.format``."""
         self.destinations.load(destinations)
@@ -380,6 +410,7 @@ class NodeState:
             self.checkpoint = self.checkpoints[-1].number
         self.cuts = [] if cut is None else [cut]
         self.proof.doubts = doubts_of(doubts)
+        self.doubtful = dict.fromkeys(doubtful)
         self.proof.cut(self.begin)
         if archived is not None and archived[0] >> INDEX_BITS >= self.begin:
             self.archived = Archived(*archived)
@@ -418,6 +449,8 @@ class NodeState:
                 gone = self.retained.before(begun.begun)
                 self.retained.cleared([message.topic for message in gone])
                 self._be_sure()
+                self.doubtful = {}
+                self.proof.settle()
             self.partial = False
 
     def _session_snapshot(

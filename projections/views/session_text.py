@@ -44,6 +44,8 @@ def session_lines(
     live = view.live or {}
     actor = f" ({display.escaped(live['actor'])})" if live.get("actor") is not None else ""
     yield f"session {display.name(view.session)}{actor} as of {as_of}"
+    if view.unsure is not None:
+        yield f"  {view.unsure}"
     if view.shared:
         yield from _members(view.members)
     else:

@@ -156,6 +156,8 @@ class SessionView:
     inbound: Part[InboundView]
     members: Part[MemberView] | None = None
     """Those of a shared subscription; None if it is none, or they were not looked up."""
+    unsure: str | None = field(default=None, compare=False)
+    """Why its state is not certain; None: it is."""
     live: Mapping[str, Any] | None = field(default=None, compare=False)
     """What only a running broker knows, see ``docs/inspector.md``."""
 
@@ -197,11 +199,13 @@ def session_view(
     most: int | None = None,
     members: Part[MemberView] | None = None,
     last: int | None = None,
+    unsure: str | None = None,
 ) -> SessionView:
     """Return a session; its lists have ``most`` items, None: all, from ``offset`` on.
 
     ``jumped_ms`` is the sum of the jumps of the clock, which times in states do not include.
-    ``last`` is the last record of the log at that moment; None: not known.
+    ``last`` is the last record of the log at that moment; None: not known. ``unsure`` says why its
+    state is not certain.
     """
     topic = live.topic if live is not None else _unknown
     end = None if most is None else offset + most
@@ -256,6 +260,7 @@ def session_view(
         part(state.releasing.items(), delivery),
         part(state.inbound.items(), inbound),
         members,
+        unsure,
         None if live is None else live.facts,
     )
 

@@ -42,13 +42,15 @@ class BrokenRule:
 
 def entry_count(outcome: Outcome) -> int:
     """Return the number of audited entries."""
-    return sum(node.entries for node in outcome.nodes)
+    return sum(node.audited_entries for node in outcome.nodes)
 
 
 def verdict(outcome: Outcome) -> str:
     """Return the verdict in one line; it names only guarantees that the log has cases of."""
     rules = sum(rule.checked > 0 or rule.violations > 0 for rule in outcome.rules)
-    where = extent(outcome)
+    parts = sum(len(node.doubts) for node in outcome.nodes)
+    but = f"; nothing can be said about {count_of(parts, 'part')}" if parts else ""
+    where = extent(outcome) + but
     if not outcome.kept:
         broken = [rule for rule in outcome.rules if rule.violations]
         total = sum(rule.violations for rule in broken)
@@ -56,9 +58,7 @@ def verdict(outcome: Outcome) -> str:
         return f"BROKEN: {found}, in {where}"
     if not entry_count(outcome):
         return "nothing to audit: the log is empty"
-    parts = sum(len(node.doubts) for node in outcome.nodes)
-    but = f"; nothing can be said about {count_of(parts, 'part')}" if parts else ""
-    return f"kept: {count_of(rules, 'guarantee')}, in {where}{but}"
+    return f"kept: {count_of(rules, 'guarantee')}, in {where}"
 
 
 def not_proven(outcome: Outcome) -> list[str]:
@@ -76,15 +76,16 @@ def _utc_text(time_ms: int) -> str:
 
 
 def extent(outcome: Outcome) -> str:
-    """Return the audited range of the logs as text."""
-    reach = extent_ms(outcome)
-    if reach is None:
+    """Return the entries and the times for which the verdict holds, as text."""
+    audited = [node for node in outcome.nodes if node.records]
+    if not audited:
         return "an empty log"
-    told = [node for node in outcome.nodes if node.records]
-    nodes = name(told[0].node) if len(told) == 1 else f"the logs of {len(told)} nodes"
-    spans = told[0].proven if len(told) == 1 else [reach]
-    times = ", ".join(span(*one) for one in spans)
-    return f"{counted_entries(entry_count(outcome))} of {nodes}, {times}"
+    nodes = name(audited[0].node) if len(audited) == 1 else f"the logs of {len(audited)} nodes"
+    spans = [part for node in audited for part in node.proven]
+    if len(audited) > 1 and spans:
+        spans = [(min(begin for begin, _ in spans), max(end for _, end in spans))]
+    times = "".join(f", {span(*part)}" for part in spans)
+    return f"{counted_entries(entry_count(outcome))} of {nodes}{times}"
 
 
 def extent_ms(outcome: Outcome) -> tuple[int, int] | None:

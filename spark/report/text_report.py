@@ -36,7 +36,7 @@ def audit_lines(outcome: Outcome, complete: Callable[[str], str] = str) -> Itera
     for note in outcome.notes:
         yield f"note: {escaped(note, 500)}"
     yield from _violations(outcome, complete)
-    if findings.entry_count(outcome):
+    if any(node.records for node in outcome.nodes):
         yield from _nodes(outcome)
         yield from _rules(outcome)
         yield from _compared(outcome)

@@ -1,4 +1,4 @@
-"""The node that wrote a log according to its records, whatever the name of their stream."""
+"""The node that owns a log according to its records, whatever the name of their stream."""
 
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -13,31 +13,33 @@ from spark.tables.record_frames import frame_of
 from spark.tables.stored_log import StoredLog, open_records
 
 _NEAR: Final = 64
-"""Records examined if the first one is damaged or missing."""
+"""Records examined if the last one is damaged or missing."""
 _LISTED: Final = 10
 
 
 def node_of(stored: StoredLog) -> str:
-    """Return the node that wrote a log, from its first readable record.
+    """Return the node that owns a log, from its last readable record.
 
-    If no record is readable, the node in the name of the stream. Raises the errors of reading.
+    Another node wrote the records from before a restore with ``--new-node``. If no record is
+    readable, the node in the name of the stream. Raises the errors of reading.
     """
     begin, last = stored.first, stored.last
-    with name_log_in_errors(stored.stream):
-        for first, until in ((begin, begin), (begin + 1, begin + _NEAR)):
-            found = _first_node(stored, first, min(until, last))
-            if found is not None:
-                return found
+    for first, until in ((last, last), (last - _NEAR, last - 1), (begin, begin + _NEAR)):
+        found = _nodes(stored, max(begin, first), min(until, last))
+        if found:
+            return found[-1]
     return stored.stream.removeprefix(LOG_STREAM_PREFIX)
 
 
-def _first_node(stored: StoredLog, first: int, last: int) -> str | None:
+def _nodes(stored: StoredLog, first: int, last: int) -> list[str]:
+    """Return the nodes of the readable records between two sequences."""
+    nodes: list[str] = []
     if first <= last:
-        with open_records(stored, first, last) as records:
+        with name_log_in_errors(stored.stream), open_records(stored, first, last) as records:
             for sequence, data in records:
                 with suppress(CorruptLog):
-                    return frame_of(sequence, data).node
-    return None
+                    nodes.append(frame_of(sequence, data).node)
+    return nodes
 
 
 def nodes_of(logs: Iterable[StoredLog]) -> dict[str, str]:
@@ -49,11 +51,12 @@ def nodes_of(logs: Iterable[StoredLog]) -> dict[str, str]:
     by_node: dict[str, str] = {}
     for stored in logs:
         node = node_of(stored)
-        other = by_node.setdefault(node, stored.stream)
+        first = _nodes(stored, stored.first, min(stored.first, stored.last))
+        other = by_node.setdefault(first[0] if first else node, stored.stream)
         if other != stored.stream:
             raise BadOption(
                 f"{escaped(other)} and {escaped(stored.stream)} are both logs of node "
-                f"{shown(node)}: read one of them"
+                f"{shown(first[0] if first else node)}: read one of them"
             )
         found[stored.stream] = node
     return found

@@ -14,6 +14,7 @@ import pytest
 from harness.client_stories import ClientStories
 
 from cli.commands.replay import summary_lines, totals
+from cli.commands.verify_log import verification_summary
 from cli.common import text
 from cli.logs.point_resolution import parse_point
 from cli.logs.topic_flags import check_filter
@@ -46,6 +47,7 @@ from eventstore.log.log_start import RecordedCut
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from projections.audit.log_verifier import LogVerifier
+from projections.log_proof import statement
 from projections.past.event_text import event_object, words
 from projections.past.joined_state import JoinedState, LogState
 from projections.past.replay import AsOf
@@ -264,6 +266,23 @@ def test_every_problem_is_reported_and_reading_continues() -> None:
         (7, "and all up to 8 (2 records) are missing"),
     ]
     assert verifier.records == 4
+    assert verifier.proven == [(1000, 1000), (3000, 3000), (5000, 6000)]
+    assert [(one.reason, one.until) for one in verifier.doubts] == [
+        ("damaged", 2),
+        ("damaged", 4),
+        ("damaged", 7),
+    ]
+    assert "record 4 is damaged or missing" in statement(verifier.doubts[1])
+    summary = verification_summary(verifier, len(found), "here")
+    assert summary.startswith("damaged: 3 problems in the log of here; read 4 records, 12 entries;")
+    assert "; intact are the parts from " in summary
+
+
+def test_an_empty_log_is_not_called_intact() -> None:
+    found, verifier = problems({})
+    assert verification_summary(verifier, len(found), "here") == (
+        "the log is empty: there is nothing to verify"
+    )
 
 
 def test_a_broken_chain_is_reported_once() -> None:

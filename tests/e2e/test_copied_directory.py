@@ -185,13 +185,23 @@ def test_a_backup_restored_as_another_node_can_be_audited(broker: Broker, tmp_pa
     backup, restored = tmp_path / "backup", tmp_path / "restored"
     run("backup", str(backup), "--data-dir", str(broker.data_dir))
     run("restore", str(backup), "--data-dir", str(restored), "--new-node")
+    of_original = node(broker)
     broker.stop()
+    owner = (restored / "node").read_text().strip()
+    found = run("audit", "--no-broker", "--data-dir", str(restored)).out
+    verdict, doubt, note, *_ = found.splitlines()
+    assert f" entries of {owner}, " in verdict
+    assert verdict.endswith("nothing can be said about 1 part")
+    assert f"restored from {backup}" in doubt
+    assert f"node {owner}: its records are of node {of_original}: the log was restored" in note
     broker.data_dir = restored
     broker.start()
     for stored in ([], ["--stored"]):
         found = run("audit", *stored, "--data-dir", str(restored)).out
         assert found.startswith("kept: ")
         assert "compared with" in found
+        assert f" entries of {owner}, " in found
+        assert f"are of node {of_original}: the log was restored from a backup" in found
 
 
 def node(broker: Broker) -> str:

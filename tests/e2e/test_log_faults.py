@@ -194,6 +194,46 @@ def test_flipped_byte_in_the_store(stopped: Broker, tmp_path: Path, place: float
     stopped.stop()
 
 
+def test_what_is_not_certain_behind_lost_records(stopped: Broker, tmp_path: Path) -> None:
+    """Until a session begins anew; also for past moments, with and without an index."""
+    flip(stopped, 0.3)
+    without_projections(stopped)
+    saved_in = tmp_path / "saved"
+    run("salvage", "--data-dir", str(stopped.data_dir), "--to", str(saved_in))
+    where = ("--data-dir", str(saved_in))
+    gave_up = "foldmq salvage gave up record"
+
+    def check_past() -> None:
+        shown = run("replay", "--session", "some", *where).out
+        assert f"not certain: {gave_up}" in shown
+        total = run("replay", *where).out
+        assert gave_up in total
+        assert "affected: 1 session, some" in total
+
+    check_past()
+    assert gave_up in run("replay", "--session", "nobody", *where, code=1).err
+    stopped.data_dir = saved_in
+    for _ in range(2):  # from the log, then from the projections
+        stopped.start()
+        assert gave_up in run("sessions", "show", "some", *where).out
+        assert orjson.loads(run("sessions", "show", "some", "--json", *where).out)["unsure"]
+        assert "  not certain" in run("status", *where).out
+        for command in (("subscriptions", "--topic", "t"), ("retained", "ls")):
+            assert gave_up in run(*command, *where).err
+        assert gave_up in run("why", "--topic", "other", "--client", "some", *where).out
+        assert gave_up not in run("why", "--topic", "other", *where).out
+        check_past()
+        run("log", "index", *where)
+        check_past()
+        stopped.stop()
+    stopped.start()
+    with RawClient(stopped.port) as client:
+        assert client.connect("some", clean=True) == Connack(0, session_present=False)
+        client.subscribe(("t", 1))
+        assert "not certain" not in run("sessions", "show", "some", *where).out
+        assert "retained messages may be missing" in run("status", *where).out.replace("\n", " ")
+
+
 def test_log_cut_short(stopped: Broker) -> None:
     """What is left is an unbroken chain; only the watermark knows that there was more."""
     data = block(stopped).read_bytes()

@@ -129,6 +129,54 @@ def given_up(folder: Path) -> list[LogSalvaged]:
     return [event for event in found if isinstance(event, LogSalvaged)]
 
 
+@pytest.mark.parametrize(
+    ("at", "damage", "said"),
+    [
+        (0, b"\x01", "the frames of 1 record"),
+        (4, b"\x09", "the frames of 1 record"),
+        (24, b"F", "the frames of 1 record"),
+    ],
+    ids=["length", "sequence", "subject"],
+)
+def test_damage_around_a_record_is_named(
+    old: Path, new: Path, at: int, damage: bytes, said: str
+) -> None:
+    """NATS stores length, sequence and subject of a message before the record."""
+    records = made()
+    write(old, records, noted=COUNT)
+    data = bytearray(block(old).read_bytes())
+    frame = data.index(records[5]) - 22 - len("foldmq.log.n1")
+    data[frame + at] ^= damage[0]
+    block(old).write_bytes(data)
+    saved = save(old, new)
+    assert not saved.holes
+    assert f"around the records: {said}; every record is intact and kept" in report(saved, old, new)
+    check_kept(new, records, set())
+
+
+@pytest.mark.parametrize("how", ["no mark", "copy"])
+def test_an_end_that_was_not_proven_is_not_proven_by_a_salvage(
+    old: Path, new: Path, how: str
+) -> None:
+    write(old, made(), noted=COUNT)
+    if how == "copy":
+        old = Path(shutil.copytree(old, old.with_name("copy")))
+    else:
+        (old / "log.mark").unlink()
+    said = report(save(old, new), old, new)
+    assert "the end of the log is not proven: t" in said
+    assert not (new / "log.mark").exists()
+
+
+def test_bytes_that_belong_to_no_record_are_named(old: Path, new: Path) -> None:
+    records = made()
+    write(old, records, noted=COUNT)
+    block(old).write_bytes(block(old).read_bytes() + b"no message")
+    saved = save(old, new)
+    assert "10 bytes that belong to no record" in report(saved, old, new)
+    check_kept(new, records, set())
+
+
 def test_several_holes(old: Path, new: Path) -> None:
     records = made()
     write(old, records)
@@ -422,7 +470,13 @@ def test_progress_is_one_line_on_a_terminal(terminal: bool) -> None:
                 "--type LogSalvaged"
             ),
         ),
-        ([], "every record in OLD is intact"),
+        (
+            [],
+            (
+                "every record in OLD is intact; the times, checksums and indexes that NATS keeps "
+                "of them were not checked: the new directory has new ones"
+            ),
+        ),
     ],
 )
 def test_report(holes: list[Hole], line: str, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from eventstore.format.event_parsing import Event
-from eventstore.format.events import Delivered, SessionOpened, Subscribed
+from eventstore.format.events import Delivered, SessionExpired, SessionOpened, Subscribed
 from eventstore.format.node_events import (
     BrokerStarted,
     CheckpointBegun,
@@ -23,6 +23,7 @@ from projections.log_proof import (
     statement,
     unproven_end,
 )
+from projections.state.format import MARK, ProjectionMark, StoredEntry, mark_of
 from projections.state.node_state import NodeState
 
 ENDED = "the log ended at record 12, "
@@ -110,6 +111,63 @@ def test_a_checkpoint_behind_two_holes_is_the_state() -> None:
     assert not state.inflight
     assert state.last_pid == 7
     assert not node.unsure
+
+
+def opened(name: str) -> SessionOpened:
+    return SessionOpened(name, resumed=False, clean=False, level=4)
+
+
+def salvaged_node(*turns: list[Event], first: int = 13) -> NodeState:
+    """The state of three sessions, a hole behind them, and further turns."""
+    node = NodeState()
+    begin: list[Event] = [opened("a"), opened("b"), opened("c")]
+    numbered = [(1, begin), (8, [SALVAGED]), *enumerate(turns, first)]
+    for sequence, events in numbered:
+        data = encode_record(previous=bytes(32), node="n", time_ms=100, events=events, payloads=[])
+        node.apply_record(decode_record(sequence, data))
+    return node
+
+
+def test_a_state_that_is_continued_behind_a_hole_stays_uncertain() -> None:
+    node = salvaged_node([BrokerStarted("1")], [opened("b")], [SessionExpired("c", "expired")])
+    assert not node.unsure
+    assert node.unsure_session("b") is None
+    said = node.unsure_session("a")
+    assert said == (
+        "its subscriptions and messages are not certain: foldmq salvage gave up records 5 to 8 "
+        "(4 records) of /old"
+    )
+    state = node.unsure_state() or ""
+    assert state.endswith("of /old; affected: 1 session, a")
+    assert state.startswith("sessions, subscriptions and retained messages may be missing")
+
+
+def test_a_checkpoint_behind_a_hole_ends_the_uncertainty() -> None:
+    parts = [SessionSnapshot(name, {"generation": 1}, 0, True) for name in "abc"]
+
+    def checkpoint(record: int) -> list[Event]:
+        completed = CheckpointCompleted(1, position(record, 0), 3, 0)
+        return [CheckpointBegun(1), *parts, completed]
+
+    node = salvaged_node(checkpoint(9), [BrokerStarted("1")], first=9)
+    assert node.unsure_session("a") is None
+    assert node.unsure_state() is None
+    assert [doubt.settled for doubt in node.proof.doubts] == [True]
+    # That of a broker that has continued the state repeats what may be wrong.
+    node = salvaged_node([BrokerStarted("1")], checkpoint(14))
+    assert node.unsure_session("a") is not None
+
+
+@pytest.mark.parametrize(("names", "kept"), [(["a"], ["a"]), (["a" * 60_000] * 5, [""])])
+def test_a_mark_has_the_uncertain_sessions(names: list[str], kept: list[str]) -> None:
+    mark = ProjectionMark(6, "ab" * 32, 3, 1, doubtful=names)
+    read = mark_of(StoredEntry(MARK, "", 0, 0, mark.body()))
+    assert read.doubtful == kept
+    node = NodeState()
+    node.take_marks((), None, None, None, doubts=[list(folded((SALVAGED, 8, 4)).doubts[0])],
+                    doubtful=read.doubtful)  # fmt: skip
+    assert node.unsure_session("a") is not None
+    assert (node.unsure_session("b") is None) == (kept == ["a"])
 
 
 def test_a_log_that_ends_before_the_last_record_of_its_salvage_is_continued() -> None:

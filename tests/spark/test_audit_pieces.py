@@ -13,7 +13,7 @@ from harness.logs import HeldLog, LogBuilder
 
 from eventstore.format.event_parsing import entries
 from eventstore.format.events import Acked, Delivered, MessagePublished
-from eventstore.format.node_events import BrokerStarted
+from eventstore.format.node_events import BrokerStarted, LogEndUnproven
 from eventstore.format.records import GENESIS, decode_record
 from projections.audit import audit_engine
 from projections.audit.acknowledgement_audit import BUCKETS
@@ -43,6 +43,7 @@ from projections.audit.facts import EFFECT, EVENTS, NODE, RELEASED, SENT, TOTALS
 from projections.audit.histogram import MIN_MS, RateCounts, interval_ms, merge_rates
 from projections.audit.log_summary import BEYOND_ALL, summarize_logs
 from projections.audit.rule_table import Rule
+from projections.log_proof import statement
 from spark.jobs.fact_reading import FactRange
 from spark.jobs.fact_schema import fact_batch
 from spark.jobs.fact_tables import FactsPartition, FactsReader
@@ -230,7 +231,74 @@ def test_a_damaged_record_ends_the_audit_at_the_previous_turn() -> None:
     log = found.logs["n"]
     assert (log.trusted, log.unsure) == (at(3), at(2))
     assert [one.rule for _, one in found.breaks] == [Rule.CHAIN]
-    assert "not audited from 3.0 on" in found.remarks[0]
+    (node,) = found.nodes
+    assert node.proven == [(node.begins_ms, time_of(story.log, 2))]
+    assert (node.audited_entries, node.entries) == (entries_before(story.log, 3), node.entries)
+    assert node.audited_entries < node.entries
+    assert "record 3 is damaged or missing, and later ones are not" in statement(node.doubts[0])
+
+
+def time_of(log: LogBuilder, record: int) -> int:
+    return decode_record(record, log.records[record - 1]).time_ms
+
+
+def entries_before(log: LogBuilder, record: int) -> int:
+    """The number of entries in the records before one."""
+    return sum(
+        entries(event)
+        for number in range(1, record)
+        for _, event in decode_record(number, log.records[number - 1]).events()
+    )
+
+
+@pytest.mark.parametrize("bad", ["first", "last", "event"])
+def test_the_audit_holds_up_to_the_damage(bad: str) -> None:
+    """A damaged record at either end has no time: the log has those of the others."""
+    log = LogBuilder("n")
+    for number in range(4):
+        log.record(BrokerStarted(str(number)))
+    times = [time_of(log, record) for record in range(1, 5)]
+    if bad == "event":
+        log = LogBuilder("n")
+        for number in range(4):
+            unreadable = {"e": "Acked", "v": 1, "session": "s"} if number == 2 else Acked("s", [1])
+            log.record(BrokerStarted(str(number)), unreadable, Acked("s", [2]))
+    else:
+        log.damage(1 if bad == "first" else 4)
+    (node,) = summarize_logs(notes(scanned(log))).nodes
+    begin, end, proven, audited = {
+        "first": (times[1], times[3], [], 0),
+        "last": (times[0], times[2], [(times[0], times[2])], 3),
+        "event": (times[0], times[3], [(times[0], times[2])], 3 + 3 + 1),
+    }[bad]
+    assert (node.begins_ms, node.ends_ms) == (begin, end)
+    assert (node.proven, node.audited_entries) == (proven, audited)
+
+
+def test_a_doubt_behind_the_damage_is_not_named_beside_it() -> None:
+    log = LogBuilder("n")
+    log.record(BrokerStarted("1"))
+    log.record(BrokerStarted("1"))
+    log.record(BrokerStarted("1"), LogEndUnproven("copy", 2, log.time_ms, 9))
+    log.damage(2)
+    (node,) = summarize_logs(notes(scanned(log))).nodes
+    assert [doubt.reason for doubt in node.doubts] == ["not_audited"]
+
+
+def test_the_records_of_another_node_are_named() -> None:
+    log = LogBuilder("n1")
+    log.record(BrokerStarted("1"))
+    log.record(BrokerStarted("1"))
+    log.node = "n2"
+    log.record(BrokerStarted("1"))
+    found = summarize_logs(notes(scanned(log)))
+    remarks = [one for one in found.remarks if "restored" in one]
+    assert remarks == [
+        (
+            "node n2: its records before 3 are of node n1: the log was restored from a backup as "
+            "another node (restore --new-node)"
+        )
+    ]
 
 
 def test_facts_are_counted() -> None:

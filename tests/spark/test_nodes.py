@@ -35,6 +35,15 @@ def test_without_records_the_node_is_named_after_the_stream(stream: str | None, 
     assert node_of(HeldLog(log("n1", stream, 0))) == node
 
 
+def test_a_log_that_was_restored_as_another_node_is_of_that_node() -> None:
+    made = log("n1", "FOLDMQ_LOG_n2")
+    made.node = "n2"
+    made.record(BrokerStarted("1"))
+    assert node_of(HeldLog(made)) == "n2"
+    with pytest.raises(BadOption, match="are both logs of node n1"):
+        nodes_of([HeldLog(made), HeldLog(log("n1"))])
+
+
 def test_a_node_has_one_log() -> None:
     logs = [HeldLog(log("n1")), HeldLog(log("n2", "COPY"))]
     assert nodes_of(logs) == {"FOLDMQ_LOG_n1": "n1", "COPY": "n2"}

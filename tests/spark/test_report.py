@@ -10,7 +10,7 @@ from outcomes import BEGINS_MS, HOSTILE, broken, kept, nothing, silent
 from eventstore.display import json_line
 from projections.audit.audit_outcome import DropCount, LatencyHistogram, Outcome, RatePoint
 from projections.audit.rule_table import RULES, Violation
-from projections.log_proof import Doubt
+from projections.log_proof import Doubt, damaged
 from spark.report import findings, json_report
 from spark.report import text_report as text
 from spark.report.series import (
@@ -60,6 +60,33 @@ def test_the_verdict_says_for_which_time_it_holds() -> None:
         "2026-05-28T20:26:45.000Z",
     ]
     assert node["not_proven"][0]["missing"] == 6
+
+
+def test_the_verdict_about_a_damaged_log_ends_where_the_audit_ended() -> None:
+    outcome = silent()
+    doubt = damaged(3, BEGINS_MS + 1000, audited=True)
+    rules = (replace(outcome.rules[0], violations=1), *outcome.rules[1:])
+    node = replace(outcome.nodes[0], doubts=(doubt,), audited=2)
+    outcome = replace(outcome, nodes=(node,), rules=rules)
+    lines = text.audit_text(outcome).splitlines()
+    assert lines[:2] == [
+        (
+            "BROKEN: 1 of 27 guarantees, 1 violation, in 2 entries of n1, "
+            "2026-05-28 20:26:40 to 20:26:41 UTC; nothing can be said about 1 part"
+        ),
+        (
+            "not proven: nothing can be said about the time since 2026-05-28 20:26:41 UTC: "
+            "record 3 is damaged or missing, and later ones are not audited"
+        ),
+    ]
+    (found,) = json_report.audit_json(outcome)["nodes"]
+    assert [span["to"] for span in found["proven"]] == ["2026-05-28T20:26:41.000Z"]
+    assert (found["audited"], found["not_proven"][0]["reason"]) == (2, "not_audited")
+    several = replace(outcome, nodes=(node, replace(node, node="n2")))
+    assert (
+        "in 4 entries of the logs of 2 nodes, 2026-05-28 20:26:40 to 20:26:41 UTC"
+        in (text.audit_text(several).splitlines()[0])
+    )
 
 
 def test_an_empty_log_is_no_success_story() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.commands.actor_list import ACTOR_TYPES
 from cli.logs.broker_client import Refused
+from cli.logs.log_brokers import unsure_notes
 from cli.web.paged_lists import Listed, Listings, Order
 from cli.web.pages.middleware import viewer
 from cli.web.pages.responses import Site, asked, choice, is_fragment, number
@@ -136,6 +137,7 @@ class Lists:
             query={"filter": topic_filter},
             value=value,
             problem=problem,
+            unsure=await self._unsure(request, found),
         )
 
     async def _value(self, topic: str, *, payload: bool) -> dict[str, Any]:
@@ -187,7 +189,14 @@ class Lists:
             found=found,
             query={"topic": topic},
             problem=problem,
+            unsure=await self._unsure(request, found),
         )
+
+    async def _unsure(self, request: web.Request, found: Listed | None) -> list[str]:
+        """Return what is not certain of the brokers' states; a refresh does not show it."""
+        if found is None or is_fragment(request):
+            return []
+        return unsure_notes(await self._link.ask_each("status"))
 
     async def _list(
         self,

@@ -32,6 +32,8 @@ from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import PointSpec
 from projections.past.event_reader import refs_of
 from projections.past.event_text import words
+from projections.past.lost_records import lost_records
+from projections.past.replay import Replay
 from projections.past.session_history import SessionHistory, SessionMoment
 from projections.past.topic_lookup import MessageTopics
 from projections.state.session import SessionState
@@ -201,11 +203,20 @@ class SessionPages:
         seen = await _seen(source, history, point)
         as_of = await moment_of(source, point)
         topics = MessageTopics(source, history.carried)
-        view = None
-        if seen.state is not None:
-            jumped_ms, last = as_of.jumped_ms, point.sequence
+        view, state, unsure = None, seen.state, None
+        if await lost_records(source, point.sequence):
+            replay = Replay(source, point.sequence, history.name)
+            await replay.to(point)
+            state = replay.state.sessions.get(history.name)
+            unsure = replay.state.unsure_session(history.name)
+        if state is not None:
             view = session_view(
-                seen.state, jumped_ms=jumped_ms, offset=offset, most=_PART, last=last
+                state,
+                jumped_ms=as_of.jumped_ms,
+                offset=offset,
+                most=_PART,
+                last=point.sequence,
+                unsure=unsure,
             )
             view = await described(view, source, topics)
         number = seen.number
