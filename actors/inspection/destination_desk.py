@@ -53,6 +53,8 @@ class DestinationDesk:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._reports: dict[str, dict[str, Any]] = {}
+        self._skipped_ms: dict[str, int] = {}
+        """When an operator skipped all messages of a destination, Unix time in milliseconds."""
         self.actions: dict[str, Callable[[Mapping[str, Any], str], Work]] = {
             "forwarded": self._forwarded,
             PAUSE: self._pause,
@@ -75,6 +77,8 @@ class DestinationDesk:
             report = self._reports.get(name, {})
             silent = not report or now - report["at_ms"] > _SILENT_MS
             waiting = report.get("waiting_ms", 0)
+            if waiting <= self._skipped_ms.get(name, 0):  # a report from before
+                waiting = 0
             rows.append(
                 {
                     **_cursor(state),
@@ -171,11 +175,14 @@ class DestinationDesk:
         """Give up the messages up to a position, or all that the log has now."""
         name, state = self._state(request)
         node = self._node
-        until = number(request, "until", 0, _LAST) or position(node.journal.durable + 1, 0) - 1
+        end = position(node.journal.durable + 1, 0) - 1
+        until = number(request, "until", 0, _LAST) or end
         if until <= state.through:
             raise Refused(f"{shown(name)} has all its messages up to there")
-        if until >= position(node.journal.durable + 1, 0):
+        if until > end:
             raise Refused("that position is behind the end of the log")
+        if until == end:
+            self._skipped_ms[name] = node.clock.time_ms()
         after = state.through
         command = OperatorCommand(SKIP, by, name, None)
         command.carry_out(node)
