@@ -178,6 +178,10 @@ class BridgeSupervisor:
             return self._waiting_ms
         return actor.recorded.waiting_ms or (self._waiting_ms if actor.recorded.behind else 0)
 
+    def skipped(self) -> None:
+        """Record that NATS does not get what waits now, as an operator wants."""
+        self._waiting_ms = 0
+
     async def _find_left(self) -> None:
         """Find the oldest message that an earlier run left for NATS, which is not connected."""
         node, cursor = self._node, self._node.state.destinations.get(NATS_DESTINATION)

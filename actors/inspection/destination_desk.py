@@ -53,8 +53,6 @@ class DestinationDesk:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._reports: dict[str, dict[str, Any]] = {}
-        self._skipped_ms: dict[str, int] = {}
-        """When an operator skipped all messages of a destination, Unix time in milliseconds."""
         self.actions: dict[str, Callable[[Mapping[str, Any], str], Work]] = {
             "forwarded": self._forwarded,
             PAUSE: self._pause,
@@ -77,8 +75,6 @@ class DestinationDesk:
             report = self._reports.get(name, {})
             silent = not report or now - report["at_ms"] > _SILENT_MS
             waiting = report.get("waiting_ms", 0)
-            if waiting <= self._skipped_ms.get(name, 0):  # a report from before
-                waiting = 0
             rows.append(
                 {
                     **_cursor(state),
@@ -182,7 +178,9 @@ class DestinationDesk:
         if until > end:
             raise Refused("that position is behind the end of the log")
         if until == end:
-            self._skipped_ms[name] = node.clock.time_ms()
+            self._reports.setdefault(name, {"at_ms": 0})["waiting_ms"] = 0
+            if name == NATS_DESTINATION and node.bridge is not None:
+                node.bridge.skipped()
         after = state.through
         command = OperatorCommand(SKIP, by, name, None)
         command.carry_out(node)

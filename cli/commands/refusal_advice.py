@@ -157,6 +157,13 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
         SERVER_LOG,
         fault=True,
     ),
+    "not_served": _RefusalText(
+        "closed",
+        "the broker did not answer the CONNECT within connect_timeout",
+        "the broker, or the process with the client's log, was starting or busy, or the check of "
+        "the login was slow; clients connect again",
+        _STATUS,
+    ),
     "tls_handshake": _RefusalText(
         "closed",
         "the TLS handshake failed",
