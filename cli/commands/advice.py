@@ -331,13 +331,14 @@ _LOST: Final = BROKER_ENDS | {
 
 
 def _flapping(one: Mapping[str, Any]) -> _Described:
-    ended = f", the last end: {close_text(one['last_close'])}" if one["last_close"] else ""
+    ended = f", the last {_since(one)} ago" if "age_ms" in one else ""  # not by an older broker
+    ended += f", the last end: {close_text(one['last_close'])}" if one["last_close"] else ""
     return (
         "connects again and again",
         (
             f"{_capped(one['recent'])} connects in the last minute, {one['connects']:,} since "
             f"{_begin(one)}; {_capped(one['failed'])} of its connections ended without a "
-            f"DISCONNECT in the last minute, the last {_since(one)} ago{ended}"
+            f"DISCONNECT in the last minute{ended}"
         ),
         "the client fails after it connected, or its network does"
         if one["last_close"] in _LOST

@@ -76,6 +76,7 @@ class ProcessEdges(Edges):
         return upstream
 
     def _why_late(self, client: EdgeClient) -> str:
+        del client
         return "process_not_ready"
 
     def _pass(self, number: int, end: socket.socket, name: str) -> None:

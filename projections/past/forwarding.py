@@ -145,9 +145,7 @@ async def _follow_refused(
                 outcomes[event.to] = _refusal(event, place, record.time_ms)
             else:
                 before = f"after it was refused: {outcomes[event.to].detail}"
-                outcomes[event.to] = ForwardOutcome(
-                    event.to, "sent", place, record.time_ms, before
-                )
+                outcomes[event.to] = ForwardOutcome(event.to, "sent", place, record.time_ms, before)
     for name, outcome in outcomes.items():
         if outcome.outcome == "refused" and ref in due[name].retry:
             wanted = f"{outcome.detail}; an operator wants it to be sent again"

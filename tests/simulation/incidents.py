@@ -250,6 +250,17 @@ class Subject:
         if self.link is not None:
             self.link.send(*(p.puback(pid) for pid in left))
 
+    def _claim_failures(self, found: _Claimed) -> None:
+        """Claim that it connects again and again, or did until a short while ago."""
+        if len(self.connects) < _CONNECTS or len(self.failures) < _CONNECTS - 1:
+            return
+        ago = self.now - self.failures[-1]
+        first = self.now - min(self.connects[-_CONNECTS], self.failures[1 - _CONNECTS])
+        if self.left_at > self.failures[-1]:  # the last time in order
+            found.recent(FLAPPED, first, _FLAPPING)
+        else:
+            found.series(FLAPS, FLAPPED, ago, first, *self._failing, counts=_FLAPPING)
+
     @property
     def _failing(self) -> list[float]:
         """Seconds after its last failure for which failures go on."""
@@ -296,13 +307,7 @@ class Subject:
                 found.series(SHARED, SHARED_BEFORE, *ago, *map(_lasting, (times, surely)))
             else:  # both have ended
                 found.recent(SHARED_BEFORE, ago[1], RECENT)
-        if len(self.connects) >= _CONNECTS and len(self.failures) >= _CONNECTS - 1:
-            first = now - min(self.connects[-_CONNECTS], self.failures[1 - _CONNECTS])
-            if self.left_at > self.failures[-1]:  # the last time in order
-                found.recent(FLAPPED, first, _FLAPPING)
-            else:
-                ago, lasts = now - self.failures[-1], self._failing
-                found.series(FLAPS, FLAPPED, ago, first, *lasts, counts=_FLAPPING)
+        self._claim_failures(found)
         if {SHARED, SHARED_BEFORE} & found.may:  # it connects again and again for that reason
             found.must -= {FLAPS, FLAPPED}
         return found.all()
