@@ -123,7 +123,7 @@ class ProblemSearch:
                 "recent": sum(age <= _REFUSED_MS for age in ages),
                 "age_ms": ages[-1],
                 "session": client in node.state.sessions,
-                "closed": bool(client) and node.clients.find(client).closed_ms > 0,
+                "closed": isinstance(client, str) and node.clients.find(client).closed_ms > 0,
                 **{
                     field: escaped(str(value), _LONGEST_FIELD)
                     for field, value in whose.items()
