@@ -32,12 +32,12 @@ _FLAPPING: Final = 4
 _DUPLICATE: Final = 3
 """Number of takeovers within ``RECENT_MS`` from which two clients may share an identifier."""
 _LASTS_MS: Final = 60_000
-"""Milliseconds after its last event for which a series of events lasts."""
-_PAUSES: Final = 3
-"""Mean pauses between takeovers, or longest ones between failures, for which a series of them
-lasts, if that is longer."""
+"""Milliseconds after the last denial for which a client is denied what it asks for."""
 _CALM_MS: Final = 10_000
-"""Milliseconds after the last failure of a client for which it is flapping."""
+_PAUSES: Final = 3
+_LAST_PAUSES: Final = 3
+"""A series of takeovers or failures lasts for ``_CALM_MS`` after the last one, or for ``_PAUSES``
+times the longest of its last pauses."""
 _UNACKNOWLEDGED_MS: Final = 10_000
 _STUCK_MS: Final = 30_000
 _FILLING: Final = 0.8
@@ -323,24 +323,17 @@ class ProblemSearch:
                 "failed": len(failed),
                 "last_close": history.last_close,
                 "age_ms": failed[-1],
-                "lasts": not left and failed[-1] <= _failing_ms(failed),
+                "lasts": not left and failed[-1] <= _lasting_ms(failed),
             }
 
 
 def _lasting_ms(ages: list[int]) -> int:
     """Return the milliseconds after the last of several events for which they last.
 
-    ``ages`` are theirs, the oldest first.
+    The pauses between them may become longer and longer. ``ages`` are theirs, the oldest first.
     """
-    return max(_LASTS_MS, _PAUSES * (ages[0] - ages[-1]) // (len(ages) - 1))
-
-
-def _failing_ms(ages: list[int]) -> int:
-    """Return the milliseconds after the last of several failures for which they last.
-
-    The pauses between them may become longer and longer. ``ages`` are as for ``_lasting_ms``.
-    """
-    return max(_CALM_MS, _PAUSES * max(before - after for before, after in pairwise(ages)))
+    pauses = [before - after for before, after in pairwise(ages)]
+    return max(_CALM_MS, _PAUSES * max(pauses[-_LAST_PAUSES:]))
 
 
 # Clients that do not acknowledge what they were sent, as ``doctor`` and previews name them.

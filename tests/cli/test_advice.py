@@ -104,6 +104,20 @@ def test_deliveries_of_an_earlier_connection_are_older_than_known(code: str) -> 
     assert least in advise({"client": "a", **problem, "resumed": True}).evidence
 
 
+@pytest.mark.parametrize("key", ["", "the key"])
+def test_a_salvage_names_the_directory_of_a_settings_file(tmp_path: Path, key: str) -> None:
+    file = tmp_path / "foldmq.toml"
+    data_dir = tmp_path / "the data"
+    more = f"encryption_key_file = '{tmp_path / key}'\n" if key else ""
+    file.write_text(f"data_dir = '{data_dir}'\n{more}")
+    advice = "or use foldmq salvage --data-dir DIR --to NEWDIR (while no broker runs)"
+    text = NextCommands(SourceFlags(config=file)).in_text(advice)
+    assert f" salvage --data-dir '{data_dir}' --to '{data_dir}.salvaged'" in text
+    assert (f"--encryption-key-file '{tmp_path / key}'" in text) is bool(key)
+    file.write_text("nats_url = 'nats://example.com'\n")
+    assert NextCommands(SourceFlags(config=file)).in_text(advice) == advice
+
+
 DENIED: dict[str, Any] = {
     "client": "pump", "code": "denied", "count": 1, "what": {"publish a/b": 1}, "age_ms": 500,
     "permissions": "/etc/rules.toml", "user": None, "groups": [],

@@ -53,9 +53,9 @@ _WINDOW_AFTER: Final = 10.0
 """Seconds from which a full window is a problem."""
 _FLAPPING: Final = 60.0
 _LASTS: Final = 60.0
-"""Seconds after its last event for which a series lasts."""
+"""Seconds after the last denial for which denials go on."""
 _CALM: Final = 10.0
-"""Seconds after its last failure for which a client flaps."""
+"""Seconds after the last of several failures or takeovers for which they go on."""
 _CONNECTS, _TAKEOVERS = 4, 3
 _NEAR: Final = 1.5
 """Seconds around a threshold in which either answer is true: times in the broker are those of
@@ -259,15 +259,10 @@ class Subject:
         if self.left_at > self.failures[-1]:  # the last time in order
             found.recent(FLAPPED, first, _FLAPPING)
         else:
-            found.series(FLAPS, FLAPPED, ago, first, *self._failing, counts=_FLAPPING)
-
-    @property
-    def _failing(self) -> list[float]:
-        """Seconds after its last failure for which failures go on."""
-        times = [at for at in self.failures if at > self.now - _FLAPPING - _NEAR]
-        surely = [at for at in times if at > self.now - _FLAPPING + _NEAR]
-        pauses = ([after - at for at, after in pairwise(some)] for some in (times, surely))
-        return [max(_CALM, 3 * max(some, default=0)) for some in pauses]
+            near = (_FLAPPING + _NEAR, _FLAPPING - _NEAR)
+            recent = ([at for at in self.failures if self.now - at < most] for most in near)
+            lasts = map(_lasting, recent)
+            found.series(FLAPS, FLAPPED, ago, first, *lasts, counts=_FLAPPING)
 
     def denied(self) -> None:
         """Publish what is forbidden."""
@@ -313,10 +308,10 @@ class Subject:
         return found.all()
 
 
-def _lasting(takeovers: list[float]) -> float:
-    """Return the seconds after the last takeover for which takeovers go on."""
-    pauses = max(1, len(takeovers) - 1)
-    return max(_LASTS, 3 * (takeovers[-1] - takeovers[0]) / pauses) if takeovers else _LASTS
+def _lasting(times: list[float]) -> float:
+    """Return the seconds after the last of several events for which they go on."""
+    pauses = [after - before for before, after in pairwise(times)]
+    return max(_CALM, 3 * max(pauses[-3:], default=0))
 
 
 class Writer:

@@ -160,11 +160,11 @@ def tells_what_is_over_as_present(patch: Patch) -> None:
 
 
 def takes_a_client_that_stays_connected_for_one_that_fails(patch: Patch) -> None:
-    patch.setattr(problems, "_failing_ms", lambda _ages: problems._FLAPPING_MS)
+    patch.setattr(problems, "_lasting_ms", lambda _ages: problems._FLAPPING_MS)
 
 
 def never_sees_a_client_fail(patch: Patch) -> None:
-    patch.setattr(problems, "_failing_ms", lambda _ages: 0)
+    patch.setattr(problems, "_lasting_ms", lambda _ages: 0)
 
 
 def takes_a_disconnect_for_a_failure(patch: Patch) -> None:

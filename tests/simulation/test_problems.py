@@ -415,3 +415,13 @@ async def test_a_shared_subscription_has_the_highest_qos_of_its_members(world: W
     client.drop()
     await world.go(1)
     assert qos() == 0
+
+
+@in_world()
+async def test_the_last_of_two_clients_of_one_identifier_is_not_taken_over(world: World) -> None:
+    for _ in range(8):
+        await world.connect("c")
+        await world.go(1)
+    assert problems(world)["duplicate"]["lasts"]
+    await world.go(12)
+    assert not problems(world)["duplicate"]["lasts"]
