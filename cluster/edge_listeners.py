@@ -302,9 +302,14 @@ class Edges:
             and self.waited(each) >= each.connect_timeout
         ]
         for client in waiting:
-            reason = "connect_timeout" if client.stage is ClientStage.SILENT else "no_leader"
+            silent = client.stage is ClientStage.SILENT
+            reason = "connect_timeout" if silent else self._why_late(client)
             self._limits.late.add(reason, now, address=client.address)
             client.drop()
+
+    def _why_late(self, client: EdgeClient) -> str:
+        """Return why a client that has sent its CONNECT waits."""
+        return "no_leader" if self.links[client.log].leader is None else "leader_not_reached"
 
     # Numbers for operators.
 

@@ -26,6 +26,12 @@ class ReadAhead:
         self._filled = asyncio.Event()
         self._room = asyncio.Event()
 
+    @property
+    def waiting_ms(self) -> int:
+        """Time of the oldest message that was read and is not taken yet; 0: there is none."""
+        turns = (portion.messages for portion, _ in self._portions)
+        return next((messages[0].time_ms for messages in turns if messages), 0)
+
     async def fill(self, portions: AsyncIterator[LogPortion]) -> None:
         """Read until cancelled; an error is raised by :meth:`next`, behind what was read."""
         try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from eventstore.errors import CorruptLog
 from eventstore.format.positions import Position
 from eventstore.format.stored_properties import expired_until
 from eventstore.task_cancellation import end_tasks
@@ -87,6 +88,9 @@ class DestinationRunner:
         """Time of the last record that the destination is through with."""
         self._waiting_ms = 0
         """Time of the oldest message that waits to be stored; 0: none does."""
+        self._ahead = ReadAhead(_READ_AHEAD_BYTES)
+        self._watching: tuple[Position, asyncio.Task[None]] | None = None
+        """Cursor from which the oldest waiting message is looked for while nothing is sent."""
         self._last_batch = 0.0
         self._reported = self._idle_since = -_SHOW_EVERY
         self._clock = asyncio.get_running_loop().time
@@ -102,8 +106,10 @@ class DestinationRunner:
                     except CursorLost:
                         await asyncio.sleep(_ASK_AGAIN)
                     except TryAgain as answer:  # of opening the sink
+                        await self._watch_from(cursor)
                         await self._pause_after(answer)
         finally:
+            await self._end_watch()
             with contextlib.suppress(BrokerUnavailable, _Restart, TimeoutError):
                 async with asyncio.timeout(_ASK_AGAIN):
                     await self._record()
@@ -121,15 +127,37 @@ class DestinationRunner:
                 if not cursor.paused:
                     return cursor
                 self._show("paused")
+                await self._watch_from(cursor)
                 with contextlib.suppress(BrokerUnavailable, _Restart):
                     await self._record_if_due()
             await asyncio.sleep(_ASK_AGAIN)
 
     def _adopt(self, cursor: RecordedCursor) -> None:
+        if cursor.through != self._through_recorded:  # an operator or a cut moved it
+            self._waiting_ms = 0
         self._retry = cursor.retry
         self._run = cursor.run
         self._through_recorded = cursor.through
         self._done = Progress(cursor.through, cursor.received, cursor.number)
+
+    async def _watch_from(self, cursor: RecordedCursor) -> None:
+        """Look for the oldest message that waits, until something is sent."""
+        if self._watching is None or self._watching[0] != cursor.through:
+            await self._end_watch()
+            watch = asyncio.create_task(self._find_oldest(cursor))
+            self._watching = cursor.through, watch
+
+    async def _end_watch(self) -> None:
+        if self._watching is not None:
+            await end_tasks([self._watching[1]])
+            self._watching = None
+
+    async def _find_oldest(self, cursor: RecordedCursor) -> None:
+        with contextlib.suppress(CorruptLog, CursorLost):
+            async for portion in self._due().after(cursor.through, cursor.number):
+                if portion.messages:
+                    self._waiting_ms = portion.messages[0].time_ms
+                    return
 
     async def _run_from(self, cursor: RecordedCursor) -> None:
         about = Destination(
@@ -137,10 +165,12 @@ class DestinationRunner:
             self._record_received,
         )
         through = max(cursor.through, await self._sink.open(about) or 0)
+        await self._end_watch()
         self._done.through = through
         self._show("sending")
         self._missing.clear()
         ahead, due = ReadAhead(_READ_AHEAD_BYTES), self._due()
+        self._ahead = ahead
         reading = asyncio.create_task(ahead.fill(due.after(through, cursor.number)))
         try:
             while True:
@@ -193,6 +223,7 @@ class DestinationRunner:
             if self._refused > before:
                 left.pop(message.position, None)  # a message may have several spans
         self._done.retried += left
+        self._waiting_ms = 0
         with contextlib.suppress(BrokerUnavailable):
             await self._record()
 
@@ -211,7 +242,7 @@ class DestinationRunner:
 
     async def _store(self, batch: list[OutboxMessage]) -> None:
         while batch := self._unexpired(batch):
-            begun = self._clock()
+            begun, self._waiting_ms = self._clock(), batch[0].time_ms
             try:
                 await self._sink.send(batch)
             except TryAgain as answer:
@@ -345,6 +376,6 @@ class DestinationRunner:
             "expired": self._expired,
             "denied": self._denied,
             "time_ms": self._time_ms,
-            "waiting_ms": self._waiting_ms,
+            "waiting_ms": self._waiting_ms or self._ahead.waiting_ms,
             "batch_seconds": round(self._last_batch, 6),
         }

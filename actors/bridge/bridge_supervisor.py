@@ -6,6 +6,7 @@ Other parts of the broker call this module, so that a failure in the bridge does
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,14 @@ from actors.bridge.interest import Interest, TopicHomes
 from actors.bridge.to_nats import GatedMessages
 from actors.limits.destination_options import DestinationOptions
 from eventstore.display import escaped
-from eventstore.errors import BadNatsOptions, EventStoreError
+from eventstore.errors import BadNatsOptions, EventStoreError, LogUnavailable
 from eventstore.format.destination_events import NATS_DESTINATION
 from eventstore.format.events import NATS_SESSION
+from eventstore.format.positions import sequence_of
 from eventstore.nats.batch_client import BatchClient
+from eventstore.reading.publications import Publications, publications_in
 from protocol.errors import FoldmqError
+from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,6 +62,9 @@ class BridgeSupervisor:
         self.options = options
         self._since_ms = node.clock.time_ms()
         """When the connection was established or lost, Unix time in milliseconds."""
+        self._waiting_ms = 0
+        """Time of the oldest message that waited when NATS was not connected, Unix time in
+        milliseconds; 0: none did."""
         self.interest = Interest(options, self.prefix_of)
         self.stats = BridgeStats()
         self._node = node
@@ -148,10 +155,7 @@ class BridgeSupervisor:
 
     def report(self) -> dict[str, Any]:
         """Return what operators see of the destination, as the process of the outbox reports it."""
-        stats, actor = self.stats, self._actor
-        behind_ms = self._since_ms
-        if actor is not None and stats.connected:
-            behind_ms = actor.recorded.reads_ms
+        stats = self.stats
         return {
             "at_ms": self._node.clock.time_ms(),
             "state": "sending" if stats.connected else "retrying",
@@ -162,9 +166,43 @@ class BridgeSupervisor:
             "expired": 0,
             "denied": 0,
             "time_ms": 0,
-            "waiting_ms": behind_ms,
+            "waiting_ms": self._oldest_ms,
             "batch_seconds": 0.0,
         }
+
+    @property
+    def _oldest_ms(self) -> int:
+        """Time of the oldest message that waits for NATS, Unix time in milliseconds; 0: none."""
+        actor = self._actor
+        if actor is None or not self.stats.connected:
+            return self._waiting_ms
+        return actor.recorded.waiting_ms or (self._waiting_ms if actor.recorded.behind else 0)
+
+    def skipped(self) -> None:
+        """Record that NATS does not get what waits now, as an operator wants."""
+        self._waiting_ms = 0
+
+    async def _find_left(self) -> None:
+        """Find the oldest message that an earlier run left for NATS, which is not connected."""
+        node, cursor = self._node, self._node.state.destinations.get(NATS_DESTINATION)
+        if cursor is None:
+            return
+        first = max(sequence_of(cursor.through + 1), node.state.begin)
+        with contextlib.suppress(LogUnavailable), node.retention.cuts_suspended():
+            async for record in node.log.read(first, node.journal.last_complete_turn):
+                for item in publications_in(record):
+                    due = item.after(cursor.through) if isinstance(item, Publications) else None
+                    if due is not None and due.qos and self._is_due(due.session, due.topics):
+                        self._waiting_ms = record.time_ms
+                        return
+
+    def _is_due(self, session: str, topics: Sequence[bytes]) -> bool:
+        """Return whether one of the messages of a session is for NATS."""
+        filters = self.destination.filters
+        names = (topic.decode() for topic in topics)
+        return session != NATS_SESSION and any(
+            matches(topic_filter, name) for name in names for topic_filter in filters
+        )
 
     def permissions_changed(self) -> None:
         """Update the bridge to changed permissions."""
@@ -222,6 +260,10 @@ class BridgeSupervisor:
         """Send recorded messages of QoS 1 or 2 that take effect in this turn."""
         if self._actor is not None:
             self._try(self._actor.recorded.add, qos, content, refs, since)
+        if not (self.stats.connected or self._waiting_ms) and self._is_due(
+            content.publishers[0], content.topics
+        ):
+            self._waiting_ms = self._node.clock.time_ms()
 
     def published(self, publication: Publication) -> None:
         """Send messages of QoS 0 that take effect in this turn."""
@@ -249,6 +291,7 @@ class BridgeSupervisor:
 
         The pause before that becomes longer with each failure.
         """
+        self._waiting_ms = self._oldest_ms
         actor, self._actor = self._actor, None
         if actor is None:  # another one is already starting
             _log.error("the bridge failed", **_cause(error))
@@ -290,6 +333,8 @@ class BridgeSupervisor:
                 if logged:
                     _log.info("bridge: connected to NATS")
                 return
+            if not logged:
+                await self._find_left()
             if line not in logged:
                 logged.add(line)
                 _log.warning(f"bridge: {line}; trying again")
@@ -344,7 +389,8 @@ class BridgeSupervisor:
         self._tell(Connected())
 
     def _down(self) -> None:
-        self._since_ms = self._node.clock.time_ms()
+        self._since_ms, self._waiting_ms = self._node.clock.time_ms(), self._oldest_ms
+        self.stats.connected = False
         self._forget_fences()
         self._tell(Disconnected())
 

@@ -116,6 +116,15 @@ class RecordedMessages:
         return self._stopped or self._task is not None
 
     @property
+    def waiting_ms(self) -> int:
+        """Time of the oldest message that waits while NATS is connected, 0: none.
+
+        Of what was sent just now and is not confirmed, that is now.
+        """
+        unconfirmed = bool(self._waiting) or self.settled() < self.last
+        return self.reads_ms or (self._node.clock.time_ms() if unconfirmed else 0)
+
+    @property
     def idle(self) -> bool:
         """Whether NATS is recorded to have all messages that are on disk."""
         return not (self.behind or self._waiting) and self.through >= self.settled() >= self.last
@@ -150,6 +159,7 @@ class RecordedMessages:
             return
         try:
             if not self._send_released():
+                self.reads_ms = self._node.clock.time_ms()
                 self._begin()
         except Exception as error:  # noqa: BLE001 - the gate goes on; the log has it
             self._failed(error)

@@ -106,13 +106,12 @@ class ConnectHandshake:
         if left > 0:
             self._set_deadline(left)
             return
-        limits = self._node.limits
-        limits.late.add(
-            "connect_timeout", now, client=connection.client_id, address=connection.address
-        )
+        limits, reason = self._node.limits, "not_served"
         if not self.authenticating and max(kept, 2 * connection.waited) < allowed:
             # It was not the broker that took most of the time.
             limits.count_fault(connection.host, now)
+            reason = "connect_timeout"
+        limits.late.add(reason, now, client=connection.client_id, address=connection.address)
         connection.close("connect_timeout")
 
     def _set_deadline(self, seconds: float) -> None:

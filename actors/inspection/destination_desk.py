@@ -171,11 +171,16 @@ class DestinationDesk:
         """Give up the messages up to a position, or all that the log has now."""
         name, state = self._state(request)
         node = self._node
-        until = number(request, "until", 0, _LAST) or position(node.journal.durable + 1, 0) - 1
+        end = position(node.journal.durable + 1, 0) - 1
+        until = number(request, "until", 0, _LAST) or end
         if until <= state.through:
             raise Refused(f"{shown(name)} has all its messages up to there")
-        if until >= position(node.journal.durable + 1, 0):
+        if until > end:
             raise Refused("that position is behind the end of the log")
+        if until == end:
+            self._reports.setdefault(name, {"at_ms": 0})["waiting_ms"] = 0
+            if name == NATS_DESTINATION and node.bridge is not None:
+                node.bridge.skipped()
         after = state.through
         command = OperatorCommand(SKIP, by, name, None)
         command.carry_out(node)

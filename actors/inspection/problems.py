@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from math import inf
 from typing import Any, Final
 
@@ -32,9 +32,12 @@ _FLAPPING: Final = 4
 _DUPLICATE: Final = 3
 """Number of takeovers within ``RECENT_MS`` from which two clients may share an identifier."""
 _LASTS_MS: Final = 60_000
-"""Milliseconds after its last event for which a series of events lasts."""
+"""Milliseconds after the last denial for which a client is denied what it asks for."""
+_CALM_MS: Final = 10_000
 _PAUSES: Final = 3
-"""Mean pauses between takeovers for which a series of them lasts, if that is longer."""
+_LAST_PAUSES: Final = 3
+"""A series of takeovers or failures lasts for ``_CALM_MS`` after the last one, or for ``_PAUSES``
+times the longest of its last pauses."""
 _UNACKNOWLEDGED_MS: Final = 10_000
 _STUCK_MS: Final = 30_000
 _FILLING: Final = 0.8
@@ -119,6 +122,8 @@ class ProblemSearch:
                 "count": refused.counts[reason],
                 "recent": sum(age <= _REFUSED_MS for age in ages),
                 "age_ms": ages[-1],
+                "session": client in node.state.sessions,
+                "closed": isinstance(client, str) and node.clients.find(client).closed_ms > 0,
                 **{
                     field: escaped(str(value), _LONGEST_FIELD)
                     for field, value in whose.items()
@@ -265,6 +270,7 @@ class ProblemSearch:
         return [age for at in at_ms if 0 <= (age := self._shown - at) <= most]
 
     def _of_history(self, name: str, history: ClientHistory) -> Iterator[Problem]:
+        session = {"session": name in self._node.state.sessions}
         drops = {
             reason: ages[0]
             for reason, at in (history.dropped_at or {}).items()
@@ -279,6 +285,8 @@ class ProblemSearch:
                 "since_ms": history.since_ms,
                 "age_ms": min(drops.values()),
                 "ages_ms": drops,
+                "unrecorded": history.unrecorded or {},
+                **session,
             }
         if history.denied and (ages := self._recent([history.denied_ms], RECENT_MS)):
             yield {
@@ -287,10 +295,11 @@ class ProblemSearch:
                 "what": history.denied,
                 "age_ms": ages[0],
                 "lasts": ages[0] <= _LASTS_MS,
+                **session,
                 **self._decided_by(history),
             }
         connects = len(self._recent(history.opened_ms, _FLAPPING_MS))
-        failed = len(self._recent(history.failed_ms, _FLAPPING_MS))
+        failed = self._recent(history.failed_ms, _FLAPPING_MS)
         taken = self._recent(history.taken_ms, RECENT_MS)
         if len(taken) >= _DUPLICATE:
             actor = self._node.directory.find_session(name)
@@ -304,23 +313,27 @@ class ProblemSearch:
                 "age_ms": taken[-1],
                 "lasts": connected and taken[-1] <= _lasting_ms(taken),
             }
-        elif connects >= _FLAPPING and failed >= _FLAPPING - 1:
+        elif connects >= _FLAPPING and len(failed) >= _FLAPPING - 1:
+            left = history.last_close == "disconnect" and history.closed_ms > history.failed_ms[-1]
             yield {
                 "code": "flapping",
                 "connects": history.connects,
                 "since_ms": history.since_ms,
                 "recent": connects,
-                "failed": failed,
+                "failed": len(failed),
                 "last_close": history.last_close,
+                "age_ms": failed[-1],
+                "lasts": not left and failed[-1] <= _lasting_ms(failed),
             }
 
 
 def _lasting_ms(ages: list[int]) -> int:
     """Return the milliseconds after the last of several events for which they last.
 
-    ``ages`` are theirs, the oldest first.
+    The pauses between them may become longer and longer. ``ages`` are theirs, the oldest first.
     """
-    return max(_LASTS_MS, _PAUSES * (ages[0] - ages[-1]) // (len(ages) - 1))
+    pauses = [before - after for before, after in pairwise(ages)]
+    return max(_CALM_MS, _PAUSES * max(pauses[-_LAST_PAUSES:]))
 
 
 # Clients that do not acknowledge what they were sent, as ``doctor`` and previews name them.

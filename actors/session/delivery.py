@@ -127,8 +127,8 @@ class Delivery(SessionOutput):
         """Record that messages had expired before they could be sent [MQTT-3.3.2-5]."""
         subscriber, batch, qos = message
         name, state = self._session.name, self._session.state
-        self._node.count_dropped("expired", len(batch), client=name)
         if not qos:
+            self._node.count_dropped("expired", len(batch), client=name)
             return
         topic_filter = queueing.goes_behind(state, subscriber.filter) or subscriber.filter
         for numbers in acknowledgements.in_parts(range(len(batch))):
@@ -139,7 +139,7 @@ class Delivery(SessionOutput):
             ):
                 self._session.emit(event)
             self._current = (message, numbers[-1] + 1)
-            self._session.emit(Expired(name, topic_filter, to_runs(refs), part.size))
+            self._emit_expired(topic_filter, refs, part.size)
 
     def _send(
         self,
@@ -282,8 +282,7 @@ class Delivery(SessionOutput):
             topics = [batch.topics[at] for at in large]
             events = [queueing.dropped_unrecorded(name, reason, topics, topic_filter)]
         for event in events:
-            self._session.emit(event)
-        self._node.count_dropped("packet_too_large", len(large), client=name)
+            self._count_dropped(event, self._session.emit(event))
         gone = set(large)
         return batch.select([at for at in range(len(batch)) if at not in gone])
 
@@ -454,10 +453,14 @@ class Delivery(SessionOutput):
 
     def _record_expired(self, topic_filter: str, refs: list[Position], size: int) -> None:
         """Record that messages in a queue have expired."""
-        name = self._session.name
-        self._session.emit(Expired(name, topic_filter, to_runs(refs), size))
-        self._node.count_dropped("expired", len(refs), client=name)
+        self._emit_expired(topic_filter, refs, size)
         self.release(refs)
+
+    def _emit_expired(self, topic_filter: str, refs: Sequence[Position], size: int) -> None:
+        name = self._session.name
+        at = self._session.emit(Expired(name, topic_filter, to_runs(refs), size))
+        where = format_position(at)
+        self._node.count_dropped("expired", len(refs), client=name, position=where)
 
     def _drop_waiting(self, reason: str, run: queueing.WaitingRun, queued: int) -> None:
         """Record that messages leave the head of a queue unsent."""

@@ -107,6 +107,9 @@ class NatsBridge(Protocol):
     def settle(self) -> None:
         """Record that NATS has everything on disk, if that is so; before a cut of the log."""
 
+    def skipped(self) -> None:
+        """Record that NATS does not get what waits now."""
+
     def report(self) -> dict[str, Any]:
         """Return what operators see of the destination, as the process of the outbox reports it."""
 

@@ -295,13 +295,17 @@ class NodeContext:
         _log.warning(what, by=duration(abs(ms)), position=format_position(at))
 
     def count_dropped(self, reason: str, count: int, **whose: str | None) -> None:
-        """Count dropped messages; log the first drop for each reason, with the fields ``whose``."""
+        """Count dropped messages; log the first drop for each reason, with the fields ``whose``.
+
+        ``position`` is that of their MessageDropped or Expired; None: they have none.
+        """
         if not self.dropped[reason]:
             _log.warning("messages dropped", reason=reason, count=count, **whose)
         self.dropped[reason] += count
         client = whose.get("client")
         if client is not None:
-            self.clients.dropped(client, reason, count, self.clock.time_ms())
+            recorded = whose.get("position") is not None
+            self.clients.dropped(client, reason, count, self.clock.time_ms(), recorded=recorded)
 
     def drop_denied(
         self, session: str, refs: Sequence[Position], topic_filter: str, queued: int = -1
@@ -542,7 +546,8 @@ class Authorizer:
         if recorded:
             node.emit(dropped_unrecorded(session, NOT_PERMITTED, topics))
         node.dropped[NOT_PERMITTED] += count
-        node.clients.dropped(session, NOT_PERMITTED, count, node.clock.time_ms())
+        now_ms = node.clock.time_ms()
+        node.clients.dropped(session, NOT_PERMITTED, count, now_ms, recorded=recorded)
 
     def refuses(self, connection: ClientConnection, topic_filter: str) -> int:
         """Return the reason code with which a subscription is refused; 0: it is permitted.

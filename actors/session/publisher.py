@@ -496,8 +496,10 @@ class Publisher:
                 for event in dropped(
                     target.session, "other_prefix", batch.positions, target.filter
                 ):
-                    self._node.emit(event)
-                self._node.count_dropped("other_prefix", len(batch), client=target.session)
+                    at = format_position(self._node.emit(event))
+                    self._node.count_dropped(
+                        "other_prefix", event.count, client=target.session, position=at
+                    )
         return chosen
 
     def _plan(self, topics: Sequence[bytes], qos: int, *, is_recorded: bool) -> RoutingPlan:

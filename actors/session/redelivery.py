@@ -17,7 +17,7 @@ from actors.session.position_properties import with_position
 from actors.session.session_messages import AckCheck
 from actors.session.session_output import SessionOutput
 from eventstore.format.events import Redelivered
-from eventstore.format.positions import to_runs
+from eventstore.format.positions import format_position, to_runs
 from projections.state.session import InFlight, SessionState, SubscriptionState
 from projections.state.waiting_queue import QOS_MASK, RAP_FLAG, RETAIN_FLAG
 from protocol.mqtt.encoder import encode_acks
@@ -162,7 +162,8 @@ class Redelivery:
             for event in queueing.dropped(
                 session.name, reason, [sent.ref], sent.subscription.filter
             ):
-                session.emit(event)
+                at = format_position(session.emit(event))
+                self._node.count_dropped(reason, event.count, client=session.name, position=at)
         codes = [int(ReasonCode.ADMINISTRATIVE_ACTION)] * len(packet_ids)
         received = acknowledgements.received(session.state, packet_ids, codes)
         if received is not None:
@@ -171,7 +172,6 @@ class Redelivery:
             pubrel = encode_acks(PacketType.PUBREL, packet_ids)
             self._node.journal.send_when_durable(session.connection, pubrel)
             self._node.counters.packets_out += len(packet_ids)
-        self._node.count_dropped(reason, len(packet_ids), client=session.name)
 
     def _has_retain(self, flags: int) -> bool:
         """Return whether a delivery is redelivered with RETAIN."""

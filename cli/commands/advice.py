@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 from cli.common import text
 from cli.logs.next_commands import shell_word, show_session
 from eventstore.display import clock
-from eventstore.reasons import close_text, drop_text
+from eventstore.reasons import BROKER_ENDS, close_text, drop_text
 from protocol.mqtt.shared_filters import SHARE
 
 Severity = Literal["problem", "warning", "notice"]
@@ -104,6 +104,13 @@ def oldest(problem: Mapping[str, Any]) -> str:
 
 def _behind(problem: Mapping[str, Any]) -> str:
     return f"{problem['queued']:,} wait behind them" if problem["queued"] else "none waits yet"
+
+
+def show_client(one: Mapping[str, Any]) -> str:
+    """Return the command that shows the client of a problem, which may have no session any more."""
+    if one.get("session", True):
+        return show_session(one["client"])
+    return f"foldmq log --session {shell_word(one['client'])} -n 5"
 
 
 _Described = tuple[str, str, str, str]
@@ -221,18 +228,23 @@ def _why_queue_grows(one: Mapping[str, Any]) -> str:
 def _drops(one: Mapping[str, Any]) -> _Described:
     reasons = sorted(one["by"].items(), key=lambda item: -item[1])
     listed = "; ".join(f"{count:,}: {drop_text(reason)}" for reason, count in reasons[:_LISTED])
-    expired = [reason == "expired" for reason in one["by"]]
-    types = "" if all(expired) else "--type MessageDropped "
-    if any(expired):
+    only_counted = {reason: one.get("unrecorded", {}).get(reason, 0) for reason, _ in reasons}
+    recorded = [reason == "expired" for reason, count in reasons if count > only_counted[reason]]
+    types = "" if all(recorded) else "--type MessageDropped "
+    if any(recorded):
         types += "--type Expired "
+    without = sum(only_counted.values())
+    counted = f"; {without:,} of them have no event of their own in the log" if without else ""
     return (
         "lost messages",
         (
             f"{text.count_of(one['count'], 'message')} since {_begin(one)}, the last "
-            f"{_since(one)} ago ({listed})"
+            f"{_since(one)} ago ({listed}){counted}"
         ),
         _CAUSES.get(reasons[0][0], "see the reasons above"),
-        f"foldmq log {types}--session {shell_word(one['client'])} -n 5",
+        f"foldmq log {types}--session {shell_word(one['client'])} -n 5"
+        if recorded
+        else show_client(one),
     )
 
 
@@ -253,7 +265,7 @@ def _denied(one: Mapping[str, Any]) -> _Described:
         "is denied what it asks for",
         f"{listed}; the last {_since(one)} ago",
         "the permissions forbid it, or the client uses a wrong topic",
-        _permission_check(one, asked[0][0]) or show_session(one["client"]),
+        _permission_check(one, asked[0][0]) or show_client(one),
     )
 
 
@@ -312,12 +324,15 @@ def _capped(count: int) -> str:
     return f"{count:,} or more" if count >= _REMEMBERED else f"{count:,}"
 
 
-_LOST: Final = frozenset({"", "closed", "error", "keep_alive"})
-"""Reasons for ends of connections that came from the client or its network."""
+_LOST: Final = BROKER_ENDS | {
+    *("", "closed", "disconnect", "error", "keep_alive", "kicked", "taken_over")
+}
+"""Reasons for ends of connections that do not come from what the client sent or may do."""
 
 
 def _flapping(one: Mapping[str, Any]) -> _Described:
-    ended = f", the last end: {close_text(one['last_close'])}" if one["last_close"] else ""
+    ended = f", the last {_since(one)} ago" if "age_ms" in one else ""  # not by an older broker
+    ended += f", the last end: {close_text(one['last_close'])}" if one["last_close"] else ""
     return (
         "connects again and again",
         (
@@ -433,6 +448,7 @@ _KINDS: dict[str, tuple[Severity, Callable[[Mapping[str, Any]], _Described]]] = 
 _PAST = {
     "duplicate": "connected again and again while it was connected; it no longer does",
     "denied": "was denied what it asked for",
+    "flapping": "connected again and again; it no longer does",
 }
 """Titles of problems that are over."""
 

@@ -17,6 +17,7 @@ from cli.logs.broker_client import Refused
 from cli.logs.broker_search import open_brokers
 from cli.logs.logs import open_logs
 from cli.logs.source_flags import SourceFlags
+from eventstore.display import log_prefix
 from eventstore.errors import UsageError
 from eventstore.format.destination_events import DestinationOpened, Forwarded, ForwardRefused
 from eventstore.format.positions import format_position, from_runs, parse_position
@@ -90,7 +91,7 @@ def change_destination(flags: SourceFlags, name: str, action: str) -> None:
 def retry_messages(flags: SourceFlags, name: str, at: str | None) -> None:
     """Send refused messages again; raises typer.Exit if a broker refuses."""
     refused: dict[str, list[int]] = {}
-    for row in asyncio.run(_read_refused(flags, name)):
+    for row in asyncio.run(_read_refused(flags, name))[0]:
         if at is None or row["position"] == at:
             refused.setdefault(row["log"], []).append(parse_position(row["position"]))
     if not refused:
@@ -155,18 +156,26 @@ _REFUSED: list[Column[Mapping[str, Any]]] = [
 
 def list_refused(flags: SourceFlags, name: str, *, as_json: bool) -> None:
     """Print the messages that a destination refused; raises Refused if the log knows none such."""
-    rows = asyncio.run(_read_refused(flags, name))
+    rows, beginnings = asyncio.run(_read_refused(flags, name))
     log: Column[Mapping[str, Any]] = Column("LOG", lambda row: row["log"])
     columns = [log, *_REFUSED] if rows and rows[0]["log"] else _REFUSED
     show(rows, len(rows), "message", columns, as_json=as_json)
+    for beginning in () if as_json else beginnings:
+        sys.stdout.write(f"{beginning}; what was refused before is not listed\n")
 
 
-async def _read_refused(flags: SourceFlags, name: str) -> list[dict[str, Any]]:
-    """Return the messages that are refused now, without those that were sent again."""
+async def _read_refused(flags: SourceFlags, name: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the messages that are refused now, without those that were sent again.
+
+    Also return a sentence for each log whose beginning was cut off.
+    """
     rows: dict[tuple[str | None, int], dict[str, Any]] = {}
+    beginnings = []
     known = False
     async with open_logs(flags) as logs:
         for log, source in logs.items():
+            if source.cut is not None:
+                beginnings.append(log_prefix(log) + source.beginning())
             with progress("reading", max(0, source.last - source.begin + 1)) as shown:
                 async for record in source.records(source.begin, source.last):
                     shown(record.sequence - source.begin + 1)
@@ -190,4 +199,4 @@ async def _read_refused(flags: SourceFlags, name: str) -> list[dict[str, Any]]:
                                 rows.pop((log, ref), None)
     if not known:
         raise Refused(f"the log has no destination {text.name(name)}")
-    return [*rows.values()]
+    return [*rows.values()], beginnings

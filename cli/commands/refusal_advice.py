@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from cli.commands.advice import Advice
+from cli.commands.advice import Advice, show_client
 from cli.common import text
-from cli.logs.next_commands import SERVER_LOG, shell_word, show_session
+from cli.logs.next_commands import SERVER_LOG, shell_word
 
 _Action = Literal["closed", "refused", "unsubscribed", "slowed", "denied"]
 
@@ -157,6 +157,13 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
         SERVER_LOG,
         fault=True,
     ),
+    "not_served": _RefusalText(
+        "closed",
+        "the broker did not answer the CONNECT within connect_timeout",
+        "the broker, or the process with the client's log, was starting or busy, or the check of "
+        "the login was slow; clients connect again",
+        _STATUS,
+    ),
     "tls_handshake": _RefusalText(
         "closed",
         "the TLS handshake failed",
@@ -296,7 +303,9 @@ def _advice(one: Mapping[str, Any]) -> Advice:
     command, client = known.next, one.get("client") or ""
     if "{}" in command:
         usable = client and client.isprintable() and not client.endswith(" more)")
-        filled = show_session(client) if command == _SESSION else command.format(shell_word(client))
+        if command == _CLOSES and not one.get("closed", True):
+            usable = False  # it was no session's connection yet
+        filled = show_client(one) if command == _SESSION else command.format(shell_word(client))
         command = filled if usable else SERVER_LOG
     return Advice(
         "notice" if known.fault and count < _MANY else "warning",

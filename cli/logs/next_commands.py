@@ -7,6 +7,7 @@ this process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -17,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cli.settings.log_settings import NATS_SETTINGS, PATH_SETTINGS
-from cli.settings.setting_sources import CONFIG_VARIABLE, PREFIX, flag_of
+from cli.settings.log_settings import NATS_SETTINGS, PATH_SETTINGS, load_log_settings
+from cli.settings.setting_sources import CONFIG_VARIABLE, PREFIX, ConfigError, flag_of
 from eventstore.nats.server_urls import without_secrets
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class NextCommands:
             given.pop("data_dir", None)
             if os.environ.get(f"{PREFIX}PARTITIONS", "1") == "1":
                 self._node = cluster
+        self._given, self._config = given, flags.config
         self._data_dir = given.get("data_dir")
         if self._data_dir is None and flags.config is None and "nats_url" not in given:
             self._data_dir = os.environ.get(f"{PREFIX}DATA_DIR", "foldmq-data")
@@ -117,8 +119,6 @@ class NextCommands:
             f"{flag_of(name)} {shlex.quote(_absolute(name, value) if elsewhere else str(value))}"
             for name, value in given.items()
         ]
-        key = given.get("encryption_key_file")
-        self._key = "" if key is None else f" {flag_of('encryption_key_file')} {_quoted(key)}"
         self._program = _program(elsewhere=elsewhere)
         self._pids = list(pids)
 
@@ -149,12 +149,27 @@ class NextCommands:
         """Return text with the commands in it completed."""
         if "foldmq " not in text:
             return text
-        if self._data_dir is not None:
-            place = Path(str(self._data_dir)).absolute()
-            new = place.with_name(f"{place.name}.salvaged")
-            paths = f"--data-dir {shlex.quote(str(place))} --to {shlex.quote(str(new))}{self._key}"
-            text = text.replace(_SALVAGE, f"{self._program} salvage {paths}")
+        if _SALVAGE in text:
+            text = text.replace(_SALVAGE, self._salvage())
         return _IN_TEXT.sub(lambda match: self.complete(match[0]), text)
+
+    def _salvage(self) -> str:
+        """Return the command that salvages the log, if its data directory is known."""
+        data_dir, key = self._data_dir, self._given.get("encryption_key_file")
+        if data_dir is None and self._config is not None:
+            given = {name: self._given[name] for name in self._given if name != "config"}
+            with contextlib.suppress(ConfigError):
+                settings = load_log_settings(given, os.environ, self._config)
+                data_dir = settings.data_dir if settings.nats_url is None else None
+                key = settings.encryption_key_file
+        if data_dir is None:
+            return _SALVAGE
+        place = Path(str(data_dir)).absolute()
+        new = place.with_name(f"{place.name}.salvaged")
+        command = f"{self._program} salvage --data-dir {_quoted(place)} --to {_quoted(new)}"
+        return (
+            command if key is None else f"{command} {flag_of('encryption_key_file')} {_quoted(key)}"
+        )
 
 
 _own: list[NextCommands] = []

@@ -75,6 +75,10 @@ class ProcessEdges(Edges):
             raise
         return upstream
 
+    def _why_late(self, client: EdgeClient) -> str:
+        del client
+        return "process_not_ready"
+
     def _pass(self, number: int, end: socket.socket, name: str) -> None:
         """Pass a socket to a process; raises OSError if it takes none."""
         with end:

@@ -124,6 +124,8 @@ class _Delivery:
     filter: str = ""
     group: str = ""
     qos: int = 0
+    received: bool = False
+    """Whether the session has the message at QoS 2: what is sent again then is its PUBREL."""
     events: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, name: str, time_ms: int) -> None:
@@ -321,13 +323,14 @@ class SpanFold:
     def redelivered(self, event: Redelivered, _at: Position, _record: Record) -> None:
         """Note that packets were sent again."""
         for delivery in self._sent(event):
-            delivery.add("redelivered", self._time_ms)
-            if self._options.redelivered:
+            delivery.add("pubrel_repeated" if delivery.received else "redelivered", self._time_ms)
+            if self._options.redelivered and not delivery.received:
                 self._demand(delivery.trace)
 
     def received(self, event: Received, _at: Position, _record: Record) -> None:
         """Note that a session has messages at QoS 2."""
         for delivery in self._sent(event):
+            delivery.received = True
             delivery.add("received", self._time_ms)
 
     def answered(self, event: Acked | Refused | Completed, _at: Position, _record: Record) -> None:
@@ -335,7 +338,8 @@ class SpanFold:
         reasons = dict(zip(from_runs(event.pids), from_runs(event.reasons), strict=False))
         for delivery in self._sent(event):
             reason = reasons.get(delivery.key, 0)  # type: ignore[arg-type]  # a packet identifier
-            self._end(delivery, f"0x{reason:02x}" if reason >= _REFUSED else "")
+            refused = reason >= _REFUSED and not isinstance(event, Completed)
+            self._end(delivery, f"0x{reason:02x}" if refused else "")
 
     def returned(self, event: Returned, _at: Position, _record: Record) -> None:
         """End deliveries of messages that go to another member of a shared subscription."""

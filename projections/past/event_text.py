@@ -234,7 +234,7 @@ def _codes(reasons: Sequence[Run]) -> str:
 
 _BY_THE_BROKER = {
     0x95: "too large for the client",
-    0x98: "the client may not read the topic any more",
+    0x98: "the client may not read the topic any more, or its content was erased",
 }
 """Why the broker ends a delivery by itself, by a reason code that clients cannot send."""
 

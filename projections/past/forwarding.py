@@ -10,6 +10,7 @@ from eventstore.format.destination_events import Forwarded, ForwardLost, Forward
 from eventstore.format.event_parsing import Event
 from eventstore.format.positions import Position, format_position, from_runs, position, sequence_of
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.reading.indexed_reading import read_listed
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import stamp
 from projections.past.message_story import MessageStory
@@ -44,7 +45,8 @@ class ForwardOutcome(NamedTuple):
             return f"{to} is past it, with its cursor at {place_text(self.at)}"
         when = stamp(self.at, self.time_ms)
         if self.outcome == "sent":
-            return f"{when}  sent to {to} by then"
+            before = f", {display.escaped(self.detail)}" if self.detail else ""
+            return f"{when}  sent to {to} by then{before}"
         return f"{when}  {self.outcome} by {to}: {display.escaped(self.detail)}"
 
     def as_object(self) -> dict[str, object]:
@@ -87,6 +89,7 @@ async def find_forwards(source: LogSource, story: MessageStory) -> list[ForwardO
                 events = [(base + index, event) for index, event in record.events()]
                 _take(events, record.time_ms, story.ref, at, due, outcomes)
         sequence = until + 1
+    await _follow_refused(source, story.ref, due, outcomes)
     return [outcomes.get(name) or _by_cursor(name, state, at) for name, state in due.items()]
 
 
@@ -106,13 +109,52 @@ def _take(
             continue
         if isinstance(event, ForwardRefused):
             if ref in from_runs(event.refs):
-                reason = f"{event.code} {event.reason}" if event.code else event.reason
-                outcomes[event.to] = ForwardOutcome(event.to, "refused", place, time_ms, reason)
+                outcomes[event.to] = _refusal(event, place, time_ms)
         elif isinstance(event, ForwardLost):
             if event.after < at <= event.until:
                 outcomes[event.to] = ForwardOutcome(event.to, "lost", place, time_ms, event.reason)
         elif event.through >= at:
             outcomes[event.to] = ForwardOutcome(event.to, "sent", place, time_ms)
+
+
+async def _follow_refused(
+    source: LogSource,
+    ref: Position,
+    due: dict[str, DestinationState],
+    outcomes: dict[str, ForwardOutcome],
+) -> None:
+    """Replace refusals of a message by what became of it since: an operator may have retried it."""
+    refused = {name: each for name, each in outcomes.items() if each.outcome == "refused"}
+    if not refused:
+        return
+    first = sequence_of(min(each.at for each in refused.values()))
+    async for record in read_listed(
+        source,
+        lambda index: sorted(index.referring({sequence_of(ref)}, source.last)),
+        *(first, source.last),
+    ):
+        if not any(raw["e"] in _KINDS for raw in record.raw_events):
+            continue
+        for index, event in record.events():
+            if not isinstance(event, Forwarded | ForwardRefused) or event.to not in refused:
+                continue
+            place = position(record.sequence, index)
+            if place <= refused[event.to].at or ref not in from_runs(event.refs):
+                continue
+            if isinstance(event, ForwardRefused):
+                outcomes[event.to] = _refusal(event, place, record.time_ms)
+            else:
+                before = f"after it was refused: {outcomes[event.to].detail}"
+                outcomes[event.to] = ForwardOutcome(event.to, "sent", place, record.time_ms, before)
+    for name, outcome in outcomes.items():
+        if outcome.outcome == "refused" and ref in due[name].retry:
+            wanted = f"{outcome.detail}; an operator wants it to be sent again"
+            outcomes[name] = outcome._replace(detail=wanted)
+
+
+def _refusal(event: ForwardRefused, place: Position, time_ms: int) -> ForwardOutcome:
+    reason = f"{event.code} {event.reason}" if event.code else event.reason
+    return ForwardOutcome(event.to, "refused", place, time_ms, reason)
 
 
 def _by_cursor(name: str, state: DestinationState, at: Position) -> ForwardOutcome:

@@ -37,11 +37,11 @@ class StoryStep(NamedTuple):
     at: Position
     time_ms: int
     what: str
-    """queued, delivered, redelivered, acked, received, completed, refused, assigned, returned,
-    expired, dropped, session_ended, or held: a checkpoint found it in this state. For the message
-    itself released, discarded, replaced (its packet identifier was used again), expired (it is
-    no longer retained), carried (repeated under its position) or repeated (at this position
-    from now on)."""
+    """queued, delivered, redelivered, acked, received, pubrel_repeated, completed, refused,
+    assigned, returned, expired, dropped, session_ended, or held: a checkpoint found it in this
+    state. For the message itself released, discarded, replaced (its packet identifier was used
+    again), expired (it is no longer retained), carried (repeated under its position) or repeated
+    (at this position from now on)."""
     pid: int = 0
     """Packet identifier, 0 when there is none."""
     detail: str = ""

@@ -106,10 +106,11 @@ class OpenCopies:
             code = codes[offset] if codes else 0
             detail = f"0x{code:02x}" if code else ""
             if isinstance(event, Redelivered):
-                copy.steps.append(StoryStep(at + offset, ms, "redelivered", pid, event.cause))
+                again = "pubrel_repeated" if copy.outcome == "releasing" else "redelivered"
+                copy.steps.append(StoryStep(at + offset, ms, again, pid, event.cause))
                 continue
             what, copy.outcome = _ANSWERS[type(event)]
-            if code >= FAILURE and not isinstance(event, Received):
+            if code >= FAILURE and isinstance(event, Acked):  # with PUBCOMP it has the message
                 copy.outcome = "refused"
             copy.steps.append(StoryStep(at + offset, ms, what, pid, detail))
             if copy.outcome != "releasing":

@@ -71,7 +71,9 @@ _FOUND = {
 _TOO_LARGE: Final = f"0x{ReasonCode.PACKET_TOO_LARGE:02x}"
 """The reason code with which the broker ends a delivery that the client no longer accepts."""
 _NOT_PERMITTED: Final = f"0x{ReasonCode.ADMINISTRATIVE_ACTION:02x}"
-"""That of a delivery that the client may no longer read."""
+"""That of a delivery that the client may no longer read, or whose content was erased."""
+_BY_THE_BROKER: Final = frozenset({_TOO_LARGE, _NOT_PERMITTED})
+"""Codes that no client may send: the broker ended the delivery, without sending it again."""
 _ANSWERED = {
     "acked": "acknowledged: PUBACK",
     "received": "received: PUBREC",
@@ -199,6 +201,8 @@ def _matched(story: MessageStory, paint: Paint) -> str:
 
 
 def _short(copy: DeliveryCopy) -> str:
+    if copy.outcome == "refused" and copy.steps and copy.steps[-1].detail in _BY_THE_BROKER:
+        return "not sent again"
     return _SHORT.get(copy.outcome, copy.outcome)
 
 
@@ -232,7 +236,8 @@ def _outcome(copy: DeliveryCopy, *, expired: bool) -> str:
     if copy.outcome == "assigned" and last is not None:
         return f"assigned to its {shared_member_text(last.detail)}"
     if copy.outcome == "refused" and last is not None:
-        return f"not accepted: {_code_text(last.detail)}"
+        how = "not sent again" if last.detail in _BY_THE_BROKER else "not accepted"
+        return f"{how}: {_code_text(last.detail)}"
     return _OUTCOMES[copy.outcome]
 
 
@@ -241,7 +246,10 @@ def _code_text(code: str) -> str:
     if code == _TOO_LARGE:
         return "larger than the Maximum Packet Size of the client"
     if code == _NOT_PERMITTED:
-        return "the permissions no longer let the client read this topic (permissions)"
+        return (
+            "the permissions no longer let the client read this topic (permissions), or its "
+            "content was erased"
+        )
     try:
         name = ReasonCode(int(code, 16)).name.replace("_", " ").lower()
     except ValueError:
@@ -260,8 +268,9 @@ def _copy_step(step: StoryStep, copy: DeliveryCopy) -> str:
             return f"sent as packet {step.pid}"
         case "redelivered":
             return f"sent again as packet {step.pid}: {resend_text(step.detail)}"
-        case "acked" | "refused" if step.detail in {_TOO_LARGE, _NOT_PERMITTED}:
-            # No client may send this code: the broker ended the delivery, without sending it again.
+        case "pubrel_repeated":
+            return f"PUBREL of packet {step.pid} sent again: {resend_text(step.detail)}"
+        case "acked" | "refused" if step.detail in _BY_THE_BROKER:
             return f"packet {step.pid} not sent again: {_code_text(step.detail)}"
         case "acked" | "received" | "refused" | "completed":
             code = f" with {_code_text(step.detail)}" if step.detail else ""

@@ -66,6 +66,7 @@ class ClientHistory:
         "taken_ms",
         "takeovers",
         "unacknowledged",
+        "unrecorded",
         "user",
     )
 
@@ -96,6 +97,8 @@ class ClientHistory:
         """Number of dropped messages to or from the client, by reason."""
         self.dropped_at: dict[str, int] | None = None
         """Time of the last drop, by reason."""
+        self.unrecorded: dict[str, int] | None = None
+        """Number of dropped messages that have no event of their own in the log, by reason."""
         self.denied: dict[str, int] | None = None
         """Number of denials by permission check: ``publish TOPIC``, ``subscribe FILTER``."""
         self.denied_as: tuple[str | None, tuple[str, ...]] | None = None
@@ -147,6 +150,7 @@ class ClientHistory:
             "dropped": dict(self.dropped or ()),
             "dropped_ms": self.dropped_ms,
             "dropped_at": self.dropped_at,
+            "unrecorded": self.unrecorded,
             "denied": self.denied,
             "denied_count": self.denied_count,
             "denied_ms": self.denied_ms,
@@ -172,6 +176,8 @@ def decode_history(body: bytes) -> ClientHistory:
         last = int(raw.get("dropped_ms", 0))  # all that an older broker stored
         times = raw.get("dropped_at") or dict.fromkeys(found.dropped, last)
         found.dropped_at = {str(reason): int(at) for reason, at in times.items()}
+        unrecorded = raw.get("unrecorded") or {}
+        found.unrecorded = {str(reason): int(count) for reason, count in unrecorded.items()}
     denied = raw.get("denied")
     if denied:
         found.denied = {str(what): int(count) for what, count in denied.items()}
@@ -253,13 +259,21 @@ class ClientHistories:
         if history is not None and self.dirty is not None:
             self.dirty.setdefault(client, history.saved)
 
-    def dropped(self, client: str, reason: str, count: int, now_ms: int) -> None:
-        """Record that messages to a client, or from it, were dropped."""
+    def dropped(
+        self, client: str, reason: str, count: int, now_ms: int, *, recorded: bool = True
+    ) -> None:
+        """Record that messages to a client, or from it, were dropped.
+
+        ``recorded``: a MessageDropped or Expired in the log says so.
+        """
         history = self._changed(client, now_ms)
         if history.dropped is None or history.dropped_at is None:
             history.dropped, history.dropped_at = Counter(), {}
         history.dropped[reason] += count
         history.dropped_at[reason] = now_ms
+        if not recorded:
+            history.unrecorded = history.unrecorded or {}
+            history.unrecorded[reason] = history.unrecorded.get(reason, 0) + count
 
     def denied(
         self,

@@ -41,7 +41,9 @@ class Broker:
             send_when_durable=lambda _sink, data: self.gate.append(data),
         )
         node: Any = SimpleNamespace(
-            clock=SimpleNamespace(monotonic=lambda: 0.0, stopwatch=lambda: 0.0),
+            clock=SimpleNamespace(
+                monotonic=lambda: 0.0, stopwatch=lambda: 0.0, time_ms=lambda: 1000
+            ),
             journal=self.journal,
             log=self,
             messages=MessageStore(1 << 20),

@@ -40,7 +40,10 @@ PROBLEMS: list[dict[str, Any]] = [
         "code": "duplicate", "takeovers": 4, "recent_takeovers": 3, "recent": 0, "age_ms": 500,
         "hosts": ["192.0.2.1"],
     },
-    {"code": "flapping", "connects": 9, "recent": 5, "failed": 4, "last_close": "keep_alive"},
+    {
+        "code": "flapping", "connects": 9, "recent": 5, "failed": 4, "last_close": "keep_alive",
+        "age_ms": 500,
+    },
     {
         "code": "unacknowledged", "count": 2, "filters": {HOSTILE: 2}, "age_ms": 40_000,
         "silent_ms": 40_000, "quiet_ms": 40_000, "sent_again": True,
@@ -99,6 +102,20 @@ def test_deliveries_of_an_earlier_connection_are_older_than_known(code: str) -> 
     assert age in advise({"client": "a", **problem, "resumed": False}).evidence
     least = age.replace("for ", "for at least ")
     assert least in advise({"client": "a", **problem, "resumed": True}).evidence
+
+
+@pytest.mark.parametrize("key", ["", "the key"])
+def test_a_salvage_names_the_directory_of_a_settings_file(tmp_path: Path, key: str) -> None:
+    file = tmp_path / "foldmq.toml"
+    data_dir = tmp_path / "the data"
+    more = f"encryption_key_file = '{tmp_path / key}'\n" if key else ""
+    file.write_text(f"data_dir = '{data_dir}'\n{more}")
+    advice = "or use foldmq salvage --data-dir DIR --to NEWDIR (while no broker runs)"
+    text = NextCommands(SourceFlags(config=file)).in_text(advice)
+    assert f" salvage --data-dir '{data_dir}' --to '{data_dir}.salvaged'" in text
+    assert (f"--encryption-key-file '{tmp_path / key}'" in text) is bool(key)
+    file.write_text("nats_url = 'nats://example.com'\n")
+    assert NextCommands(SourceFlags(config=file)).in_text(advice) == advice
 
 
 DENIED: dict[str, Any] = {
@@ -170,6 +187,59 @@ def test_the_command_for_drops_lists_the_events_that_record_them(
     drops = {"client": "a", "code": "drops", "count": 3, "by": by, "age_ms": 1}
     words = shlex.split(advise(drops).next)
     assert [words[at + 1] for at, word in enumerate(words) if word == "--type"] == types
+
+
+@pytest.mark.parametrize(
+    ("unrecorded", "types"),
+    [
+        ({"expired": 2}, ["MessageDropped"]),
+        ({"expired": 1}, ["MessageDropped", "Expired"]),
+        ({"queue_bytes": 1}, ["Expired"]),
+        ({"queue_bytes": 1, "expired": 2}, []),
+    ],
+)
+def test_no_command_lists_drops_without_events(
+    unrecorded: dict[str, int], types: list[str]
+) -> None:
+    by = {"expired": 2, "queue_bytes": 1}
+    drops = {"client": "a", "code": "drops", "count": 3, "by": by, "age_ms": 1}
+    advice = advise({**drops, "unrecorded": unrecorded})
+    words = shlex.split(advice.next)
+    assert [words[at + 1] for at, word in enumerate(words) if word == "--type"] == types
+    count = sum(unrecorded.values())
+    assert f"; {count} of them have no event of their own in the log" in advice.evidence
+    if not types:
+        assert advice.next == "foldmq sessions show a"
+        gone = advise({**drops, "unrecorded": unrecorded, "session": False})
+        assert gone.next == "foldmq log --session a -n 5"
+
+
+def test_a_client_that_no_longer_flaps_is_a_notice() -> None:
+    (flapping,) = (one for one in PROBLEMS if one["code"] == "flapping")
+    assert advise({"client": "a", **flapping, "lasts": True}).severity == "warning"
+    over = advise({"client": "a", **flapping, "lasts": False})
+    assert (over.severity, over.title) == ("notice", "connected again and again; it no longer does")
+
+
+@pytest.mark.parametrize("last_close", ["disconnect", "taken_over", "kicked", "broker_stopped"])
+def test_an_orderly_end_is_no_fault_of_what_a_flapping_client_sends(last_close: str) -> None:
+    (flapping,) = (one for one in PROBLEMS if one["code"] == "flapping")
+    advice = advise({"client": "a", **flapping, "last_close": last_close})
+    assert advice.cause == "the client fails after it connected, or its network does"
+
+
+@pytest.mark.parametrize(
+    ("about", "command"),
+    [
+        ({"reason": "subscribe_rate", "session": True}, "foldmq sessions show pump"),
+        ({"reason": "subscribe_rate", "session": False}, "foldmq log --session pump -n 5"),
+        ({"reason": "protocol_error", "closed": False}, SERVER_LOG),
+    ],
+)
+def test_the_command_for_a_refused_client_finds_it(about: dict[str, Any], command: str) -> None:
+    refusal = {"count": 20, "recent": 10, "age_ms": 1, "client": "pump", **about}
+    (advice,) = advise_on_refusals([refusal])
+    assert advice.next == command
 
 
 @pytest.mark.parametrize(

@@ -226,3 +226,4 @@ async def test_a_client_waits_no_longer_than_it_may(proxied: bool) -> None:
         for client in (silent, parked):
             assert await read(client) == b""
         assert place.passed == []
+        assert place.edges.refused == {"connect_timeout": 1, "process_not_ready": 1}

@@ -165,12 +165,17 @@ def test_a_poison_message_is_refused_by_its_position(
     hooks.answer = lambda _post: 503
     again = run("outbox", "retry", "erp", *where)
     assert again.lines == ["erp: 1 message will be sent again"]
+    wanted = "Unprocessable Entity; an operator wants it to be sent again"
+    until(lambda: wanted in run("why", "--position", row["position"], *where).out, "the wish")
     broker.restart()  # the wish is in the log
     hooks.answer = lambda _post: 200
     until(lambda: hooks.payloads == [0, 1, 2, 3, "poison"], "the refused message")
     until(lambda: run("outbox", "ls", *where, "--json").objects[0]["refused"] == 0, "the count")
     assert run("outbox", "refused", "erp", *where, "--json").objects == []
     assert "no messages" in run("outbox", "retry", "erp", *where, code=1).err
+    until(lambda: outcomes() == ["sent"] * 5, "the outcomes")
+    said = run("why", "--position", row["position"], *where).out
+    assert "sent to erp by then, after it was refused: 422 Unprocessable Entity" in said
     broker.stop()
 
 

@@ -68,6 +68,7 @@ class Control:
         self.asked = 0
         """How often the runner asked where to begin."""
         self.requests: list[Mapping[str, Any]] = []
+        self.shown: list[Mapping[str, Any]] = []
 
     async def cursors(self) -> dict[str, RecordedCursor]:
         self._check()
@@ -76,6 +77,7 @@ class Control:
 
     async def record(self, request: Mapping[str, Any]) -> RecordedCursor:
         self._check()
+        self.shown.append(request["shown"])
         refused = {ref for refs, _, _ in request["refused"] for ref in from_runs(refs)}
         done = {*request["retried"], *refused}
         self.retry = tuple(ref for ref in self.retry if ref not in done)
@@ -90,6 +92,10 @@ class Control:
     def _check(self) -> None:
         if self.away:
             raise BrokerUnavailable("away")
+
+    @property
+    def waiting_ms(self) -> int:
+        return self.shown[-1]["waiting_ms"] if self.shown else -1
 
     @property
     def refused(self) -> list[int]:
@@ -317,6 +323,42 @@ async def _own_cursor() -> None:
         await scene.stores(2)
 
 
+async def _waits_for_its_sink() -> None:
+    """What waits is known although the sink cannot be opened, and before a later batch."""
+    scene = Scene(turn(2, 1, 2, 3, 4))
+
+    def open_it() -> None:
+        raise TryAgain("away")
+
+    scene.sink.opening = open_it
+    async with scene:
+        await happens(lambda: scene.control.waiting_ms == 1000, "the age")
+        scene.sink.opening = lambda: None
+
+        def answer(numbers: Sequence[int]) -> None:
+            if 4 in numbers:
+                raise TryAgain("down")
+
+        scene.sink.answer = answer
+        await happens(lambda: len(scene.sink.attempts) > 3, "the second batch")
+        asked = len(scene.control.shown)
+        await happens(lambda: len(scene.control.shown) > asked + 2, "reports")
+        assert scene.control.waiting_ms == 1000
+        scene.sink.answer = lambda _numbers: None
+        await scene.stores(1, 2, 3, 4)
+        await happens(lambda: scene.control.waiting_ms == 0, "nothing to wait")
+
+
+async def _waits_while_paused() -> None:
+    scene = Scene(turn(2, 1))
+    scene.control.move(RUN, paused=True)
+    async with scene:
+        await happens(lambda: scene.control.waiting_ms == 1000, "the age")
+        scene.control.move(position(3, 0) - 1, 1, paused=True)  # skipped
+        await happens(lambda: scene.control.waiting_ms == 0, "nothing to wait")
+        assert scene.sink.attempts == []
+
+
 async def _gone() -> None:
     """A message that the log no longer has is reported when the cursor passes it."""
     scene = Scene(turn(2, 1, missing=[(position(2, 1), 1)]), turn(3, 2))
@@ -420,6 +462,7 @@ async def _sent_again() -> None:
         _expired,
         *(_broker_away, _paused, _skipped, _cut, _own_cursor, _gone, _many_gone, _sent_again),
         *(_refused_again, _paused_before_it_opens, _spans_refused_again),
+        *(_waits_for_its_sink, _waits_while_paused),
     ],
     ids=lambda scenario: scenario.__name__.lstrip("_"),
 )

@@ -8,12 +8,43 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from eventstore.format.events import Acked, Delivered, MessagePublished, Queued
+from eventstore.format.events import (
+    Acked,
+    Completed,
+    Delivered,
+    MessagePublished,
+    Queued,
+    Received,
+    Redelivered,
+)
 from eventstore.format.positions import position
 from outbox.sink import Destination, OutboxMessage
 from outbox.sinks.http import HttpOptions
 from outbox.sinks.otlp import OtlpSink
 from outbox.sinks.spans import SpanFold, SpanOptions
+
+
+def test_a_pubrel_that_is_sent_again_is_no_message_that_is() -> None:
+    """Nor does its client refuse the message by a PUBCOMP that knows no packet identifier."""
+    published = MessagePublished("p", 1, False, ["a"], [], [1], 1, 0, 1)
+    events = [
+        published,
+        Delivered("c", "#", 2, [7], [position(1, 0)]),
+        Received("c", [7]),
+        Redelivered("c", [7], "ack_wait"),
+        Completed("c", [7], reasons=[0x92]),
+    ]
+
+    def spans(options: SpanOptions) -> bytes:
+        fold = SpanFold("n", options, lambda _topic: True, (0, position(1000, 0)))
+        turn: Any = OneTurn(1, events)
+        return b"".join(message.payload for message in fold.take([turn]))
+
+    assert spans(SpanOptions(ratio=0.0, dropped=True, redelivered=True)) == b""
+    exported = spans(SpanOptions(ratio=1.0))
+    assert b"pubrel_repeated" in exported
+    assert b"redelivered" not in exported
+    assert b"0x92" not in exported
 
 
 @dataclass

@@ -19,6 +19,7 @@ from harness import packets as p
 from harness.plainaudit import audit_plainly, audited_doubts, checked_records
 from harness.salvages import salvaged
 
+from actors.inspection.status_metrics import LOG_VALUES
 from actors.maintenance.state_digests import StateDigestService, subject_of
 from actors.node.reload_outcome import ReloadOutcome
 from cli.commands.advice import Advice, advise
@@ -55,6 +56,7 @@ _MEASURED: Final = 7.0
 _NEAR: Final = 3.0
 """Seconds around a threshold in which either answer is true."""
 _LITTLE: Final = 10**9
+_DAMAGED: Final = "foldmq_log_store_damaged"
 _BACKUP: Final = "/backup"
 _BROKERS: Final = LogBrokers([LiveBroker("n", "here", client=None)])  # type: ignore[arg-type]
 
@@ -159,6 +161,9 @@ class BrokerRun:
         self._crashed: bool | None = False
         """Whether the run before crashed; None: either may be said."""
         self._reload: tuple[str, float] | None = None
+        self._damages = random.Random(f"damage {seed}")
+        self._damaged: tuple[int, bytes] | None = None
+        """Old record of which a bit was changed, and its bytes before."""
         self._lost: list[Lost] = []
         self._salvages = 0
         self._set_back = False
@@ -174,6 +179,8 @@ class BrokerRun:
         for _ in range(STEPS):
             await self._step()
         await self._end_store()
+        if self._damaged is not None:
+            await self._restarts_intact()
         await self._judge_difference()
         await self._world.crash()
         return self.counts
@@ -363,13 +370,19 @@ class BrokerRun:
             await self._world.go(_NOTICED)
         await self._world.crash()
         self._crashed = True
-        records = dict(self._world.disk.stream.messages)
+        messages = self._world.disk.stream.messages
+        if self._damaged is not None and self._damaged[0] in messages:
+            messages[self._damaged[0]] = self._damaged[1]
+        self._damaged = None
+        records = dict(messages)
         self._off_ms = self._wall_ms - self._times(records)[-1]
         return records
 
     async def _restarts(self) -> None:
+        old = self._world.broker.projector.marked
         await self._crash()
         await self._judge_log(live=False)
+        self._damage(old)
         ended_ms = self._wall_ms - (self._off_ms or 0)
         await self._pause(self._chance.choice((0.0, 30.0, 2 * HOUR, 2 * DAY)))
         jump = self._jump_ms() if self._chance.random() < 0.3 else 0
@@ -377,6 +390,30 @@ class BrokerRun:
         self._off_ms = self._wall_ms - ended_ms
         await self._start()
         self.counts["crash"] += 1
+
+    async def _restarts_intact(self) -> None:
+        await self._crash()
+        await self._start()
+
+    def _damage(self, before: int) -> None:
+        """Change a bit of a record that a start does not read, more often than not."""
+        messages = self._world.disk.stream.messages
+        old = [number for number in messages if number < before]
+        if len(old) < 2 or self._damages.random() < 0.4:
+            return
+        number = self._damages.choice(old[1:])
+        intact = bytearray(messages[number])
+        self._damaged = number, bytes(intact)
+        intact[self._damages.randrange(len(intact))] ^= 1 << self._damages.randrange(8)
+        messages[number] = bytes(intact)
+        self.counts["log: a damaged record"] += 1
+
+    @property
+    def _damaged_record(self) -> int | None:
+        """The damaged record, unless it was cut off."""
+        damaged = self._damaged
+        first = min(self._world.disk.stream.messages)
+        return damaged[0] if damaged is not None and damaged[0] >= first else None
 
     async def _is_cut_off(self) -> None:
         """Let the log end before its last records while the broker is off, and be put back."""
@@ -414,6 +451,7 @@ class BrokerRun:
         cuts = {
             event["first"]
             for number, data in records.items()
+            if number != self._damaged_record
             for event in decode_record(number, data).raw_events
             if event["e"] == "LogCut"
         }
@@ -546,6 +584,7 @@ class BrokerRun:
         claims = Claims()
         self._claim_store(claims)
         self._claim_certificate(claims)
+        self._claim_record(claims)
         up = self._now - self._started
         if self._crashed is not False and up < HOUR + _NEAR:
             certain = self._crashed is True and up < HOUR - _NEAR
@@ -566,6 +605,12 @@ class BrokerRun:
                 severities = f"{recent} notice"
             claims.add(f"the log {lost.reason} {lost.after} {lost.until}", title, severities)
         return claims
+
+    def _claim_record(self, claims: Claims) -> None:
+        if self._damaged_record is not None:
+            settled = self._now - self._started > _NOTICED and not self._store_settles()
+            certain = settled and self._store in ("", "full")
+            claims.add("the log", "is damaged", "problem", certain=certain)
 
     def _claim_store(self, claims: Claims) -> None:
         since, free = self._now - self._store_changed, self._world.host.free
@@ -646,10 +691,23 @@ class BrokerRun:
                 raise self._wrong(f"the store: {damage}")
         elif damage is not None:
             raise self._wrong(f"nothing is wrong with the store: {damage}")
+        self._judge_record(status)
         self._judge_doubts(status["log"]["not_proven"])
         first_line, *_ = status_lines([status], _BROKERS)
         if first_line.startswith("not ready") is not bool(self._store):
             raise self._wrong(first_line)
+
+    def _judge_record(self, status: dict[str, Any]) -> None:
+        """Compare the damaged record that ``status`` and the metric name with the one there is."""
+        named, number = status["log"]["damage"], self._damaged_record
+        if named is not None and (number is None or not named.startswith(f"record {number} ")):
+            raise self._wrong(f"record {number} is damaged, status: {named}")
+        if number is not None and named is None and self._now - self._started > _NOTICED:
+            raise self._wrong(f"record {number} is damaged, and not named")
+        (metric,) = (each.metric for each in LOG_VALUES if each.metric.name == _DAMAGED)
+        damaged = metric.read(status["log"])
+        if not self._store and damaged != (named is not None):
+            raise self._wrong(f"{_DAMAGED} is {damaged}: {named}")
 
     def _judge_doubts(self, doubts: Iterable[dict[str, Any]]) -> None:
         named = [(row["reason"], row["after"], row["until"], row["missing"]) for row in doubts]
@@ -695,6 +753,14 @@ class BrokerRun:
         messages = self._world.disk.stream.messages
         if self._cut_is_gone(dict(messages)):
             problems = [problem for problem in problems if problem[0] >= min(messages)]
+        if (number := self._damaged_record) is not None:
+            if {record for record, _ in problems} != {number}:
+                raise self._wrong(f"record {number} is damaged, verify: {problems}")
+            summary = verification_summary(verifier, len(problems), source.where)
+            if not summary.startswith("damaged: "):
+                raise self._wrong(f"record {number} is damaged: {summary}")
+            self.counts["log verify: a damaged record"] += 1
+            return
         if problems:
             raise self._wrong(f"the log is intact where it is, verify: {problems}")
         self._judge_doubts(doubt._asdict() for doubt in verifier.proof.doubts)
@@ -740,7 +806,12 @@ class BrokerRun:
         return outcome.equal, [*verification_lines(outcome)]
 
     async def _judge_state(self) -> None:
-        equal, lines = await self._verify_state()
+        try:
+            equal, lines = await self._verify_state()
+        except CorruptLog as error:
+            if error.sequence != self._damaged_record:
+                raise self._wrong(f"verify: {error}") from None
+            return
         self.counts["verify"] += 1
         if not equal or not lines[0].startswith("equal: "):
             raise self._wrong(f"verify: {lines}")
@@ -773,5 +844,7 @@ def run_broker(seed: int, folder: Path) -> Counter[str]:
     except BaseException as error:
         error.add_note(f"seed {seed}")
         raise
-    assert not errors, f"seed {seed}: {errors}"
+    expected = counts["log: a damaged record"]
+    unexpected = [line for line in errors if not expected or "the log is damaged" not in line]
+    assert not unexpected, f"seed {seed}: {unexpected}"
     return counts

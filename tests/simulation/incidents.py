@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harness import packets as p
@@ -44,14 +45,17 @@ SHARED = "connects again and again while it is connected"
 ALONE = "has no connected member"
 SHARED_BEFORE = "connected again and again while it was connected; it no longer does"
 WAS_DENIED = "was denied what it asked for"
-PAST = frozenset({SHARED_BEFORE, WAS_DENIED})
+FLAPPED = "connected again and again; it no longer does"
+PAST = frozenset({FLAPPED, SHARED_BEFORE, WAS_DENIED})
 """Titles of what is over, which is no problem any more."""
 
 _WINDOW_AFTER: Final = 10.0
 """Seconds from which a full window is a problem."""
 _FLAPPING: Final = 60.0
 _LASTS: Final = 60.0
-"""Seconds after its last event for which a series lasts."""
+"""Seconds after the last denial for which denials go on."""
+_CALM: Final = 10.0
+"""Seconds after the last of several failures or takeovers for which they go on."""
 _CONNECTS, _TAKEOVERS = 4, 3
 _NEAR: Final = 1.5
 """Seconds around a threshold in which either answer is true: times in the broker are those of
@@ -86,13 +90,21 @@ class _Claimed:
         if seconds <= until - _NEAR:
             self.must.add(title)
 
-    def series(self, title: str, before: str, seconds: float, first: float, *lasts: float) -> None:
-        """Claim a series of events that counts for ``RECENT`` seconds after its ``first`` one.
+    def series(
+        self,
+        title: str,
+        before: str,
+        seconds: float,
+        first: float,
+        *lasts: float,
+        counts: float = RECENT,
+    ) -> None:
+        """Claim a series of events that ``counts`` for seconds after its ``first`` one.
 
         Its last event was ``seconds`` ago: it is present for ``lasts`` seconds, then it is past;
         from the smallest to the largest of these either is true.
         """
-        self.recent(title if seconds <= max(lasts) else before, first, RECENT)
+        self.recent(title if seconds <= max(lasts) else before, first, counts)
         either = min(lasts) - 3 * _NEAR <= seconds <= max(lasts) + 3 * _NEAR
         if either and self.may & {title, before}:
             self.must -= {title, before}
@@ -138,7 +150,7 @@ class Subject:
         """What was published on its topic."""
         self.lost: set[bytes] = set()
         """What its full queue had no room for."""
-        self.lost_at = self.denied_at = float("-inf")
+        self.lost_at = self.denied_at = self.left_at = float("-inf")
         self.connects: list[float] = []
         self.takeovers: list[float] = []
         self.failures: list[float] = []
@@ -213,6 +225,7 @@ class Subject:
         if self.link is not None and self.connected:
             if orderly:
                 self.link.send(p.disconnect())
+                self.left_at = self.now
             else:
                 self.link.drop()
                 self.failures.append(self.now)
@@ -236,6 +249,20 @@ class Subject:
         self.acknowledged |= {self._payloads[pid] for pid in left}
         if self.link is not None:
             self.link.send(*(p.puback(pid) for pid in left))
+
+    def _claim_failures(self, found: _Claimed) -> None:
+        """Claim that it connects again and again, or did until a short while ago."""
+        if len(self.connects) < _CONNECTS or len(self.failures) < _CONNECTS - 1:
+            return
+        ago = self.now - self.failures[-1]
+        first = self.now - min(self.connects[-_CONNECTS], self.failures[1 - _CONNECTS])
+        if self.left_at > self.failures[-1]:  # the last time in order
+            found.recent(FLAPPED, first, _FLAPPING)
+        else:
+            near = (_FLAPPING + _NEAR, _FLAPPING - _NEAR)
+            recent = ([at for at in self.failures if self.now - at < most] for most in near)
+            lasts = map(_lasting, recent)
+            found.series(FLAPS, FLAPPED, ago, first, *lasts, counts=_FLAPPING)
 
     def denied(self) -> None:
         """Publish what is forbidden."""
@@ -275,18 +302,16 @@ class Subject:
                 found.series(SHARED, SHARED_BEFORE, *ago, *map(_lasting, (times, surely)))
             else:  # both have ended
                 found.recent(SHARED_BEFORE, ago[1], RECENT)
-        if len(self.connects) >= _CONNECTS and len(self.failures) >= _CONNECTS - 1:
-            first = min(self.connects[-_CONNECTS], self.failures[1 - _CONNECTS])
-            found.recent(FLAPS, now - first, _FLAPPING)
+        self._claim_failures(found)
         if {SHARED, SHARED_BEFORE} & found.may:  # it connects again and again for that reason
-            found.must.discard(FLAPS)
+            found.must -= {FLAPS, FLAPPED}
         return found.all()
 
 
-def _lasting(takeovers: list[float]) -> float:
-    """Return the seconds after the last takeover for which takeovers go on."""
-    pauses = max(1, len(takeovers) - 1)
-    return max(_LASTS, 3 * (takeovers[-1] - takeovers[0]) / pauses) if takeovers else _LASTS
+def _lasting(times: list[float]) -> float:
+    """Return the seconds after the last of several events for which they go on."""
+    pauses = [after - before for before, after in pairwise(times)]
+    return max(_CALM, 3 * max(pauses[-3:], default=0))
 
 
 class Writer:

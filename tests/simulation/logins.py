@@ -29,11 +29,13 @@ class AcceptingAuthenticator:
 class Slow(AcceptingAuthenticator):
     """Needs a while."""
 
+    seconds = 1.0
+
     def check_now(self, _shown: Credentials) -> Verdict | None:
         return None
 
     async def check(self, shown: Credentials) -> Verdict:
-        await asyncio.sleep(1)
+        await asyncio.sleep(self.seconds)
         return Verdict(AuthResult.ACCEPTED, shown.username)
 
 

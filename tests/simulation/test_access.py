@@ -95,6 +95,18 @@ async def test_logins_that_are_given_up_before_they_begin_leave_room_for_others(
     assert (await answer(world, username="ann", wait=2))[1] == 0
 
 
+@in_world(connect_timeout=5.0)
+async def test_a_login_that_takes_too_long_is_no_missing_connect(world: World) -> None:
+    slow = Slow()
+    slow.seconds = 100.0
+    world.broker.admission.authenticator = slow
+    client, _ = await answer(world, username="ann")
+    silent = SimClient(world)
+    await world.go(20)
+    assert (client.open, silent.open) == (False, False)
+    assert world.broker.node.limits.refused.counts == {"connect_timeout": 1, "not_served": 1}
+
+
 def test_the_rate_of_a_user_applies_to_the_next_connection() -> None:
     async def scenario() -> None:
         bounds = LimitOptions(user=Quota(publish_rate=10))

@@ -115,8 +115,10 @@ def never_sees_a_queue_fill(patch: Patch) -> None:
 def takes_a_drop_for_one_of_every_reason(patch: Patch) -> None:
     dropped = ClientHistories.dropped
 
-    def at_once(histories: ClientHistories, client: str, reason: str, count: int, ms: int) -> None:
-        dropped(histories, client, reason, count, ms)
+    def at_once(
+        histories: ClientHistories, client: str, reason: str, count: int, ms: int, **more: bool
+    ) -> None:
+        dropped(histories, client, reason, count, ms, **more)
         history = histories.find(client)
         assert history.dropped_at is not None
         history.dropped_at.update(dict.fromkeys(history.dropped_at, ms))
@@ -157,6 +159,14 @@ def tells_what_is_over_as_present(patch: Patch) -> None:
     patch.setattr(problems, "_LASTS_MS", 2 * problems._LASTS_MS)
 
 
+def takes_a_client_that_stays_connected_for_one_that_fails(patch: Patch) -> None:
+    patch.setattr(problems, "_lasting_ms", lambda _ages: problems._FLAPPING_MS)
+
+
+def never_sees_a_client_fail(patch: Patch) -> None:
+    patch.setattr(problems, "_lasting_ms", lambda _ages: 0)
+
+
 def takes_a_disconnect_for_a_failure(patch: Patch) -> None:
     closed = ClientHistories.closed
 
@@ -193,6 +203,8 @@ MUTANTS: tuple[Callable[[Patch], None], ...] = (
     previews_no_full_queue,
     looks_only_at_full_windows,
     tells_what_is_over_as_present,
+    takes_a_client_that_stays_connected_for_one_that_fails,
+    never_sees_a_client_fail,
     takes_a_disconnect_for_a_failure,
     previews_no_silent_member,
     forgets_what_earlier_connections_left,

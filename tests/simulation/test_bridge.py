@@ -10,12 +10,14 @@ from harness.plainaudit import violations
 
 from actors.bridge import bridge_supervisor
 from actors.limits.bridge_options import BridgeOptions
+from eventstore.errors import NatsUnavailable
 from eventstore.nats.connection import ConnectionOptions
 from protocol.mqtt.message_properties import MessageProperties
 from protocol.nats.headers import parse_headers
 from protocol.nats.mapping import Mapping
 from protocol.nats.property_headers import property_lines, read_properties
 from simulation.bridged_clients import ACCESS, Client5
+from simulation.inspection import ask, change
 from simulation.natsserver import Got, SimLink, SimNatsServer
 from simulation.world import World, simulate
 
@@ -232,6 +234,75 @@ def test_nothing_acknowledged_is_lost_and_properties_stay(
         await run.go()
         run.check()
         run.nats.forget()
+        await run.world.crash()
+
+    simulate(scenario)
+
+
+async def behind_ms(run: Run) -> int:
+    """For how long the oldest message waits, as operators are told."""
+    (row,) = (await ask(run.world, "destinations"))["rows"]
+    return int(row["behind_ms"])
+
+
+def test_the_age_of_what_waits_is_that_of_the_oldest_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bridge_supervisor.BatchClient, "open", open_link)
+
+    async def scenario() -> None:
+        run = Run(1)
+        running[:] = [run]
+        await run.start()
+        run.publish()
+        await run.world.go(10)
+        assert await behind_ms(run) == 0
+        run.nats.stop()
+        await run.world.go(100)
+        assert await behind_ms(run) == 0  # nothing waits
+        run.publish()
+        await run.world.go(50)
+        run.publish()
+        await run.world.go(50)
+        assert 99_000 <= await behind_ms(run) <= 101_000
+        run.nats.start()
+        await run.world.go(10)
+        assert await behind_ms(run) == 0
+        run.nats.stop()
+        run.publish()
+        await run.world.go(60)
+        await change(run.world, "skip_destination", to="nats")
+        assert await behind_ms(run) == 0
+        await run.world.go(10)
+        run.publish()
+        await run.world.go(60)
+        assert 59_000 <= await behind_ms(run) <= 61_000
+        run.nats.forget()
+        await run.world.crash()
+
+    simulate(scenario)
+
+
+def test_messages_that_an_earlier_run_left_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge_supervisor.BatchClient, "open", open_link)
+
+    async def refuse(_access: ConnectionOptions, **_callbacks: Callable[..., None]) -> SimLink:
+        raise NatsUnavailable("away")
+
+    async def scenario() -> None:
+        run = Run(1)
+        running[:] = [run]
+        await run.start()
+        await run.world.go(10)
+        run.nats.stop()
+        run.publish()
+        await run.world.go(30)
+        run.nats.forget()
+        monkeypatch.setattr(bridge_supervisor.BatchClient, "open", refuse)
+        await run.world.crash()
+        await run.start()
+        await run.world.go(30)
+        assert 59_000 <= await behind_ms(run) <= 63_000
         await run.world.crash()
 
     simulate(scenario)

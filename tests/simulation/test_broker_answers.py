@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from actors.inspection import broker_status
+from actors.maintenance import recovery
 from cli.commands import broker_advice
+from eventstore.errors import CorruptLog
 from eventstore.stored_files import StoredFiles
 from projections.log_proof import LogProof
 from simulation.broker_answers import WrongAnswerError, run_broker
@@ -14,6 +17,8 @@ from simulation.broker_answers import WrongAnswerError, run_broker
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from actors.session.node_context import NodeContext
 
     Patch = pytest.MonkeyPatch
 
@@ -49,6 +54,17 @@ def _takes_a_start_for_the_end_of_no_doubt(patch: Patch) -> None:
     patch.setattr(LogProof, "started", lambda *_: None)
 
 
+def _names_no_damaged_record(patch: Patch) -> None:
+    patch.setattr(broker_status, "_record_damage", lambda *_: None)
+
+
+def _names_another_damaged_record(patch: Patch) -> None:
+    def note(node: NodeContext, damage: CorruptLog) -> None:
+        node.damaged = CorruptLog(damage.sequence + 1, "is damaged")
+
+    patch.setattr(recovery, "_note_damage", note)
+
+
 def _is_silent_about_the_clock(patch: Patch) -> None:
     patch.setattr(broker_advice, "_HOUR_MS", 0)
 
@@ -60,6 +76,8 @@ def _is_silent_about_the_clock(patch: Patch) -> None:
         _forgets_what_is_not_proven,
         _takes_a_start_for_the_end_of_no_doubt,
         _is_silent_about_the_clock,
+        _names_no_damaged_record,
+        _names_another_damaged_record,
     ],
 )
 def test_a_false_answer_is_found(

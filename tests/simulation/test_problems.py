@@ -4,10 +4,12 @@ from itertools import chain
 from typing import Any
 
 import pytest
+from harness import mqtt5_packets as p5
 from harness import packets as p
 
 from actors.inspection.problems import ProblemSearch
 from actors.inspection.receiver_preview import Previewed, receiver_rows
+from simulation.bridged_clients import Client5
 from simulation.network import SimClient
 from simulation.world import World, in_world
 
@@ -330,6 +332,75 @@ async def test_a_client_that_disconnects_each_time_does_not_fail(
     assert codes(world) == (set() if orderly else {"flapping"})
 
 
+async def _flaps(world: World, times: int, seconds: float) -> None:
+    for _ in range(times):
+        client = await world.connect("c", clean=True)
+        client.drop()
+        await world.go(seconds)
+
+
+@in_world()
+async def test_a_client_that_stays_connected_no_longer_flaps(world: World) -> None:
+    await _flaps(world, 6, 1)
+    assert problems(world)["flapping"]["lasts"]
+    client = await world.connect("c", clean=True)
+    await world.go(12)
+    assert not problems(world)["flapping"]["lasts"]
+    client.drop()
+    await world.go(1)
+    assert problems(world)["flapping"]["lasts"]
+
+
+@in_world()
+async def test_a_client_that_stays_away_no_longer_flaps(world: World) -> None:
+    await _flaps(world, 6, 1)
+    await world.go(12)
+    assert not problems(world)["flapping"]["lasts"]
+
+
+@in_world()
+async def test_a_client_that_disconnects_in_the_end_no_longer_flaps(world: World) -> None:
+    await _flaps(world, 6, 1)
+    client = await world.connect("c", clean=True)
+    client.send(p.disconnect())
+    await world.go(1)
+    assert not problems(world)["flapping"]["lasts"]
+
+
+@in_world()
+async def test_a_client_flaps_although_its_pauses_grow(world: World) -> None:
+    for seconds in (1, 2, 4, 8, 16):
+        await _flaps(world, 1, seconds)
+        if "flapping" in codes(world):
+            assert problems(world)["flapping"]["lasts"]
+
+
+@in_world()
+async def test_messages_at_qos_0_that_expired_have_no_event(world: World) -> None:
+    node = world.broker.node
+    await receives(world, 0)
+    node.count_dropped("expired", 2, client="c")
+    one = problems(world)["drops"]
+    assert (one["by"], one["unrecorded"], one["session"]) == ({"expired": 2}, {"expired": 2}, True)
+    node.count_dropped("expired", 3, client="c", position="1.0")
+    one = problems(world)["drops"]
+    assert (one["by"], one["unrecorded"]) == ({"expired": 5}, {"expired": 2})
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@in_world()
+async def test_what_is_too_large_for_its_receiver_has_an_event(world: World, qos: int) -> None:
+    client = Client5(world)
+    client.send(p5.connect("c", properties=((p5.MAXIMUM_PACKET_SIZE, 30),)))
+    client.send(p5.subscribe(1, ("a", qos)))
+    await world.go(1)
+    writer = await world.connect("w")
+    writer.send(p.publish("a", bytes(50), qos, 1))
+    await world.go(1)
+    one = problems(world)["drops"]
+    assert (one["by"], one["unrecorded"]) == ({"packet_too_large": 1}, {})
+
+
 @in_world()
 async def test_a_shared_subscription_has_the_highest_qos_of_its_members(world: World) -> None:
     node, name = world.broker.node, "$share/g/a"
@@ -344,3 +415,13 @@ async def test_a_shared_subscription_has_the_highest_qos_of_its_members(world: W
     client.drop()
     await world.go(1)
     assert qos() == 0
+
+
+@in_world()
+async def test_the_last_of_two_clients_of_one_identifier_is_not_taken_over(world: World) -> None:
+    for _ in range(8):
+        await world.connect("c")
+        await world.go(1)
+    assert problems(world)["duplicate"]["lasts"]
+    await world.go(12)
+    assert not problems(world)["duplicate"]["lasts"]

@@ -7,11 +7,14 @@ from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Assigned,
+    Completed,
     Delivered,
     Expired,
     MessageDropped,
     MessagePublished,
     Queued,
+    Received,
+    Redelivered,
     Refused,
     RetainedExpired,
     Returned,
@@ -125,10 +128,37 @@ def test_a_message_that_its_client_no_longer_accepts(qos: int) -> None:
     ended = Acked("c", [7], reasons=[0x95]) if qos == 1 else Refused("c", [7], [0x95])
     too_large = "larger than the Maximum Packet Size of the client"
     assert said(told(sent(qos), ended)) == [
-        f"  for c, subscription t at QoS {qos}: not accepted: {too_large}",
+        f"  for c, subscription t at QoS {qos}: not sent again: {too_large}",
         "sent as packet 7",
         f"packet 7 not sent again: {too_large}",
     ]
+    assert "  recorded for c (not sent again)" in story_lines(told(sent(qos), ended), None, NOW_MS)
+
+
+def test_a_pubrel_that_is_sent_again_is_no_message_that_is() -> None:
+    again = Redelivered("c", [7], "ack_wait")
+    story = told(sent(2), again, Received("c", [7]), again, Completed("c", [7]))
+    cause = "it was not acknowledged for ack_wait"
+    assert said(story)[1:] == [
+        "sent as packet 7",
+        f"sent again as packet 7: {cause}",
+        "received: PUBREC of packet 7",
+        f"PUBREL of packet 7 sent again: {cause}",
+        "complete: PUBCOMP of packet 7",
+    ]
+
+
+def test_a_message_that_a_client_has_is_not_refused_with_its_pubcomp() -> None:
+    """It does not know the packet identifier of a PUBREL that is sent again."""
+    again = Redelivered("c", [7], "resumed")
+    story = told(sent(2), Received("c", [7]), again, Completed("c", [7], reasons=[0x92]))
+    assert said(story)[0] == "  for c, subscription t at QoS 2: acknowledged"
+    assert said(story)[-1].startswith("complete: PUBCOMP of packet 7 with reason code 0x92")
+
+
+def test_content_that_was_erased_may_be_why_it_is_not_sent_again() -> None:
+    story = told(sent(), Acked("c", [7], reasons=[0x98]))
+    assert "or its content was erased" in said(story)[0]
 
 
 def test_a_drop_is_a_sentence() -> None:
