@@ -93,6 +93,7 @@ def test_plain_python_on_request() -> None:
 
 _IMPORT_EACH = """
 import importlib, os, sys
+import asyncio, logging, orjson, pydantic, pykka, ssl, structlog  # theirs are not what is tried
 failed = []
 for name in sys.argv[1:]:
     child = os.fork()

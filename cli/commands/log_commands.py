@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from cli.logs.source_flags import SourceFlags, with_source_flags
+from cli.program.common_flags import At, End, Json, JsonMessages, Start
 from cli.program.help_pages import Program
 
 _Session = Annotated[str | None, typer.Option("--session", metavar="ID", help="One session only.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _KeyFile = Annotated[
     Path | None,
     typer.Option(
@@ -65,9 +65,7 @@ def _log(
             "--from", metavar="POS|TIME", help="Start at this point: 12, 12.3, '10m ago', ..."
         ),
     ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="POS|TIME", help="End at this point.")
-    ] = None,
+    end: End = None,
     count: Annotated[
         int | None,
         typer.Option(
@@ -105,7 +103,7 @@ def _log(
 
 @log_app.command("verify")
 @with_source_flags
-def _verify(source: SourceFlags, context: typer.Context, as_json: _Json = False) -> None:
+def _verify(source: SourceFlags, context: typer.Context, as_json: Json = False) -> None:
     """Check the integrity of the log.
 
     Is it what was written? All records must be present, in order, intact and readable. Prints each
@@ -135,19 +133,15 @@ def _usage(
     top: Annotated[
         int, typer.Option("--top", metavar="N", min=1, help="Number of lines to print.")
     ] = 20,
-    start: Annotated[
-        str | None, typer.Option("--from", metavar="POS|TIME", help="Start at this point.")
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="POS|TIME", help="End at this point.")
-    ] = None,
+    start: Start = None,
+    end: End = None,
     unheard: Annotated[
         bool,
         typer.Option(
             "--unheard", help="Only topics that no subscription matches at the end; all levels."
         ),
     ] = False,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Show which topics or clients use the disk.
 
@@ -185,10 +179,7 @@ def _index(
 @with_source_flags
 def _replay(
     source: SourceFlags,
-    at: Annotated[
-        str | None,
-        typer.Option("--at", metavar="POS|TIME", help="Point in time of the state. [default: now]"),
-    ] = None,
+    at: At = None,
     session: Annotated[
         str | None, typer.Option("--session", metavar="ID", help="Show one session in full.")
     ] = None,
@@ -198,7 +189,7 @@ def _replay(
             "--topic", metavar="FILTER", help="Show the retained messages on matching topics."
         ),
     ] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Show the state of the broker at any point in time.
 
@@ -217,7 +208,7 @@ def _diff(
     before: Annotated[str, typer.Argument(metavar="A", help="Earlier point in time.")],
     after: Annotated[str, typer.Argument(metavar="B", help="Later point in time.")],
     session: _Session = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Show the differences between the states at two points in time.
 
@@ -238,7 +229,7 @@ def _attest(
             "--stored", help="Check only the stored projections; needs no running broker."
         ),
     ] = False,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Compare the running broker with its log.
 
@@ -291,9 +282,7 @@ def _why(
             help="With --topic: explain the latest message until this point.",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per message.")
-    ] = False,
+    as_json: JsonMessages = False,
 ) -> None:
     """Explain what happened to a message.
 
@@ -335,9 +324,7 @@ def _history(
         bool, typer.Option("-f", "--follow", help="Follow: print new messages as they come.")
     ] = False,
     without: Annotated[bool, typer.Option("--no-payloads", help="Leave payloads out.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per message.")
-    ] = False,
+    as_json: JsonMessages = False,
 ) -> None:
     """List the messages of the past on matching topics.
 

@@ -1,11 +1,9 @@
 """The index of a log is written once by command, or beside the broker as the log grows."""
 
 import asyncio
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Self
 
 import structlog
 
@@ -14,13 +12,17 @@ from cli.logs.index_writer import SEGMENT_RECORDS, IndexBusy, IndexWriter
 from cli.logs.logs import open_logs
 from cli.logs.source import index_path
 from cli.logs.source_flags import SourceFlags
-from cli.settings.broker_child import belong_to_the_broker, environment_for, watch_stdin
+from cli.settings.broker_child import (
+    BrokerChild,
+    belong_to_the_broker,
+    environment_for,
+    watch_stdin,
+)
 from cli.settings.setting_sources import PREFIX, ConfigError
 from cli.settings.settings import Settings, load_settings
 from eventstore.datadir import DataDir
 from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.progress import silent
-from eventstore.server.process import end_process
 
 _POLL_SECONDS = 1.0
 _IDLE_SECONDS = 60.0
@@ -91,19 +93,13 @@ _MANY_RECORDS, _RARELY_SECONDS = 16_384, 600.0
 """Number of new records from which the process is started, and seconds after the start of the
 broker or the end of the process from which it is started for a single segment."""
 _BACKOFF_SECONDS = (10.0, 600.0)
-_STOP_SECONDS = 3.0
 
 
-class IndexProcess:
-    """The process that writes the index beside ``foldmq serve``; an async context that ends it.
+class IndexProcess(BrokerChild):
+    """The process that writes the index beside ``foldmq serve``.
 
-    It runs only while there is something to index, with the lowest priority, and never outlives
-    the broker.
+    It runs only while there is something to index, with the lowest priority.
     """
-
-    def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
-        self._keeping: asyncio.Task[None] | None = None
 
     def start(self, settings: Settings, datadir: DataDir, last: Callable[[], int]) -> None:
         """Begin; ``last`` returns the sequence of the last record of the log."""
@@ -112,49 +108,22 @@ class IndexProcess:
             environment[f"{PREFIX}INDEX_BYTES"] = str(settings.index_bytes)
             self._keeping = asyncio.create_task(self._keep(datadir, environment, last))
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._keeping
-        await end_process(self._process, _STOP_SECONDS)
-
     async def _keep(
         self, datadir: DataDir, environment: Mapping[str, str], last: Callable[[], int]
     ) -> None:
         """Start the process whenever there are many records, or rarely, enough for a segment."""
         now = asyncio.get_running_loop().time
         indexed, delay, rested_from = 0, _BACKOFF_SECONDS[0], now()
+        arguments = ("log", "index", "--data-dir", str(datadir.path), "--child")
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             rested = now() - rested_from >= _RARELY_SECONDS
             if last() - indexed < (SEGMENT_RECORDS if rested else _MANY_RECORDS):
                 continue
-            try:
-                self._process = await _launch(datadir, environment)
-                code = await self._process.wait()
-                why = f"exit {code}" if code >= 0 else f"signal {-code}"
-            except OSError as error:
-                code, why = 1, error.strerror or str(error)
-            if not code:
+            why = await self._run(arguments, environment)
+            if why == "exit 0":
                 indexed, delay, rested_from = last(), _BACKOFF_SECONDS[0], now()
                 continue
             log.warning("the index of the log is not written", reason=why, again_after_s=delay)
             await asyncio.sleep(delay)
             delay = min(2 * delay, _BACKOFF_SECONDS[1])
-
-
-async def _launch(datadir: DataDir, environment: Mapping[str, str]) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        # Files in the working directory must not be imported as modules.
-        *("-P", "-m", "foldmq", "log", "index", "--data-dir", str(datadir.path), "--child"),
-        env=environment,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.DEVNULL,
-        # Ctrl-C reaches the whole process group, but the broker ends this process.
-        start_new_session=True,
-    )

@@ -5,6 +5,7 @@
 """
 
 import difflib
+from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -25,16 +26,7 @@ class CommandGroup(PageGroup):
         """Return a command, loaded from its module; None if there is none with that name."""
         del ctx
         entry = find_command(cmd_name)
-        if entry is None:
-            return None
-        if cmd_name not in self.commands:
-            program = Program()
-            program.callback()(_nothing)  # makes a group of a program with one command
-            found = import_module(entry.module)
-            getattr(found, f"register_{entry.module.rpartition('.')[2]}")(program)
-            loaded: Any = typer.main.get_command(program)
-            self.commands[cmd_name] = loaded.commands[cmd_name]
-        return self.commands[cmd_name]
+        return None if entry is None else load_commands(entry.module)[cmd_name]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the arguments name; an unknown name gets suggestions."""
@@ -51,6 +43,17 @@ class CommandGroup(PageGroup):
         for title, entries in GROUPS:
             with formatter.section(title):
                 formatter.write_dl([(entry.name.ljust(width), entry.help) for entry in entries])
+
+
+@cache
+def load_commands(module: str) -> dict[str, Any]:
+    """Return the commands that a module defines."""
+    program = Program()
+    program.callback()(_nothing)  # makes a group of a program with one command
+    getattr(import_module(module), f"register_{module.rpartition('.')[2]}")(program)
+    group: Any = typer.main.get_command(program)
+    commands: dict[str, Any] = group.commands
+    return commands
 
 
 def _nothing() -> None:

@@ -41,7 +41,7 @@ from protocol.errors import FoldmqError
 if TYPE_CHECKING:
     from actors.inspection.broker_inspection import BrokerInspection
     from cli.serve.cluster_member import ClusterMember
-    from cli.serve.main_process import EdgeState
+    from cli.serve.partitioned_node import EdgeState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

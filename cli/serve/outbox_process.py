@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import structlog
 
 from cli.common.endpoints import Endpoint
 from cli.logs.outbox_subjects import stored_subject
-from cli.settings.broker_child import environment_for
+from cli.settings.broker_child import BrokerChild, environment_for
 from cli.settings.connection_settings import local_listener
 from cli.settings.sink_settings import outbox_request
 from eventstore.datadir import DataDir
-from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
@@ -30,17 +28,20 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("foldmq")
 
-_STOP_SECONDS = 5.0
 _BACKOFF_SECONDS = (0.5, 60.0)
 _STABLE_SECONDS = 60.0
 
 
-class OutboxProcess:
-    """Keeps the process of the outbox running; an async context that ends it."""
+class OutboxProcess(BrokerChild):
+    """Keeps the process of the outbox running.
+
+    It is ended while the broker still records events: it records its cursors.
+    """
+
+    stop_seconds = 5.0
 
     def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        super().__init__()
         self._reloading = False
         self._node = ""
         self._settings: Settings
@@ -74,20 +75,6 @@ class OutboxProcess:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-
-    async def stop(self) -> None:
-        """End the process; while the broker still records events, it records its cursors."""
-        if self._keeping is not None:
-            self._keeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._keeping
-        await end_process(self._process, _STOP_SECONDS)
-
     async def _keep(self, datadir: DataDir) -> None:
         """Start the process, and restart it whenever it ends."""
         now = asyncio.get_running_loop().time
@@ -96,12 +83,8 @@ class OutboxProcess:
             begun = now()
             environment = environment_for(self._settings, datadir)
             request = orjson.dumps(outbox_request(self._settings, self._node, self._local)) + b"\n"
-            try:
-                self._process = await _launch(datadir, environment, request)
-                code = await self._process.wait()
-                why = f"exit {code}" if code >= 0 else f"signal {-code}"
-            except OSError as error:
-                why = error.strerror or str(error)
+            arguments = ("outbox", "run", "--data-dir", str(datadir.path))
+            why = await self._run(arguments, environment, request)
             if self._reloading:
                 self._reloading = False
                 continue
@@ -110,26 +93,6 @@ class OutboxProcess:
             log.warning("the outbox ended, restarting it", reason=why, after_s=delay)
             await asyncio.sleep(delay)
             delay = min(2 * delay, _BACKOFF_SECONDS[1])
-
-
-async def _launch(
-    datadir: DataDir, environment: Mapping[str, str], request: bytes
-) -> asyncio.subprocess.Process:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        # Files in the working directory must not be imported as modules.
-        *("-P", "-m", "foldmq", "outbox", "run", "--data-dir", str(datadir.path)),
-        env=environment,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.DEVNULL,
-        # Ctrl-C reaches the whole process group, but the broker ends this process.
-        start_new_session=True,
-    )
-    if process.stdin is not None:
-        with contextlib.suppress(ConnectionError):
-            process.stdin.write(request)
-            await process.stdin.drain()
-    return process
 
 
 def _announce_durable(node: NodeContext, client: DirectClient) -> None:

@@ -17,7 +17,8 @@ from cli.serve.broker_process import ProcessMember, member_settings
 from cli.serve.cluster_member import SteppedDown
 from cli.serve.limits_factory import check_open_files
 from cli.serve.listener_factory import SOCKETS_VARIABLE
-from cli.serve.main_process import MainProcess, PartitionedNode
+from cli.serve.main_process import MainProcess
+from cli.serve.partitioned_node import PartitionedNode
 from cli.serve.service import Service
 from cli.settings.log_settings import NATS_SETTINGS
 from cli.settings.setting_sources import ConfigError

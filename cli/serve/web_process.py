@@ -8,20 +8,17 @@ does (a pipe held only by the broker), and on Linux the kernel ends it as well.
 """
 
 import asyncio
-import contextlib
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
 import structlog
 
 from cli.common.units import Address
-from cli.settings.broker_child import environment_for
+from cli.settings.broker_child import BrokerChild, environment_for
 from cli.settings.settings import Settings
 from cli.settings.socket_binding import ListenError, bind, raise_unless_default
 from cli.web.own_token import TOKEN_FILE, TokenError, find_token
 from eventstore.datadir import DataDir
-from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
     import socket
@@ -29,24 +26,21 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("foldmq")
 
-_STOP_SECONDS = 3.0
 _BACKOFF_SECONDS = (0.2, 30.0)
 _STABLE_SECONDS = 30.0
 
 
-class WebProcess:
-    """Keeps the process of the page running; an async context that ends it."""
+class WebProcess(BrokerChild):
+    """Keeps the process of the page running."""
 
     def __init__(self, settings: Settings) -> None:
+        super().__init__()
         self.address: str | None = None
         """URL of the page, or None."""
         self.token = ""
         """Suffix of the URL with the token."""
         self._settings = settings
         self._sockets: list[socket.socket] = []
-        self._process: asyncio.subprocess.Process | None = None
-        self._keeping: asyncio.Task[None] | None = None
-        self._stopping = False
 
     def listen(self) -> None:
         """Bind the address; raises ListenError if an explicit one is not available."""
@@ -77,14 +71,10 @@ class WebProcess:
         self.listen()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        self._stopping = True
-        if self._keeping is not None:
-            self._keeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._keeping
+    async def stop(self) -> None:
+        """End the process, and listen no more."""
+        await super().stop()
         self._close_sockets()
-        await self._end()
 
     def _close_sockets(self) -> None:
         for one in self._sockets:
@@ -102,14 +92,13 @@ class WebProcess:
                 await self._connection()
             wanted = True
             begun = loop.time()
-            try:
-                self._process = await self._launch(datadir, environment)
-                code = await self._process.wait()
-                why = f"exit {code}" if code >= 0 else f"signal {-code}"
-            except OSError as error:
-                why = error.strerror or str(error)
-            if self._stopping:
-                return
+            descriptors = [each.fileno() for each in self._sockets]
+            arguments = [
+                *("web", "--data-dir", str(datadir.path)),
+                *(argument for each in descriptors for argument in ("--fd", str(each))),
+                *(("--operate",) if self._settings.web_operate else ()),
+            ]
+            why = await self._run(arguments, environment, descriptors=descriptors)
             if why == "exit 0" and self._settings.web_idle:
                 wanted, delay = False, 0.0
                 continue
@@ -130,24 +119,3 @@ class WebProcess:
         finally:
             for listening in self._sockets:
                 loop.remove_reader(listening)
-
-    async def _launch(
-        self, datadir: DataDir, environment: Mapping[str, str]
-    ) -> asyncio.subprocess.Process:
-        descriptors = [one.fileno() for one in self._sockets]
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            # Files in the working directory must not be imported as modules.
-            *("-P", "-m", "foldmq", "web", "--data-dir", str(datadir.path)),
-            *(argument for one in descriptors for argument in ("--fd", str(one))),
-            *(("--operate",) if self._settings.web_operate else ()),
-            env=environment,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            # Ctrl-C reaches the whole process group, but the broker ends this process.
-            start_new_session=True,
-            pass_fds=descriptors,
-        )
-
-    async def _end(self) -> None:
-        await end_process(self._process, _STOP_SECONDS)

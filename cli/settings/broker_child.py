@@ -8,12 +8,15 @@ import ctypes
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from cli.settings.log_settings import NATS_SETTINGS
 from cli.settings.setting_sources import PREFIX
+from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from cli.settings.settings import Settings
     from eventstore.datadir import DataDir
 
@@ -37,6 +40,66 @@ async def watch_stdin(end: asyncio.Event) -> None:
             end.set()
 
     await asyncio.get_running_loop().connect_read_pipe(Watch, sys.stdin)
+
+
+class BrokerChild:
+    """A process beside the broker, started again and again by ``_keeping``.
+
+    An async context that ends it. The process ends with its standard input, too, whose other end
+    only the broker holds.
+    """
+
+    stop_seconds: ClassVar[float] = 3.0
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End the process, and do not start it again."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeping
+        await end_process(self._process, self.stop_seconds)
+
+    async def _run(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        given: bytes = b"",
+        descriptors: Sequence[int] = (),
+    ) -> str:
+        """Run a command of foldmq; return how it ended: ``exit 0``, ``signal 9`` or a reason.
+
+        ``given`` is written to its standard input; it inherits the ``descriptors``.
+        """
+        try:
+            process = self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                # Files in the working directory must not be imported as modules.
+                *("-P", "-m", "foldmq", *arguments),
+                env=environment,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                # Ctrl-C reaches the whole process group, but the broker ends this process.
+                start_new_session=True,
+                pass_fds=descriptors,
+            )
+            if given and process.stdin is not None:
+                with contextlib.suppress(ConnectionError):
+                    process.stdin.write(given)
+                    await process.stdin.drain()
+            code = await process.wait()
+        except OSError as error:
+            return error.strerror or str(error)
+        return f"exit {code}" if code >= 0 else f"signal {-code}"
 
 
 _FOR_LOGS = (

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.logs.source_flags import SourceFlags, with_source_flags
+from cli.program.common_flags import At, End, Json, Start
 from cli.program.help_pages import Program
 from cli.spark.spark_flags import SparkFlags, with_spark_flags, with_spark_flags_but_archive
 
@@ -15,11 +16,6 @@ _MAX = 2**31 - 1
 _LEVELS = 65_536
 """Maximum number of topic levels: a topic has at most 65,535 bytes."""
 
-_At = Annotated[
-    str | None,
-    typer.Option("--at", metavar="POS|TIME", help="Point in time of the state. [default: now]"),
-]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _Output = Annotated[
     str | None,
     typer.Option("--output", metavar="DIR", help="Directory to create. [default: stdout]"),
@@ -93,7 +89,7 @@ _REBUILT = {
 def _rebuilding(what: str) -> Callable[..., None]:
     def rebuilt(
         spark: SparkFlags,
-        at: _At = None,
+        at: At = None,
         output: _Output = None,
         format_: _Format = None,
         limit: _Limit = None,
@@ -112,12 +108,12 @@ for _what, _help in _REBUILT.items():
 @with_source_flags
 def _audit_here(
     source: SourceFlags,
-    at: _At = None,
+    at: At = None,
     html: _Html = None,
     stored: _Stored = False,
     no_broker: _NoBroker = False,
     cluster: _Cluster = False,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Check the guarantees of MQTT over the whole log.
 
@@ -137,12 +133,12 @@ def _audit_here(
 @with_spark_flags
 def _audit(
     spark: SparkFlags,
-    at: _At = None,
+    at: At = None,
     html: _Html = None,
     stored: _Stored = False,
     no_broker: _NoBroker = False,
     cluster: _Cluster = False,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Check the guarantees of MQTT over the whole log.
 
@@ -164,7 +160,7 @@ def _archive(
     directory: Annotated[
         str, typer.Argument(metavar="DIR", help="Directory of the archive, created if missing.")
     ],
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Archive new records of the log as Parquet files.
 
@@ -184,7 +180,7 @@ def _recovery_check(
         bool,
         typer.Option("--no-broker", help="Check only the log, without comparing with the broker."),
     ] = False,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Check that a restarted broker recovered its state.
 
@@ -215,12 +211,8 @@ def _stats(
     window: Annotated[
         str, typer.Option("--window", metavar="TIME", help="Length of a time window: 10s, 1m, 1h.")
     ] = "1m",
-    start: Annotated[
-        str | None, typer.Option("--from", metavar="POS|TIME", help="Start at this point.")
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="POS|TIME", help="End at this point.")
-    ] = None,
+    start: Start = None,
+    end: End = None,
     top: Annotated[
         int | None,
         typer.Option(

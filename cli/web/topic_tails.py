@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.logs.broker_client import NoLiveBroker
+from cli.logs.topic_flags import check_filter
 from eventstore.errors import UsageError
 from eventstore.format.events import LOG_SESSION
 from protocol.errors import FoldmqError
@@ -49,9 +50,10 @@ class TopicTails:
     async def find(self, topic_filter: str) -> TopicTail:
         """Return the tail of a filter; it begins with the first request.
 
-        Raises UsageError if too many are open, Refused if the broker refuses the filter,
+        Raises UsageError if it is no filter or too many are open, Refused if the broker refuses it,
         NoLiveBroker.
         """
+        check_filter(topic_filter)
         held = self._held.get(topic_filter)
         if held is None:
             if len(self._held) >= MAX_TAILS:

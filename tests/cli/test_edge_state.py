@@ -7,7 +7,7 @@ from typing import Any
 
 from simulation.world import simulate
 
-from cli.serve.main_process import EdgeState
+from cli.serve.partitioned_node import EdgeState
 from cluster.status import NodeStatus, Role
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -129,9 +130,13 @@ class Screen:
         return "\n".join(self.lines())
 
     async def until(self, condition: Callable[[], object], seconds: float = 20.0) -> None:
+        """Wait for it; looking renders the screen, and takes half of the time at most."""
         async with asyncio.timeout(seconds):
-            while not condition():
-                await self.pilot.pause(0.01)
+            while True:
+                began = time.monotonic()
+                if condition():
+                    return
+                await self.pilot.pause(max(0.01, time.monotonic() - began))
 
     async def sees(self, *parts: str) -> None:
         try:
@@ -148,7 +153,7 @@ async def shown(
     broker: Inspected | SeveralInspected,
     width: int = 80,
     height: int = 24,
-    interval: float = 0.05,
+    interval: float = 0.2,
     answer_seconds: float | None = None,
 ) -> AsyncIterator[Screen]:
     link = ReconnectingClient(broker.find, answer_seconds=answer_seconds)

@@ -8,7 +8,9 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -36,7 +38,9 @@ ELSEWHERE = {
     " OLD": "test_encryption.py",
 }
 """What commands contain that need other machines, Spark, several processes or keys."""
-ENDLESS = re.compile(r"(sub|actors tail|top|web|mcp|log -f|history .* -f)\b(?!.* (-C|-E|--once)\b)")
+ENDLESS = re.compile(
+    r"(sub|actors tail|top|web(?!-)|mcp|log -f|history .* -f)\b(?!.* (-C|-E|--once)\b)"
+)
 """Commands that run until they are stopped."""
 FINDING = re.compile(r"(doctor|acl check|import nats|sessions show telegraf-in)\b")
 """Commands whose exit code 1 is an answer."""
@@ -129,7 +133,7 @@ def of_this_place(command: str, place: Path, port: int) -> list[str]:
     return arguments
 
 
-def run(arguments: list[str], place: Path, port: int, *, endless: bool) -> tuple[int, str]:
+def run(arguments: list[str], port: int, *, endless: bool) -> tuple[int, str]:
     """Run a command; stop one that is endless after two seconds. Return exit code and stderr."""
     env = {**environment(), "FOLDMQ_URL": f"mqtt://127.0.0.1:{port}"}
     if "-u" in arguments:
@@ -138,23 +142,31 @@ def run(arguments: list[str], place: Path, port: int, *, endless: bool) -> tuple
     if not endless:
         code, _, err = forkserver.run(arguments, env, 60, given)
         return code, err.decode()
-    errors = place / "errors"
-    with errors.open("wb") as lines, Path("/dev/null").open("wb") as nothing:
-        process = forkserver.start(arguments, env, nothing.fileno(), lines.fileno())
+    with tempfile.TemporaryFile() as errors, Path("/dev/null").open("wb") as nothing:
+        process = forkserver.start(arguments, env, nothing.fileno(), errors.fileno())
         try:
             code = process.wait(2)
         except subprocess.TimeoutExpired:
             process.send_signal(2)
             code = process.wait(20)
-    return code, errors.read_text()
+        errors.seek(0)
+        return code, errors.read().decode()
 
 
 def test_commands_of_the_pages_run(place: Path, broker: Broker) -> None:
+    """Endless commands only look: others run meanwhile."""
+    results = {}
+    with ThreadPoolExecutor(8) as beside:
+        for command in commands():
+            arguments = of_this_place(command, place, broker.port)
+            endless = ENDLESS.match(command) is not None
+            results[command] = beside.submit(run, arguments, broker.port, endless=endless)
+            if not endless:
+                results[command].result()
     failed = {}
-    for command in commands():
-        arguments = of_this_place(command, place, broker.port)
+    for command, result in results.items():
+        code, err = result.result()
         endless = ENDLESS.match(command) is not None
-        code, err = run(arguments, place, broker.port, endless=endless)
         allowed = {0, 130, -2} if endless else {0, 1} if FINDING.match(command) else {0}
         refusal = REFUSED.get(command)
         right = code in allowed if refusal is None else code and refusal in err

@@ -203,7 +203,11 @@ def test_a_salvaged_log_can_be_salvaged(old: Path, new: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 @given(data=strategies.data())
-@settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(
+    max_examples=min(60, settings().max_examples),
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
+)
 def test_any_byte(store: tuple[Path, list[bytes]], data: DataObject) -> None:
     """Whatever byte of the store changes: at most the record around it is given up."""
     folder, records = store

@@ -253,6 +253,15 @@ def _load_all() -> None:
 
     for found in pkgutil.walk_packages(cli.__path__, "cli."):
         __import__(found.name)
+    from cli.program.command_table import GROUPS, load_commands
+    from cli.settings.log_settings import LogSettings
+    from cli.settings.settings import Settings
+
+    # What the command makes when it needs it takes more time than all the rest.
+    for module in {entry.module for _, entries in GROUPS for entry in entries}:
+        load_commands(module)
+    for model in (LogSettings, Settings):
+        model.model_rebuild()
     gc.freeze()  # the pages stay shared
 
 

@@ -16,12 +16,16 @@ def until(
 ) -> None:
     """Wait until the condition holds; fail when `what` does not come within `seconds`.
 
-    `pause` is longer for a condition that takes time to look at.
+    Looking takes half of the time at most: what is waited for needs the processor, too.
     """
     deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} within {seconds} s"
-        time.sleep(pause)
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
+        ended = time.monotonic()
+        assert ended < deadline, f"{what} within {seconds} s"
+        time.sleep(max(pause, ended - began))
 
 
 async def happens(condition: Callable[[], object], what: str = "it") -> None:

@@ -66,16 +66,9 @@ class Lists:
         order: Order | str = sort if sort in _HIGHEST_SESSIONS else _BY_CLIENT
         if sort == "offline":
             order = _BY_OFFLINE
-        found, problem = await self._by_name(request, "sessions", wanted, match, order)
-        return self._site.page(
-            request,
-            "sessions.html",
-            400 if problem else 200,
-            found=found,
-            problem=problem,
-            query=query,
-            highest=sort in _HIGHEST_SESSIONS,
-        )
+        work = self._by_name(request, "sessions", wanted, match, order)
+        highest = sort in _HIGHEST_SESSIONS
+        return await self._site.answer(request, "sessions.html", query, work, highest=highest)
 
     async def actors(self, request: web.Request) -> web.Response:
         """Actors by type, name, and load."""
@@ -85,16 +78,8 @@ class Lists:
         client = asked(request, "client")
         query: dict[str, Any] = {"match": match, "type": kind, "client": client, "sort": sort}
         wanted = {key: query[key] for key in ("type", "client") if query[key] is not None}
-        found, problem = await self._by_name(request, "actors", wanted, match, sort)
-        return self._site.page(
-            request,
-            "actors.html",
-            400 if problem else 200,
-            found=found,
-            problem=problem,
-            query=query,
-            types=ACTOR_TYPES,
-        )
+        work = self._by_name(request, "actors", wanted, match, sort)
+        return await self._site.answer(request, "actors.html", query, work, types=ACTOR_TYPES)
 
     async def _by_name(
         self,
@@ -103,16 +88,11 @@ class Lists:
         wanted: dict[str, Any],
         match: str | None,
         order: Order | str | None,
-    ) -> tuple[Listed | None, str | None]:
-        """Return a page of rows with matching names, or the error in the request."""
-        try:
-            if match is not None:
-                wanted = {**wanted, "match": _pattern(match)}
-            return await self._list(request, endpoint, wanted, order), None
-        except (Refused, UsageError) as error:
-            if is_fragment(request):
-                raise
-            return None, str(error)
+    ) -> Listed:
+        """Return a page of rows with matching names; raises Refused and UsageError."""
+        if match is not None:
+            wanted = {**wanted, "match": _pattern(match)}
+        return await self._list(request, endpoint, wanted, order)
 
     async def retained(self, request: web.Request) -> web.Response:
         """Retained messages by filter, and the value of one."""
@@ -137,7 +117,7 @@ class Lists:
             query={"filter": topic_filter},
             value=value,
             problem=problem,
-            unsure=await self._unsure(request, found),
+            unsure=await self._unsure(request) if found is not None else [],
         )
 
     async def _value(self, topic: str, *, payload: bool) -> dict[str, Any]:
@@ -174,27 +154,14 @@ class Lists:
     async def subscriptions(self, request: web.Request) -> web.Response:
         """Show which clients would receive a message on a topic, and why."""
         topic = asked(request, "topic")
-        found = problem = None
-        if topic is not None:
-            try:
-                found = await self._list(request, "subscriptions", {"topic": topic})
-            except Refused as error:
-                if is_fragment(request):
-                    raise
-                problem = str(error)
-        return self._site.page(
-            request,
-            "subscriptions.html",
-            200 if problem is None else 400,
-            found=found,
-            query={"topic": topic},
-            problem=problem,
-            unsure=await self._unsure(request, found),
-        )
+        query = {"topic": topic}
+        work = self._list(request, "subscriptions", query) if topic is not None else None
+        unsure = await self._unsure(request) if topic is not None else []
+        return await self._site.answer(request, "subscriptions.html", query, work, unsure=unsure)
 
-    async def _unsure(self, request: web.Request, found: Listed | None) -> list[str]:
+    async def _unsure(self, request: web.Request) -> list[str]:
         """Return what is not certain of the brokers' states; a refresh does not show it."""
-        if found is None or is_fragment(request):
+        if is_fragment(request):
             return []
         return unsure_notes(await self._link.ask_each("status"))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from cli.logs.broker_client import Refused
 from cli.web.pages.render import environment
 from eventstore.display import escaped
 from eventstore.errors import UsageError
@@ -53,6 +54,31 @@ class Site:
     ) -> web.Response:
         """Return a part of a page."""
         return self._rendered(request, f"parts/{template}", code, values)
+
+    async def answer(
+        self,
+        request: web.Request,
+        template: str,
+        query: Mapping[str, Any],
+        work: Awaitable[Any] | None,
+        **values: Any,
+    ) -> web.Response:
+        """Return a page with what ``query`` asks for, or with the error in it.
+
+        ``work`` finds it; None: nothing is asked for. A part of a page has no room for an error.
+        """
+        found = problem = None
+        try:
+            if work is not None:
+                found = await work
+        except (Refused, UsageError) as error:
+            if is_fragment(request):
+                raise
+            problem = str(error)
+        code = 200 if problem is None else 400
+        return self.page(
+            request, template, code, found=found, problem=problem, query=query, **values
+        )
 
     def _rendered(
         self, request: web.Request, template: str, code: int, values: Mapping[str, Any]

@@ -5,14 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from cli.logs.broker_client import Refused
-from cli.logs.topic_flags import check_filter
-from cli.web.pages.responses import Site, asked, choice, is_fragment, number
+from cli.web.pages.responses import Site, asked, choice, number
 from cli.web.pages.session_at import describe_setters
 from cli.web.topic_activity import Branch
 from cli.web.topic_tails import TopicTails
 from cli.web.web_log_client import WebLogClient
-from eventstore.errors import UsageError
 from projections.past.disk_use import sizes_by_levels
 
 if TYPE_CHECKING:
@@ -121,23 +118,8 @@ class TopicPages:
     async def tail(self, request: web.Request) -> web.Response:
         """Show the latest messages on the topics of a filter."""
         given = asked(request, "topic")
-        found = problem = None
-        if given is not None:
-            try:
-                check_filter(given)
-                found = await self._tails.find(given)
-            except (Refused, UsageError) as error:
-                if is_fragment(request):
-                    raise
-                problem = str(error)
-        return self._site.page(
-            request,
-            "tail.html",
-            200 if problem is None else 400,
-            found=found,
-            query={"topic": given},
-            problem=problem,
-        )
+        work = self._tails.find(given) if given is not None else None
+        return await self._site.answer(request, "tail.html", {"topic": given}, work)
 
 
 def _figure(branch: Branch, name: str) -> float:
