@@ -28,6 +28,7 @@ from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from eventstore.log.jetstream_log import EventLog
+    from eventstore.log.pending_record import PendingRecord
 
 
 class FollowedPositions:
@@ -124,6 +125,8 @@ _log = structlog.get_logger("foldmq")
 
 _AT_ONCE = 512
 """Maximum number of messages that are recorded in one turn."""
+_PUSHED_MOST = 64 * 1024
+"""Bytes of a record from which the other brokers read it from the log."""
 _LOOK_EVERY = 0.5
 """Seconds after which a position is recorded although nothing was taken, and seconds between two
 announcements of a log that has grown a short while ago."""
@@ -149,8 +152,8 @@ class ExchangeLink(Protocol):
     largest: int
     """Maximum size of a message in bytes."""
 
-    def announce(self, log: str, sequence: int) -> None:
-        """Notify the other brokers that a log is stored up to a record."""
+    def announce(self, log: str, sequence: int, record: bytes) -> None:
+        """Notify the other brokers that a log is stored up to a record; it may be empty."""
 
     def pass_on(self, batch: bytes) -> bool:
         """Send a batch of QoS 0 messages to the other brokers; return False if that fails."""
@@ -256,9 +259,9 @@ class LogExchange(LoopActor):
             node.spawn_task(self._follow(follower, through, link))
         before = node.journal.on_durable
 
-        def on_durable(sequence: int, link: bytes) -> None:
-            before(sequence, link)
-            self._announce(sequence)
+        def on_durable(record: PendingRecord) -> None:
+            before(record)
+            self._announce(record.sequence, record.data if record.size <= _PUSHED_MOST else b"")
 
         node.journal.on_durable = on_durable
         self._announce(node.journal.durable)
@@ -287,8 +290,8 @@ class LogExchange(LoopActor):
         self._reports.run_periodically()
         self._positions.settle_due()
 
-    def _announce(self, sequence: int) -> None:
-        self._link.announce(self._node.options.node, sequence)
+    def _announce(self, sequence: int, record: bytes = b"") -> None:
+        self._link.announce(self._node.options.node, sequence, record)
 
     def end(self) -> None:
         """Close the sessions under which messages of other logs are recorded."""
@@ -299,11 +302,11 @@ class LogExchange(LoopActor):
             if state is not None and state.connected:
                 self._node.emit(SessionClosed(state.session, "broker_stopped", state.generation))
 
-    def heard(self, log: str, sequence: int) -> None:
-        """Note that another log is stored up to a record."""
+    def heard(self, log: str, sequence: int, record: bytes = b"") -> None:
+        """Note that another log is stored up to a record, and what this is, if it was sent."""
         follower = self._followers.get(log)
         if follower is not None:
-            follower.heard(sequence)
+            follower.heard(sequence, record)
 
     async def catch_up(self) -> None:
         """Wait until everything was taken that the other logs had when this broker started.

@@ -1,6 +1,7 @@
 """Messages from log to log: exactly once, retained everywhere, at every QoS."""
 
 import asyncio
+import itertools
 import os
 from typing import Any
 
@@ -24,7 +25,7 @@ from protocol.errors import FoldmqError
 from simulation.chaos import small_checkpoints
 from simulation.network import SimClient
 from simulation.partition_chaos import run
-from simulation.partitions import PartitionWorld, name_in, world_of
+from simulation.partitions import PartitionWorld, SimExchangeLink, name_in, world_of
 from simulation.two_logs import two
 
 MAX_SEEDS = 60
@@ -106,11 +107,120 @@ def test_a_quiet_log_is_read_at_once_and_busy_ones_together() -> None:
     two(scenario)
 
 
+async def publish_and_count_reads(
+    here: PartitionWorld, there: PartitionWorld, monkeypatch: pytest.MonkeyPatch
+) -> int:
+    """Send messages to a client of ``there``; return how often that reads the log of ``here``."""
+    worlds = [here, there]
+    sender = await here.connect(name_in(worlds, 0))
+    reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+    await here.go(1)
+    count, log = 0, there._readers[-1]
+    read = log.read
+
+    def counted(*args: Any) -> Any:
+        nonlocal count
+        count += 1
+        return read(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "read", counted)
+        for number in range(50):
+            sender.send(p.publish("a", b"%d" % number, 1, number + 1))
+            await here.go(0.01)
+        await here.go(3)
+    taken = payloads(reader.take())
+    assert taken == [b"%d" % number for number in range(len(taken))]
+    assert len(taken) >= 20
+    return count
+
+
+def test_records_that_are_sent_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        assert await publish_and_count_reads(here, there, monkeypatch) == 0
+
+    two(scenario)
+
+
+def test_records_whose_sending_failed_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    announce, sent = SimExchangeLink.announce, itertools.count()
+
+    def some(self: SimExchangeLink, log: str, sequence: int, record: bytes) -> None:
+        if not record or next(sent) % 3:
+            announce(self, log, sequence, record)
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        assert await publish_and_count_reads(here, there, monkeypatch) > 5
+
+    monkeypatch.setattr(SimExchangeLink, "announce", some)
+    two(scenario)
+
+
+def test_a_record_of_64_kib_is_read_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+        for number in range(3):
+            sender.send(p.publish("a", b"%d" % number + bytes(65536), 1, number + 1))
+            await here.go(1)
+        assert [payload[:1] for payload in payloads(reader.take())] == [b"0", b"1", b"2"]
+        assert max(sizes) < 65537
+
+    sizes = [0]
+    announce = SimExchangeLink.announce
+
+    def measured(self: SimExchangeLink, log: str, sequence: int, record: bytes) -> None:
+        sizes.append(len(record))
+        announce(self, log, sequence, record)
+
+    monkeypatch.setattr(SimExchangeLink, "announce", measured)
+    two(scenario)
+
+
+@pytest.mark.parametrize("fault", ["damaged", "another", "truncated"])
+def test_what_is_sent_and_is_not_in_the_log_is_not_taken(fault: str) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+        await here.go(1)
+        exchange, stream = there.broker.exchange, here.disk.stream.history
+        assert exchange is not None
+        last = max(stream)
+        data = bytearray(stream[last])
+        if fault == "damaged":
+            data[-1] ^= 1
+        elif fault == "truncated":
+            del data[40:]
+        exchange.heard(here.name, last + 1, bytes(data))
+        sender.send(p.publish("a", b"x", 1, 1))
+        await here.go(3)
+        assert payloads(reader.take()) == [b"x"]
+
+    two(scenario)
+
+
+def test_records_that_come_faster_than_they_are_taken_stay_bounded() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        exchange, stream = there.broker.exchange, here.disk.stream.history
+        assert exchange is not None
+        follower = exchange._followers[here.name]
+        last, data = max(stream), bytes(60_000)
+        for number in range(1, 101):
+            exchange.heard(here.name, last + number, data)
+        assert 0 < follower._pushed_bytes == 60_000 * len(follower._pushed) < 1_200_000
+        follower._announced = last  # none of this is in the log
+        await here.go(1)
+
+    two(scenario)
+
+
 def test_a_log_that_stays_quiet_is_announced_less_often() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         exchange, heard = there.broker.exchange, []
         assert exchange is not None
-        exchange.heard = lambda log, sequence: heard.append((log, sequence))  # type: ignore[method-assign]
+        exchange.heard = lambda log, sequence, _: heard.append((log, sequence))  # type: ignore[method-assign]
         await here.go(20)
         heard.clear()
         await here.go(20)
