@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import structlog
 
 from actors.exchange.effect_recorder import EffectRecorder, RetainedVersion, RetainedVersions
-from actors.exchange.log_follower import LogFollower, ReadPace
+from actors.exchange.log_follower import LogFollower
 from actors.exchange.member_reports import MemberReports, SharedParts
 from actors.exchange.qos0_exchange import Qos0Exchange, Qos0Messages
 from actors.exchange.taken_messages import Taken, TakenClearing, TakenMessages
@@ -207,7 +208,6 @@ class LogExchange(LoopActor):
                 "data directory was replaced while it ran; stop all processes and start again"
             )
         self._number = self._names.index(node.options.node)
-        pace = ReadPace(node)
         self._followers = {
             name: LogFollower(
                 node,
@@ -216,7 +216,6 @@ class LogExchange(LoopActor):
                 partial(self._taken, name),
                 partial(self._reached, name),
                 partial(self._acknowledged, name),
-                pace,
             )
             for name, log in others
         }
@@ -364,9 +363,22 @@ class LogExchange(LoopActor):
         if times:
             self._node.journal.not_before(max(times) + 1)
         done = self._loop.create_future()
-        self._node.kernel.tell(self, _Take(name, taken, done))
-        self._node.kernel.wake()
+        self._node.kernel.tell_waiting(self, _Take(name, taken, done), self._may_wait(taken))
         await done
+
+    def _may_wait(self, taken: Taken) -> float:
+        """Return for how many seconds effects may wait for others and for reads of clients.
+
+        Each turn that takes something costs a record.
+        """
+        kernel, now = self._node.kernel, self._node.clock.monotonic()
+        gathering = kernel.gathering
+        if kernel.scheduled or not gathering.delay or not kernel.may_wait():
+            return 0.0
+        joins = gathering.joins(
+            now, taken.size, released=-math.inf, until=-math.inf, took=kernel.last_took
+        )
+        return gathering.left(now) if joins else 0.0
 
     def _reached(self, name: str, through: Position, link: str, *, more: bool) -> None:
         """Record the position after turns; ``more``: they have more than positions."""
@@ -509,6 +521,7 @@ class LogExchange(LoopActor):
         """
         if self._began and log in self._followers and not self._node.draining:
             self._node.kernel.tell(self, _Volatile(log, batch))
+            self._node.kernel.wake()
 
     def _route_later(self) -> None:
         self.kernel.later(self, _ROUTE_MORE)

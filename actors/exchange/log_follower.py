@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
@@ -58,29 +57,6 @@ class TurnReached(Protocol):
         """Record position and link; ``more``: the turns have more than positions of other logs."""
 
 
-class ReadPace:
-    """When the followers of one broker read: at once after a quiet time, else all together.
-
-    Each read costs its broker a turn and, with messages, a record. So logs that grow all the time
-    are read once in ``commit_delay``, at the same moment, and what came meanwhile is taken in one
-    turn.
-    """
-
-    def __init__(self, node: NodeContext) -> None:
-        self._node = node
-        self._clock = asyncio.get_running_loop().time
-        self._next = -math.inf
-        """When logs are read next."""
-
-    async def wait(self) -> None:
-        """Wait until a log that has grown may be read."""
-        now, due = self._clock(), self._next
-        if now < due:
-            await asyncio.sleep(due - now)
-            now = due
-        self._next = max(self._next, now + self._node.options.commit_delay)
-
-
 class LogFollower:
     """Follows the log of another broker.
 
@@ -98,7 +74,6 @@ class LogFollower:
         take: Callable[[Taken], Awaitable[None]],
         reached: TurnReached,
         acknowledged: Callable[[str, Position], None],
-        pace: ReadPace,
     ) -> None:
         self.name = name
         self._node = node
@@ -106,7 +81,6 @@ class LogFollower:
         self._take = take
         self._reached = reached
         self._acknowledged = acknowledged
-        self._pace = pace
         self._new_records = asyncio.Event()
         self._announced = 0
         """Sequence of the last record that the other broker reported as stored."""
@@ -149,8 +123,6 @@ class LogFollower:
         turns = TurnAssembler(anywhere=True)
         while True:
             await self._end(sequence)
-            if self._announced < sequence + _RECORDS_AT_ONCE - 1:  # otherwise it is behind
-                await self._pace.wait()
             last = min(self._announced, sequence + _RECORDS_AT_ONCE - 1)
             records = self._take_pushed(sequence, checker.link)
             try:
@@ -187,7 +159,8 @@ class LogFollower:
 
         They may be lost, or not be what the log has: it decides about everything else.
         """
-        pushed, records, size = self._pushed, list[Record](), 0
+        pushed, size = self._pushed, 0
+        records: list[Record] = []
         while pushed and pushed[0][0] <= sequence and size < _LOOKED_AT_ONCE:
             place, data = pushed.popleft()
             self._pushed_bytes -= len(data)
