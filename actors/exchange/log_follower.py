@@ -103,7 +103,7 @@ class LogFollower:
         """Record that the other log is stored up to a record, and what this is, if known."""
         if record:
             pushed = self._pushed
-            if pushed and sequence != pushed[-1][0] + 1 or self._pushed_bytes > _PUSHED:
+            if (pushed and sequence != pushed[-1][0] + 1) or self._pushed_bytes > _PUSHED:
                 pushed.clear()
                 self._pushed_bytes = 0
             pushed.append((sequence, record))

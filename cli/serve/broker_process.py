@@ -280,8 +280,8 @@ class ProcessMember:
 class NatsExchangeLink:
     """The link of a process to the others on core NATS; ``name`` is that of its log.
 
-    It carries new records and the ends of logs, members of shared subscriptions, messages of QoS 0, and the topic
-    filters that the bridges to NATS subscribe to for each other.
+    It carries new records and the ends of logs, members of shared subscriptions, messages of QoS 0,
+    and the topic filters that the bridges to NATS subscribe to for each other.
     """
 
     def __init__(self, client: DirectClient, name: str) -> None:
