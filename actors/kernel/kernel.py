@@ -9,7 +9,8 @@ called at its start and end. The execution differs:
   ready actors until none is left, then calls ``turn_ended``: everything that one wake-up of the
   event loop causes is decided in one turn, and committed together.
 - Reads of sockets are *gathered* and handled at the beginning of a turn, all in one pass. Those
-  that may wait (``gather_waiting``) cause no turn by themselves until their time is over.
+  that may wait (``gather_waiting``) cause no turn by themselves until their time is over, and so
+  do messages that may wait (``tell_waiting``).
 - A turn that takes longer than ``TURN_SLICE`` is *split*: it yields to the event loop once, then
   continues. Messages from outside that arrive meanwhile belong to the next turn, so the decisions
   of a turn are the same whether it is split or not.
