@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import structlog
 
 from actors.exchange.effect_recorder import EffectRecorder, RetainedVersion, RetainedVersions
-from actors.exchange.log_follower import LogFollower, ReadPace
+from actors.exchange.log_follower import LogFollower
 from actors.exchange.member_reports import MemberReports, SharedParts
 from actors.exchange.qos0_exchange import Qos0Exchange, Qos0Messages
 from actors.exchange.taken_messages import Taken, TakenClearing, TakenMessages
@@ -28,6 +29,7 @@ from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from eventstore.log.jetstream_log import EventLog
+    from eventstore.log.pending_record import PendingRecord
 
 
 class FollowedPositions:
@@ -124,6 +126,8 @@ _log = structlog.get_logger("foldmq")
 
 _AT_ONCE = 512
 """Maximum number of messages that are recorded in one turn."""
+_PUSHED_MOST = 64 * 1024
+"""Bytes of a record from which the other brokers read it from the log."""
 _LOOK_EVERY = 0.5
 """Seconds after which a position is recorded although nothing was taken, and seconds between two
 announcements of a log that has grown a short while ago."""
@@ -149,8 +153,8 @@ class ExchangeLink(Protocol):
     largest: int
     """Maximum size of a message in bytes."""
 
-    def announce(self, log: str, sequence: int) -> None:
-        """Notify the other brokers that a log is stored up to a record."""
+    def announce(self, log: str, sequence: int, record: bytes) -> None:
+        """Notify the other brokers that a log is stored up to a record; it may be empty."""
 
     def pass_on(self, batch: bytes) -> bool:
         """Send a batch of QoS 0 messages to the other brokers; return False if that fails."""
@@ -204,7 +208,6 @@ class LogExchange(LoopActor):
                 "data directory was replaced while it ran; stop all processes and start again"
             )
         self._number = self._names.index(node.options.node)
-        pace = ReadPace(node)
         self._followers = {
             name: LogFollower(
                 node,
@@ -213,7 +216,6 @@ class LogExchange(LoopActor):
                 partial(self._taken, name),
                 partial(self._reached, name),
                 partial(self._acknowledged, name),
-                pace,
             )
             for name, log in others
         }
@@ -256,9 +258,9 @@ class LogExchange(LoopActor):
             node.spawn_task(self._follow(follower, through, link))
         before = node.journal.on_durable
 
-        def on_durable(sequence: int, link: bytes) -> None:
-            before(sequence, link)
-            self._announce(sequence)
+        def on_durable(record: PendingRecord) -> None:
+            before(record)
+            self._announce(record.sequence, record.data if record.size <= _PUSHED_MOST else b"")
 
         node.journal.on_durable = on_durable
         self._announce(node.journal.durable)
@@ -287,8 +289,8 @@ class LogExchange(LoopActor):
         self._reports.run_periodically()
         self._positions.settle_due()
 
-    def _announce(self, sequence: int) -> None:
-        self._link.announce(self._node.options.node, sequence)
+    def _announce(self, sequence: int, record: bytes = b"") -> None:
+        self._link.announce(self._node.options.node, sequence, record)
 
     def end(self) -> None:
         """Close the sessions under which messages of other logs are recorded."""
@@ -299,11 +301,11 @@ class LogExchange(LoopActor):
             if state is not None and state.connected:
                 self._node.emit(SessionClosed(state.session, "broker_stopped", state.generation))
 
-    def heard(self, log: str, sequence: int) -> None:
-        """Note that another log is stored up to a record."""
+    def heard(self, log: str, sequence: int, record: bytes = b"") -> None:
+        """Note that another log is stored up to a record, and what this is, if it was sent."""
         follower = self._followers.get(log)
         if follower is not None:
-            follower.heard(sequence)
+            follower.heard(sequence, record)
 
     async def catch_up(self) -> None:
         """Wait until everything was taken that the other logs had when this broker started.
@@ -361,9 +363,22 @@ class LogExchange(LoopActor):
         if times:
             self._node.journal.not_before(max(times) + 1)
         done = self._loop.create_future()
-        self._node.kernel.tell(self, _Take(name, taken, done))
-        self._node.kernel.wake()
+        self._node.kernel.tell_waiting(self, _Take(name, taken, done), self._may_wait(taken))
         await done
+
+    def _may_wait(self, taken: Taken) -> float:
+        """Return for how many seconds effects may wait for others and for reads of clients.
+
+        Each turn that takes something costs a record.
+        """
+        kernel, now = self._node.kernel, self._node.clock.monotonic()
+        gathering = kernel.gathering
+        if kernel.scheduled or not gathering.delay or not kernel.may_wait():
+            return 0.0
+        joins = gathering.joins(
+            now, taken.size, released=-math.inf, until=-math.inf, took=kernel.last_took
+        )
+        return gathering.left(now) if joins else 0.0
 
     def _reached(self, name: str, through: Position, link: str, *, more: bool) -> None:
         """Record the position after turns; ``more``: they have more than positions."""
@@ -506,6 +521,7 @@ class LogExchange(LoopActor):
         """
         if self._began and log in self._followers and not self._node.draining:
             self._node.kernel.tell(self, _Volatile(log, batch))
+            self._node.kernel.wake()
 
     def _route_later(self) -> None:
         self.kernel.later(self, _ROUTE_MORE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -19,7 +19,7 @@ from actors.exchange.taken_messages import (
 )
 from eventstore.errors import CorruptLog, LogUnavailable, LostLog
 from eventstore.format.positions import INDEX_BITS, position
-from eventstore.format.records import ChainChecker
+from eventstore.format.records import ChainChecker, decode_record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.message_store import MessageStore, StoredMessages, messages_of
 from eventstore.reading.publications import Releases, with_content
@@ -44,6 +44,8 @@ _TAKEN_AT_ONCE = 512
 """Number of messages after which what was read is recorded, before more turns are looked at."""
 _LOOKED_AT_ONCE = 256 * 1024
 """Bytes of records after which other work of the event loop comes first."""
+_PUSHED = 1024 * 1024
+"""Bytes of records kept that the other broker has sent; later ones are read from the log."""
 _UNRELEASED = 16 * 1024 * 1024
 """Bytes of QoS 2 messages kept until they are released; others are read from the log again."""
 
@@ -53,29 +55,6 @@ class TurnReached(Protocol):
 
     def __call__(self, through: Position, link: str, *, more: bool) -> None:
         """Record position and link; ``more``: the turns have more than positions of other logs."""
-
-
-class ReadPace:
-    """When the followers of one broker read: at once after a quiet time, else all together.
-
-    Each read costs its broker a turn and, with messages, a record. So logs that grow all the time
-    are read once in ``commit_delay``, at the same moment, and what came meanwhile is taken in one
-    turn.
-    """
-
-    def __init__(self, node: NodeContext) -> None:
-        self._node = node
-        self._clock = asyncio.get_running_loop().time
-        self._next = -math.inf
-        """When logs are read next."""
-
-    async def wait(self) -> None:
-        """Wait until a log that has grown may be read."""
-        now, due = self._clock(), self._next
-        if now < due:
-            await asyncio.sleep(due - now)
-            now = due
-        self._next = max(self._next, now + self._node.options.commit_delay)
 
 
 class LogFollower:
@@ -95,7 +74,6 @@ class LogFollower:
         take: Callable[[Taken], Awaitable[None]],
         reached: TurnReached,
         acknowledged: Callable[[str, Position], None],
-        pace: ReadPace,
     ) -> None:
         self.name = name
         self._node = node
@@ -103,10 +81,12 @@ class LogFollower:
         self._take = take
         self._reached = reached
         self._acknowledged = acknowledged
-        self._pace = pace
         self._new_records = asyncio.Event()
         self._announced = 0
         """Sequence of the last record that the other broker reported as stored."""
+        self._pushed: deque[tuple[int, bytes]] = deque()
+        """Consecutive records that the other broker has sent, by sequence."""
+        self._pushed_bytes = 0
         self._unreleased = MessageStore(_UNRELEASED)
         self._logged_problem = ""
         self._first_end = 0
@@ -119,8 +99,15 @@ class LogFollower:
         """Stream sequence of the last record that the other broker is known to have stored."""
         return self._announced
 
-    def heard(self, sequence: int) -> None:
-        """Record that the other log is stored up to a record."""
+    def heard(self, sequence: int, record: bytes = b"") -> None:
+        """Record that the other log is stored up to a record, and what this is, if known."""
+        if record:
+            pushed = self._pushed
+            if (pushed and sequence != pushed[-1][0] + 1) or self._pushed_bytes > _PUSHED:
+                pushed.clear()
+                self._pushed_bytes = 0
+            pushed.append((sequence, record))
+            self._pushed_bytes += len(record)
         if sequence > self._announced:
             self._announced = sequence
             self._new_records.set()
@@ -136,11 +123,11 @@ class LogFollower:
         turns = TurnAssembler(anywhere=True)
         while True:
             await self._end(sequence)
-            if self._announced < sequence + _RECORDS_AT_ONCE - 1:  # otherwise it is behind
-                await self._pace.wait()
             last = min(self._announced, sequence + _RECORDS_AT_ONCE - 1)
+            records = self._take_pushed(sequence, checker.link)
             try:
-                records = [record async for record in self._log.read(sequence, last)]
+                if not records:
+                    records = [record async for record in self._log.read(sequence, last)]
             except LogUnavailable as error:
                 self._log_problem(str(error))
                 await asyncio.sleep(_RETRY)
@@ -166,6 +153,29 @@ class LogFollower:
             if sequence > self._first_end:
                 self.caught_up.set()
             self._logged_problem = ""
+
+    def _take_pushed(self, sequence: int, link: bytes) -> list[Record]:
+        """Return records that the other broker has sent, from one sequence on, behind a link.
+
+        They may be lost, or not be what the log has: it decides about everything else.
+        """
+        pushed, size = self._pushed, 0
+        records: list[Record] = []
+        while pushed and pushed[0][0] <= sequence and size < _LOOKED_AT_ONCE:
+            place, data = pushed.popleft()
+            self._pushed_bytes -= len(data)
+            if place < sequence:
+                continue
+            try:
+                record = self._log.opened(decode_record(place, data))
+            except CorruptLog:
+                break
+            if record.previous != link:
+                break
+            records.append(record)
+            sequence, link = sequence + 1, record.link
+            size += len(data)
+        return records
 
     async def _begin(self, taken: int, link: str) -> tuple[int, ChainChecker]:
         """Return the record to begin with, and a checker of the chain before it.

@@ -98,6 +98,8 @@ _Found: TypeAlias = (
     | StoredMessages
 )
 
+_MESSAGE = 1024
+"""Bytes for which a message counts beside its payload."""
 _RELEVANT = frozenset({"MessagePublished", "Released", "RetainedCleared", "Followed", "Assigned"})
 _OF_SESSIONS = frozenset({"SessionOpened", "SessionExpired"})
 """Events that are relevant only if a shared subscription has them."""
@@ -119,6 +121,16 @@ class Taken:
     def messages(self) -> int:
         """The number of messages to take."""
         return sum(len(effect) for effect in self.effects if isinstance(effect, TakenMessages))
+
+    @property
+    def size(self) -> int:
+        """The approximate number of bytes of these messages."""
+        return sum(
+            _MESSAGE + len(payload)
+            for effect in self.effects
+            if isinstance(effect, TakenMessages)
+            for payload in effect.payloads
+        )
 
 
 def _is_relevant(raw: dict[str, Any]) -> bool:

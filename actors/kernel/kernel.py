@@ -9,7 +9,8 @@ called at its start and end. The execution differs:
   ready actors until none is left, then calls ``turn_ended``: everything that one wake-up of the
   event loop causes is decided in one turn, and committed together.
 - Reads of sockets are *gathered* and handled at the beginning of a turn, all in one pass. Those
-  that may wait (``gather_waiting``) cause no turn by themselves until their time is over.
+  that may wait (``gather_waiting``) cause no turn by themselves until their time is over, and so
+  do messages that may wait (``tell_waiting``).
 - A turn that takes longer than ``TURN_SLICE`` is *split*: it yields to the event loop once, then
   continues. Messages from outside that arrive meanwhile belong to the next turn, so the decisions
   of a turn are the same whether it is split or not.
@@ -158,7 +159,7 @@ class Kernel(ActorRunner):
     @property
     def busy(self) -> bool:
         """True while a turn is due."""
-        waits = self._later or self._gathered or self._low_priority
+        waits = self._ready or self._later or self._gathered or self._low_priority
         return self._scheduled or bool(waits)
 
     def spawn(self, actor: A, parent: LoopActor | None = None) -> LoopRef[A]:
@@ -224,6 +225,19 @@ class Kernel(ActorRunner):
             self.gather(actor, data)
             return
         self._gathered.append((actor, data))
+        self._begin_within(seconds)
+
+    def tell_waiting(self, actor: LoopActor, message: Any, seconds: float) -> None:
+        """Like :meth:`tell`, but the next turn begins after some seconds at most, not at once."""
+        busy = self._between or actor._waiting is not None or actor.stopped
+        if busy or seconds <= 0 or self._delay is None:
+            self.tell(actor, message)
+            return
+        actor._waiting = [message]
+        self._ready.append(actor)
+        self._begin_within(seconds)
+
+    def _begin_within(self, seconds: float) -> None:
         if not self._scheduled:
             due = self.clock() + seconds
             if due < self._due:
@@ -268,8 +282,6 @@ class Kernel(ActorRunner):
         """
         reads, self._gathered = self._gathered, []
         waited, self._left = self._left, 0
-        self._due = math.inf
-        self.gathering.end()
         taken = self.handle_gathered(reads)
         now = self.clock()
         share = (now - self._read) / taken if taken else 0.0
@@ -352,6 +364,8 @@ class Kernel(ActorRunner):
             self._continue()
         elif self._ready or self._gathered:
             self._last_busy = self._began
+            self._due = math.inf
+            self.gathering.end()
             if self._gathered:
                 self._run_gathered()
             self._run_ready()

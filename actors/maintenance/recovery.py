@@ -191,8 +191,8 @@ async def _open_journal(node: NodeContext, tail: LogTail) -> ClockJumped | None:
         jumps=tail.jumps,
     )
     node.journal.record_format = node.options.record_format
-    if log.watermark is not None:
-        node.journal.on_durable = log.watermark.write
+    if (mark := log.watermark) is not None:
+        node.journal.on_durable = lambda record: mark.write(record.sequence, record.link)
     await node.writer.start(node.journal)
     node.held = await _held_time(node, tail.jumps.record)
     return node.journal.jump(jumped, "start") if jumped else None

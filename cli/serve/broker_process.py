@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -63,6 +63,8 @@ this process writes its own log."""
 _EXCHANGE: Final = "foldmq.exchange.{}.{}"
 """Subject of messages between broker processes, of the log of a name."""
 _PROTOCOL_ROOM: Final = 1024
+_SEQUENCE: Final = 8
+"""Bytes of the stream sequence before a record."""
 _OF_NATS_CLIENTS: Final = (
     "nats_listen",
     "nats_users",
@@ -219,12 +221,9 @@ class ProcessMember:
         """Exchange messages with the other processes; ``join`` is that of the broker."""
         names = self.facts.names
         link = NatsExchangeLink(store.client, names[self.facts.number])
-        others = [
-            OtherLog(name, _log_of(store, await store.connect_reader(), name))
-            for name in names
-            if name != link.name
-        ]
-        await link.listen(join(names, others, link), [other.name for other in others])
+        readers = {name: await store.connect_reader() for name in names if name != link.name}
+        others = [OtherLog(name, _log_of(store, reader, name)) for name, reader in readers.items()]
+        await link.listen(join(names, others, link), readers)
 
     def take_connections(
         self, node: NodeContext, admission: Admission, listeners: Sequence[ListenerOptions]
@@ -281,36 +280,47 @@ class ProcessMember:
 class NatsExchangeLink:
     """The link of a process to the others on core NATS; ``name`` is that of its log.
 
-    It carries the ends of logs, members of shared subscriptions, messages of QoS 0, and the topic
-    filters that the bridges to NATS subscribe to for each other.
+    It carries new records and the ends of logs, members of shared subscriptions, messages of QoS 0,
+    and the topic filters that the bridges to NATS subscribe to for each other.
     """
 
     def __init__(self, client: DirectClient, name: str) -> None:
         self._client = client
         self.name = name
-        self._stored, self._messages, self._members, self._filters = (
-            _EXCHANGE.format(name, what) for what in ("stored", "messages", "members", "filters")
+        self._stored, self._records, self._messages, self._members, self._filters = (
+            _EXCHANGE.format(name, what)
+            for what in ("stored", "records", "messages", "members", "filters")
         )
         self.largest = client.max_payload - _PROTOCOL_ROOM
 
-    async def listen(self, exchange: LogExchange, others: Sequence[str]) -> None:
-        """Pass the messages of other processes to the exchange."""
+    async def listen(self, exchange: LogExchange, others: Mapping[str, DirectClient]) -> None:
+        """Pass the messages of other processes to the exchange.
+
+        Records come over the connections for reading the ``others``: if too many wait there, the
+        server ends only that connection, and they are read from the log.
+        """
         takes: dict[str, Callable[[str, bytes], object]] = {
             "stored": lambda other, data: exchange.heard(other, int(data)),
+            "records": lambda other, data: exchange.heard(
+                other, int.from_bytes(data[:_SEQUENCE]), data[_SEQUENCE:]
+            ),
             "messages": exchange.arrived,
             "members": exchange.reported,
             "filters": exchange.reported_filters,
         }
-        for other in others:
+        for other, reader in others.items():
             for what, take in takes.items():
-                await self._client.listen(
+                await (reader if what == "records" else self._client).listen(
                     _EXCHANGE.format(other, what), partial(_without_subject, take, other)
                 )
 
-    def announce(self, log: str, sequence: int) -> None:
+    def announce(self, log: str, sequence: int, record: bytes) -> None:
         """Tell the other processes that this process's log is stored up to a record."""
         del log  # it is that of this process
-        self._client.publish_now(self._stored, b"%d" % sequence)
+        if record:
+            self._client.publish_now(self._records, sequence.to_bytes(_SEQUENCE) + record)
+        else:
+            self._client.publish_now(self._stored, b"%d" % sequence)
 
     def pass_on(self, batch: bytes) -> bool:
         """Send a batch of QoS 0 messages to the other processes."""

@@ -24,6 +24,7 @@ from eventstore.datadir import DataDir
 if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from cli.settings.settings import Settings
+    from eventstore.log.pending_record import PendingRecord
     from eventstore.nats.direct_client import DirectClient
 
 log = structlog.get_logger("foldmq")
@@ -99,8 +100,8 @@ def _announce_durable(node: NodeContext, client: DirectClient) -> None:
     """Tell the outbox, after each commit, up to which record the log is on disk."""
     before, subject = node.journal.on_durable, stored_subject(node.options.node)
 
-    def on_durable(sequence: int, link: bytes) -> None:
-        before(sequence, link)
-        client.publish_now(subject, b"%d" % sequence)
+    def on_durable(record: PendingRecord) -> None:
+        before(record)
+        client.publish_now(subject, b"%d" % record.sequence)
 
     node.journal.on_durable = on_durable

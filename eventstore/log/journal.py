@@ -121,9 +121,9 @@ class Journal:
         """The observer, while there is a trace."""
         self.on_input_resumed: Callable[[], None] = _nothing
         """Called when the congestion is over."""
-        self.on_durable: Callable[[int, bytes], None] = _nothing
-        """Called with sequence and link of the last record on disk, before the output that waited
-        for it is released."""
+        self.on_durable: Callable[[PendingRecord], None] = _nothing
+        """Called with the last record on disk, before the output that waited for it is
+        released."""
         self.on_stored: Callable[[PendingRecord], None] | None = None
         """Called with each record that is on disk; None: nobody reads the log as it grows."""
         self.on_deferred: Callable[[float], None] = _nothing
@@ -502,7 +502,7 @@ class Journal:
             if record.sequence <= sequence:
                 newest = record
         if newest is not None:
-            self.on_durable(newest.sequence, newest.link)
+            self.on_durable(newest)
         now = self.released_at = self._clock.monotonic()
         releasing = self._releasing
         idle = not releasing

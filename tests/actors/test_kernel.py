@@ -1053,3 +1053,59 @@ def test_parts_of_longer_work_come_between_reads_that_are_left(loop: Loop) -> No
     kernel.later(works, lambda actor: seen.append("part"))
     loop.run()
     assert seen == [("a", b"1"), "part", ("b", b"1"), ("c", b"1")]
+
+
+class Patience:
+    """A kernel with timers that are run by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.turns: list[Callable[[], None]] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.kernel = Kernel(self.turns.append, lambda: self.now, self.delay)
+
+    def delay(self, seconds: float, call: Callable[[], None]) -> None:
+        self.timers.append((self.now + seconds, call))
+
+    def run(self) -> None:
+        """Run the turns that are asked for."""
+        while self.turns:
+            self.turns.pop(0)()
+
+    def go(self, until: float) -> None:
+        """Let time pass."""
+        self.now = until
+        due = [timer for timer in self.timers if timer[0] <= until]
+        self.timers = [timer for timer in self.timers if timer[0] > until]
+        for _, call in due:
+            call()
+        self.run()
+
+
+def test_a_message_that_may_wait_shares_the_next_turn() -> None:
+    patience, order = Patience(), list[Any]()
+    kernel = patience.kernel
+    waiting, other = Recorder(order, "waiting"), Recorder(order, "other")
+    for actor in (waiting, other):
+        kernel.spawn(actor)
+    patience.run()
+    kernel.tell_waiting(waiting, 1, 0.003)
+    assert kernel.busy
+    patience.run()
+    assert not order
+    kernel.tell(other, 2)
+    patience.run()
+    assert order == [("waiting", 1), ("other", 2)]
+    turns = kernel.turns
+    patience.go(1.0)
+    assert kernel.turns == turns, "the timer has nothing to do"
+    kernel.tell_waiting(waiting, 3, 0.003)
+    kernel.tell_waiting(waiting, 4, 0.003)
+    patience.run()
+    assert order[2:] == []
+    patience.go(1.003)
+    assert order[2:] == [("waiting", 3), ("waiting", 4)]
+    kernel.tell_waiting(waiting, 5, 0.0)
+    patience.run()
+    assert order[4:] == [("waiting", 5)]
+    assert not kernel.busy

@@ -16,7 +16,7 @@ from simulation.world import SimLog, SimWatermark, World
 
 
 class SimExchangeLink:
-    """Messages of one broker to the others: in order, late, and sometimes lost."""
+    """Messages of one broker to the others: in order, late, sometimes lost; of records, doubled."""
 
     largest = 1 << 20
 
@@ -25,8 +25,8 @@ class SimExchangeLink:
         self._arrives = 0.0
         self.dead = False
 
-    def announce(self, log: str, sequence: int) -> None:
-        self._send("heard", log, sequence)
+    def announce(self, log: str, sequence: int, record: bytes) -> None:
+        self._send("heard", log, sequence, record)
 
     def pass_on(self, batch: bytes) -> bool:
         self._send("arrived", self._world.name, batch)
@@ -52,6 +52,9 @@ class SimExchangeLink:
         self._arrives = max(self._arrives, loop.time() + world.faults.delay())
         for other in world.others:
             loop.call_at(self._arrives, self._deliver, other, what, said)
+            if what == "heard" and world.faults.chance.random() < world.lost / 4:
+                later = self._arrives + world.faults.delay()
+                loop.call_at(later, self._deliver, other, what, said)
 
     @staticmethod
     def _deliver(other: PartitionWorld, what: str, said: tuple[Any, ...]) -> None:

@@ -1,6 +1,7 @@
 """Messages from log to log: exactly once, retained everywhere, at every QoS."""
 
 import asyncio
+import itertools
 import os
 from typing import Any
 
@@ -13,7 +14,6 @@ from actors.connection.pseudonyms import KEY_SIZE, pseudonym
 from actors.exchange import qos0_exchange
 from actors.exchange.effect_recorder import EffectRecorder
 from actors.exchange.exchange import FollowedPositions, LogExchange
-from actors.exchange.log_follower import ReadPace
 from actors.exchange.qos0_exchange import Qos0Messages, encode_frame
 from actors.exchange.taken_messages import Taken, TakenMessages
 from actors.session.publisher import Publisher
@@ -24,7 +24,7 @@ from protocol.errors import FoldmqError
 from simulation.chaos import small_checkpoints
 from simulation.network import SimClient
 from simulation.partition_chaos import run
-from simulation.partitions import PartitionWorld, name_in, world_of
+from simulation.partitions import PartitionWorld, SimExchangeLink, name_in, world_of
 from simulation.two_logs import two
 
 MAX_SEEDS = 60
@@ -71,7 +71,7 @@ def test_records_of_a_busy_log_are_taken_together() -> None:
         sender = await here.connect(name_in(worlds, 0))
         reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
         await here.go(1)
-        count = 200
+        count = 600
         for number in range(count):
             sender.send(p.publish("a", b"%d" % number, 1, number + 1))
             await asyncio.sleep(0.001)
@@ -80,26 +80,115 @@ def test_records_of_a_busy_log_are_taken_together() -> None:
         assert taken == [b"%d" % number for number in range(len(taken))]
         assert len(taken) >= 20
         positions = [event for event in there.disk.events() if isinstance(event, Followed)]
-        assert len(positions) <= count * 0.5, "a commit_delay has three of these messages"
+        assert len(positions) <= count * 0.5, "at this rate a commit_delay has three messages"
 
     two(scenario)
 
 
-def test_a_quiet_log_is_read_at_once_and_busy_ones_together() -> None:
-    async def scenario(here: PartitionWorld, _there: PartitionWorld) -> None:
-        loop, pace = asyncio.get_running_loop(), ReadPace(here.broker.node)
-        delay = here.broker.node.options.commit_delay
-        begun = loop.time()
+async def publish_and_count_reads(
+    here: PartitionWorld, there: PartitionWorld, monkeypatch: pytest.MonkeyPatch
+) -> int:
+    """Send messages to a client of ``there``; return how often that reads the log of ``here``."""
+    worlds = [here, there]
+    sender = await here.connect(name_in(worlds, 0))
+    reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+    await here.go(1)
+    count, log = 0, there._readers[-1]
+    read = log.read
 
-        async def read() -> float:
-            await pace.wait()
-            return loop.time() - begun
+    def counted(*args: Any) -> Any:
+        nonlocal count
+        count += 1
+        return read(*args)
 
-        assert await read() == 0
-        assert await asyncio.gather(read(), read(), read()) == [pytest.approx(delay)] * 3
-        assert await read() == pytest.approx(2 * delay)
-        await asyncio.sleep(10 * delay)
-        assert await read() == pytest.approx(12 * delay)
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "read", counted)
+        for number in range(50):
+            sender.send(p.publish("a", b"%d" % number, 1, number + 1))
+            await here.go(0.01)
+        await here.go(3)
+    taken = payloads(reader.take())
+    assert taken == [b"%d" % number for number in range(len(taken))]
+    assert len(taken) >= 20
+    return count
+
+
+def test_records_that_are_sent_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        assert await publish_and_count_reads(here, there, monkeypatch) == 0
+
+    two(scenario)
+
+
+def test_records_whose_sending_failed_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    announce, sent = SimExchangeLink.announce, itertools.count()
+
+    def some(self: SimExchangeLink, log: str, sequence: int, record: bytes) -> None:
+        if not record or next(sent) % 3:
+            announce(self, log, sequence, record)
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        assert await publish_and_count_reads(here, there, monkeypatch) > 5
+
+    monkeypatch.setattr(SimExchangeLink, "announce", some)
+    two(scenario)
+
+
+def test_a_record_of_64_kib_is_read_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+        for number in range(3):
+            sender.send(p.publish("a", b"%d" % number + bytes(65536), 1, number + 1))
+            await here.go(1)
+        assert [payload[:1] for payload in payloads(reader.take())] == [b"0", b"1", b"2"]
+        assert max(sizes) < 65537
+
+    sizes = [0]
+    announce = SimExchangeLink.announce
+
+    def measured(self: SimExchangeLink, log: str, sequence: int, record: bytes) -> None:
+        sizes.append(len(record))
+        announce(self, log, sequence, record)
+
+    monkeypatch.setattr(SimExchangeLink, "announce", measured)
+    two(scenario)
+
+
+@pytest.mark.parametrize("fault", ["damaged", "before", "truncated"])
+def test_what_is_sent_and_is_not_in_the_log_is_not_taken(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announce, before = SimExchangeLink.announce, [b""]
+
+    def wrong(self: SimExchangeLink, log: str, sequence: int, record: bytes) -> None:
+        sent = {
+            "damaged": record[:-1] + bytes([record[-1] ^ 1]) if record else b"",
+            "before": before[0],
+            "truncated": record[:40],
+        }[fault]
+        before[0] = record
+        announce(self, log, sequence, sent)
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        assert await publish_and_count_reads(here, there, monkeypatch) > 5
+
+    monkeypatch.setattr(SimExchangeLink, "announce", wrong)
+    two(scenario)
+
+
+def test_records_that_come_faster_than_they_are_taken_stay_bounded() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        exchange, stream = there.broker.exchange, here.disk.stream.history
+        assert exchange is not None
+        follower = exchange._followers[here.name]
+        last, data = max(stream), bytes(60_000)
+        for number in range(1, 101):
+            exchange.heard(here.name, last + number, data)
+        assert 0 < follower._pushed_bytes == 60_000 * len(follower._pushed) < 1_200_000
+        follower._announced = last  # none of this is in the log
+        await here.go(1)
 
     two(scenario)
 
@@ -108,7 +197,7 @@ def test_a_log_that_stays_quiet_is_announced_less_often() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         exchange, heard = there.broker.exchange, []
         assert exchange is not None
-        exchange.heard = lambda log, sequence: heard.append((log, sequence))  # type: ignore[method-assign]
+        exchange.heard = lambda log, sequence, _: heard.append((log, sequence))  # type: ignore[method-assign]
         await here.go(20)
         heard.clear()
         await here.go(20)
