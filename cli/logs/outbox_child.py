@@ -26,6 +26,7 @@ from eventstore.task_cancellation import end_tasks
 from outbox.control import BrokerUnavailable, RecordedCursor
 from outbox.runner import DestinationRunner
 from outbox.selection import Selection
+from outbox.sink import Destination, RefusedMessages, TryAgain
 from outbox.sinks.kinds import make_reader, make_sink
 from protocol.errors import FoldmqError
 
@@ -85,13 +86,19 @@ async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
     node = request["node"]
     async with open_logs(replace(flags, node=node)) as logs:
         (source,) = logs.values()
-        control = _NatsControl(LiveBroker(node, source.where, source.client))
+        broker = LiveBroker(node, source.where, source.client)
+        control = _NatsControl(broker)
         durable = _Announcements(control)
         await durable.listen(source.client, node)
         permitted = _permissions(request["permissions"])
         tasks = [
             asyncio.create_task(_keep(each, permitted, source, control, durable))
             for each in _with_local(request)
+        ]
+        tasks += [
+            asyncio.create_task(_push_metrics(each, broker))
+            for each in request["sinks"]
+            if each.get("metrics")
         ]
         watching = asyncio.create_task(_until_gone(source.client))
         ended = asyncio.create_task(end.wait())
@@ -105,7 +112,8 @@ async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
 
 def _with_local(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the destinations, each with the listener of the broker for messages in."""
-    return [{**each, "local": request["local"]} for each in request["sinks"]]
+    about = {"local": request["local"], "logs": request["logs"]}
+    return [{**each, **about} for each in request["sinks"]]
 
 
 async def _until_gone(client: Client) -> None:
@@ -176,16 +184,50 @@ def _mqtt_sink(settings: Mapping[str, Any]) -> MqttSink:
 
     local = settings["local"]
     connection = read_connection(settings["name"], settings["table"])
-    return MqttSink(connection, LocalAddress(**local) if local is not None else None)
+    return MqttSink(
+        connection, LocalAddress(**local) if local is not None else None, logs=settings["logs"]
+    )
 
 
 async def _run_inward(settings: Mapping[str, Any], node: str) -> None:
     """Run a connection that has messages in only, which is no destination of the log."""
+    from outbox.mqtt.bridge_sink import takes_in
+
     sink = _mqtt_sink(settings)
+    if not takes_in(sink.options, node, settings["logs"]):
+        await asyncio.Event().wait()  # another log of this broker has it
     try:
         await sink.take(node)
     finally:
         await sink.close()
+
+
+async def _push_metrics(settings: Mapping[str, Any], broker: LiveBroker) -> None:
+    """Send the metrics of the broker again and again; what cannot be sent now is left out."""
+    from actors.inspection.status_metrics import METRICS
+    from outbox.sinks.kinds import make_otlp_sink
+    from outbox.sinks.metric_json import metric_objects
+
+    sink, to, reason = make_otlp_sink(settings, "metrics"), settings["name"], ""
+    try:
+        while True:
+            try:
+                await sink.open(Destination(to, broker.node, 0, 0, 0, 0, _no_receiver))
+                status = await broker.ask("status", topics=False)
+                times = status["started_ms"], status["time_ms"]
+                await sink.push(metric_objects(METRICS, status, *times))
+                reason = ""
+            except (TryAgain, RefusedMessages, NoLiveBroker, Refused) as error:
+                if str(error) != reason:
+                    reason = str(error)
+                    _log.warning("metrics were not sent", to=to, reason=reason)
+            await asyncio.sleep(settings["metrics"])
+    finally:
+        await sink.close()
+
+
+async def _no_receiver(_received: int) -> None:
+    """Record nothing: metrics have no cursor."""
 
 
 def _permissions(path: str | None) -> Callable[[str | None], Callable[[str], bool] | None]:
@@ -251,9 +293,14 @@ class _Announcements:
             grown, self._grown = self._grown, asyncio.Event()
             grown.set()
 
-    async def reach(self, sequence: int) -> int:
-        """Wait until a record is on disk; return the sequence of the last such record."""
-        while self._last < sequence:
+    async def reach(self, sequence: int, seconds: float | None = None) -> int:
+        """Wait until a record is on disk; return the sequence of the last such record.
+
+        After some seconds, if given, that is an earlier one.
+        """
+        now = asyncio.get_running_loop().time
+        begun = now()
+        while self._last < sequence and (seconds is None or now() - begun < seconds):
             grown = self._grown
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_QUIET):

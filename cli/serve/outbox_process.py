@@ -45,6 +45,7 @@ class OutboxProcess:
         self._node = ""
         self._settings: Settings
         self._local: dict[str, Any] | None = None
+        self._logs: Sequence[str] = ()
 
     def start(
         self,
@@ -53,8 +54,12 @@ class OutboxProcess:
         node: NodeContext,
         client: DirectClient,
         places: Sequence[Endpoint],
+        logs: Sequence[str] = (),
     ) -> None:
-        """Begin, if there are destinations; ``places`` are the addresses of the listeners."""
+        """Begin, if there are destinations; ``places`` are the addresses of the listeners.
+
+        ``logs`` are the names of the logs of a broker with several.
+        """
         if not (settings.sinks or settings.connections):
             return
         if settings.destinations:
@@ -62,6 +67,7 @@ class OutboxProcess:
         self._node = node.options.node
         self._settings = settings
         self._local = local_listener(settings, places)
+        self._logs = logs
         self._keeping = asyncio.create_task(self._keep(datadir), name="outbox")
 
     def reload(self, settings: Settings) -> None:
@@ -95,7 +101,8 @@ class OutboxProcess:
         while True:
             begun = now()
             environment = environment_for(self._settings, datadir)
-            request = orjson.dumps(outbox_request(self._settings, self._node, self._local)) + b"\n"
+            settings, node = self._settings, self._node
+            request = orjson.dumps(outbox_request(settings, node, self._local, self._logs)) + b"\n"
             try:
                 self._process = await _launch(datadir, environment, request)
                 code = await self._process.wait()

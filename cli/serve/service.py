@@ -323,7 +323,8 @@ class Service:
         journal = broker.node.journal
         self._index.start(settings, datadir, lambda: journal.durable)
         await stack.enter_async_context(self._outbox)
-        self._outbox.start(settings, datadir, broker.node, store.client, listening)
+        names = self._process.facts.names if self._process is not None else ()
+        self._outbox.start(settings, datadir, broker.node, store.client, listening, names)
         if self._process is None:
             self._announce(listening, datadir, store, broker.node.state.proof.doubts)
         else:

@@ -34,6 +34,7 @@ from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import encode_acks
+from protocol.mqtt.origin_properties import Origin, with_origin
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode
 
@@ -78,6 +79,8 @@ class Outgoing(NamedTuple):
     retain: bool = False
     block: bytes = b""
     """Properties; they are only sent to a peer with MQTT 5."""
+    origin: Origin | None = None
+    """Its place in this log, for a peer that knows by it what it has already."""
 
 
 class Refusal(NamedTuple):
@@ -100,6 +103,8 @@ class PeerLimits(NamedTuple):
     retain_available: bool = True
     maximum_packet_size: int = 0
     """Bytes; 0: no limit."""
+    takes_origins: bool = False
+    """Whether it is a foldmq, which takes a message at QoS 1 once by its origin."""
 
 
 class _State(Enum):
@@ -233,7 +238,8 @@ class Outbound:
         It has no number any more. It is sent at QoS 1 at most, with an identifier that is far from
         those of other messages.
         """
-        again = message._replace(qos=min(message.qos, 1))
+        # Without its origin: the peer has later ones.
+        again = message._replace(qos=min(message.qos, 1), origin=None)
         self._again = _Entry(self._first + _FAR, again, _State.WAITING)
 
     def take_refusals(self) -> list[Refusal]:
@@ -387,8 +393,11 @@ class Outbound:
             self._refuse(entry, ReasonCode.TOPIC_NAME_INVALID)
             return b""
         if limits.version == MQTT_5:
+            block = message.block
+            if limits.takes_origins and qos == 1 and message.origin is not None:
+                block = with_origin(block, message.origin)
             packet = encode_publish_v5(
-                topic, payload, qos, packet_id, retain=retain, dup=dup, block=message.block
+                topic, payload, qos, packet_id, retain=retain, dup=dup, block=block
             )
         else:
             packet = encode_publish(topic, payload, qos, packet_id, retain=retain, dup=dup)

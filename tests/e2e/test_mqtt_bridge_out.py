@@ -189,3 +189,32 @@ def test_between_two_foldmq_over_kills_of_both(
         if "packet_id" in message  # the state of the connection is sent at QoS 0
     )
     assert published == Counter(range(2, 153))  # the packet identifier follows the number
+
+
+def test_qos_1_arrives_once_between_two_foldmq_whatever_becomes_of_the_session(
+    make_broker: Callable[..., Broker],
+) -> None:
+    peer = make_broker()
+    peer.start()
+    broker = make_broker(connection(peer.port, "sensors/# out 1", more="cleansession = true\n"))
+    broker.start()
+    listener = Listener(peer.port, "sensors/#")
+    for round_number in range(4):
+        first = round_number * 200
+        publish(broker.port, range(first, first + 200), 1)
+        if round_number % 2:
+            os.kill(outbox_of(broker), signal.SIGKILL)
+        else:
+            broker.kill()
+            broker.start()
+    publish(broker.port, range(800, 801), 1)
+    until(lambda: 800 in listener.numbers(), "the last message")
+    assert Counter(listener.numbers()) == Counter(range(801))
+    # The other log tells where a message comes from, and the command there what became of it.
+    where = ("--topic", "sensors/a", "--last", "1", "--data-dir", str(peer.data_dir))
+    origin = run("why", *where, "--json").objects[0]["origin"]
+    assert origin["client"] == f"plant2.{origin['log']}"
+    place = f"foldmq why --position {origin['position']} --node {origin['log']}"
+    assert place in run("why", *where).out
+    there = ("--position", origin["position"], "--data-dir", str(broker.data_dir))
+    assert "plant2" in run("why", *there, "--node", origin["log"]).out

@@ -21,6 +21,7 @@ from outbox.mqtt.outbound import (
 from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
 from protocol.mqtt.encoder import encode_acks
+from protocol.mqtt.origin_properties import Origin, with_origin
 from protocol.mqtt.packets import PacketType
 
 PUBACK, PUBREC, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP
@@ -193,6 +194,26 @@ def test_the_identifier_of_an_expired_message_is_released() -> None:
     assert state.packets() == released(6) + sent(7, 2, dup=True)
     acknowledge(state, PUBCOMP, 6, reason=0x92)
     assert state.number == 6
+
+
+def test_a_foldmq_gets_the_origins_of_messages_at_qos_1_unless_they_were_refused_before() -> None:
+    origin = Origin(10, 10, 99)
+
+    def packets(limits: PeerLimits, qos: int, *, again: bool = False) -> bytes:
+        state = online(Outbound(0, 0), limits, present=True)
+        given = message(1, qos)._replace(origin=origin)
+        if again:
+            state.offer_again(given)
+        else:
+            state.offer([given])
+        return state.packets()
+
+    foldmq = PeerLimits(5, takes_origins=True)
+    assert with_origin(b"", origin) in packets(foldmq, 1)
+    for limits, qos, again in ((PeerLimits(5), 1, False), (foldmq, 2, False), (foldmq, 1, True)):
+        sent_packets = packets(limits, qos, again=again)
+        assert sent_packets.endswith(b"x")
+        assert b"foldmq-origin" not in sent_packets
 
 
 def test_messages_that_are_not_sent_take_no_memory() -> None:
