@@ -104,7 +104,8 @@ class Destinations(dict[str, DestinationState]):
             if name:
                 self[name] = DestinationState(*values)
             else:
-                self.fold(OriginTaken(*values, refs=[], origins=[]), 0)
+                client, log, run, through, recorded_ms = values
+                self.fold(OriginTaken(client, log, run, through, recorded_ms, [], []), 0)
 
     def repeated(self) -> list[DestinationOpened | Forwarded | OriginTaken]:
         """Return the events with which a checkpoint repeats the destinations."""

@@ -1,4 +1,4 @@
-"""Messages that the bridge of a foldmq brings are taken once, over new sessions and crashes."""
+"""Messages that a bridge of a foldmq brings are taken once, over new sessions and crashes."""
 
 from typing import Any
 
