@@ -8,6 +8,7 @@ import os
 import signal
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import structlog
 from cli.common import logging_setup
 from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused
 from cli.logs.logs import open_logs
-from cli.logs.outbox_subjects import stored_subject
+from cli.logs.outbox_subjects import live_subject, stored_subject
 from cli.settings.broker_child import belong_to_the_broker, watch_stdin
 from cli.settings.settings import load_settings
 from eventstore.errors import LogUnavailable, UsageError
@@ -26,12 +27,12 @@ from eventstore.task_cancellation import end_tasks
 from outbox.control import BrokerUnavailable, RecordedCursor
 from outbox.runner import DestinationRunner
 from outbox.selection import Selection
-from outbox.sink import Destination, RefusedMessages, TryAgain
+from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
 from outbox.sinks.kinds import make_reader, make_sink
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from nats.aio.client import Client
     from nats.aio.msg import Msg
@@ -90,6 +91,8 @@ async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
         control = _NatsControl(broker)
         durable = _Announcements(control)
         await durable.listen(source.client, node)
+        if any(each.get("live") for each in request["sinks"]):
+            await durable.listen_live(source.client, node)
         permitted = _permissions(request["permissions"])
         tasks = [
             asyncio.create_task(_keep(each, permitted, source, control, durable))
@@ -167,6 +170,11 @@ def _runner(
 
         connection = _mqtt_sink(settings)
         own = connection.options.local_client_id
+        if settings["live"]:
+            allowed = Selection((), permitted(settings["user"]))
+            durable.live[settings["name"]] = partial(
+                connection.pass_live, may_have=allowed.may_have
+            )
         sink, limits = connection, batch_limits(connection.options)
     else:
         sink, limits = make_sink(settings)
@@ -278,6 +286,8 @@ class _Announcements:
         self._control = control
         self._last = 0
         self._grown = asyncio.Event()
+        self.live: dict[str, Callable[[Sequence[OutboxMessage]], None]] = {}
+        """What takes messages at QoS 0, by the name of its destination."""
 
     async def listen(self, client: Client, node: str) -> None:
         """Take the announcements of a broker."""
@@ -286,6 +296,28 @@ class _Announcements:
             self._take(int(message.data))
 
         await client.subscribe(stored_subject(node), cb=take)
+
+    async def listen_live(self, client: Client, node: str) -> None:
+        """Pass the messages at QoS 0 on as they come."""
+        from actors.exchange.qos0_exchange import decode_frames
+
+        async def take(message: Msg) -> None:
+            for messages in decode_frames(message.data):
+                columns = zip_longest(
+                    messages.topics, messages.payloads, messages.blocks, fillvalue=b""
+                )
+                batch = [
+                    OutboxMessage(
+                        *(0, 0, 0, 0, topic.decode(), payload, 0, messages.retain, messages.log),
+                        block,
+                    )
+                    for topic, payload, block in columns
+                ]
+                for pass_on in self.live.values():
+                    pass_on(batch)
+
+        subject = live_subject(node)
+        await client.subscribe(subject, cb=take, pending_bytes_limit=_LARGEST_REQUEST)
 
     def _take(self, sequence: int) -> None:
         if sequence > self._last:

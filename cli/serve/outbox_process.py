@@ -10,13 +10,15 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 import structlog
 
+from actors.exchange.qos0_exchange import LiveMessages
 from cli.common.endpoints import Endpoint
-from cli.logs.outbox_subjects import stored_subject
+from cli.logs.outbox_subjects import live_subject, stored_subject
 from cli.settings.broker_child import environment_for
 from cli.settings.connection_settings import local_listener
 from cli.settings.sink_settings import outbox_request
@@ -47,12 +49,20 @@ class OutboxProcess:
         self._local: dict[str, Any] | None = None
         self._logs: Sequence[str] = ()
 
+    def announce(self, settings: Settings, node: NodeContext, client: DirectClient) -> None:
+        """Announce what the outbox needs to know, from before any client is there."""
+        if settings.destinations:
+            _announce_durable(node, client)
+        live = [each for table in settings.connections.values() for each in table.live]
+        if live:
+            send = partial(client.publish_now, live_subject(node.options.node))
+            node.topic_observers.append(LiveMessages(node, live, send))
+
     def start(
         self,
         settings: Settings,
         datadir: DataDir,
         node: NodeContext,
-        client: DirectClient,
         places: Sequence[Endpoint],
         logs: Sequence[str] = (),
     ) -> None:
@@ -62,8 +72,6 @@ class OutboxProcess:
         """
         if not (settings.sinks or settings.connections):
             return
-        if settings.destinations:
-            _announce_durable(node, client)
         self._node = node.options.node
         self._settings = settings
         self._local = local_listener(settings, places)

@@ -35,6 +35,8 @@ class ConnectionSettings(DestinationSettings):
     kind: Literal["mqtt"] = "mqtt"
     filters: tuple[str, ...] = ()
     """Filters of messages out; empty: there are none."""
+    live: tuple[str, ...] = ()
+    """Filters of messages out at QoS 0, which are not in the log."""
     takes: bool = False
     """Whether messages come in."""
     has_paths: bool = True
@@ -86,6 +88,7 @@ def _read(name: str, table: Mapping[str, Any]) -> ConnectionSettings:
     return ConnectionSettings(
         **own,
         filters=check_filters(tuple(topics.local_filters)),
+        live=tuple(each.local_filter for each in options.lines if each.is_out and not each.qos),
         takes=bool(topics.subscriptions),
         has_paths=options.version == MQTT_5,
         user=options.local_username,

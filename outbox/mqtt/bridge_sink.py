@@ -84,6 +84,8 @@ class MqttSink:
         self._failure = TryAgain("not connected yet")
         self.looped = 0
         """Messages that had passed the log before."""
+        self.dropped = 0
+        """Messages at QoS 0 that could not be sent, since the last connection."""
 
     async def open(self, about: Destination) -> Position | None:
         """Begin at a cursor; the other broker keeps none."""
@@ -165,6 +167,21 @@ class MqttSink:
 
     # Messages.
 
+    def pass_live(
+        self, batch: Sequence[OutboxMessage], may_have: Callable[[str], bool] = lambda _topic: True
+    ) -> None:
+        """Send messages at QoS 0, which are not in the log; without room now they are dropped."""
+        own, log = self.options.local_client_id, self._about.log if self._about is not None else ""
+        chosen = []
+        for message in batch:
+            sent = self._topics.outgoing(message.topic)
+            if sent and not sent.qos and message.client != own and may_have(message.topic):
+                chosen.append(message)
+        for outgoing in self._outgoing(chosen, log):
+            packet = self._outbound.live_packet(outgoing)
+            if not (packet and self._peer is not None and self._peer.write_live(packet)):
+                self.dropped += 1
+
     def _outgoing(self, batch: Sequence[OutboxMessage], log: str) -> Iterator[Outgoing]:
         for message in batch:
             sent = self._topics.outgoing(message.topic)
@@ -219,6 +236,11 @@ class MqttSink:
                     continue
                 _log.info("connected to another broker", to=self.options.name, address=str(address))
                 self._opened = self._clock()
+                if self.dropped:
+                    _log.warning(
+                        "messages at QoS 0 were dropped", to=self.options.name, count=self.dropped
+                    )
+                    self.dropped = 0
                 return self._peer
             self._pause(str(failure), misconfigured=failure is not None and failure.misconfigured)
             raise self._try_again()

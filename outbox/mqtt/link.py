@@ -83,6 +83,13 @@ class BridgeLink:
         """Send what may be sent now."""
         self._peer.pump()
 
+    def write_live(self, packet: bytes) -> bool:
+        """Send a packet if there is room for it now; return whether there was."""
+        room = self._peer.has_room
+        if room:
+            self._peer.write(packet)
+        return room
+
     def end(self, reason: str) -> None:
         """End both connections."""
         self._peer.end(reason)

@@ -381,26 +381,34 @@ class Outbound:
         index = (packet_id - packet_identifier(self._first)) % _IDENTIFIERS
         return self._entries[index] if index < len(self._entries) else None
 
+    def live_packet(self, message: Outgoing) -> bytes:
+        """Return the PUBLISH of a message that is not in the log; empty: it cannot be sent."""
+        if not self._online or not message.topic:
+            return b""
+        packet = self._encoded(message, 0, 0)
+        return packet if not 0 < self._limits.maximum_packet_size < len(packet) else b""
+
+    def _encoded(self, message: Outgoing, qos: int, packet_id: int, *, dup: bool = False) -> bytes:
+        limits, topic, payload = self._limits, message.topic, message.payload
+        retain = message.retain and limits.retain_available
+        if limits.version != MQTT_5:
+            return encode_publish(topic, payload, qos, packet_id, retain=retain, dup=dup)
+        block = message.block
+        if limits.takes_origins and qos == 1 and message.origin is not None:
+            block = with_origin(block, message.origin)
+        return encode_publish_v5(
+            topic, payload, qos, packet_id, retain=retain, dup=dup, block=block
+        )
+
     def _publish(self, entry: _Entry, message: Outgoing) -> bytes:
         """Return the PUBLISH of a message; empty: it is refused."""
         limits = self._limits
         qos = min(message.qos, limits.maximum_qos)
-        retain = message.retain and limits.retain_available
         packet_id = packet_identifier(entry.number)
-        dup = entry.dup and qos > 0
-        topic, payload = message.topic, message.payload
-        if not topic:
+        if not message.topic:
             self._refuse(entry, ReasonCode.TOPIC_NAME_INVALID)
             return b""
-        if limits.version == MQTT_5:
-            block = message.block
-            if limits.takes_origins and qos == 1 and message.origin is not None:
-                block = with_origin(block, message.origin)
-            packet = encode_publish_v5(
-                topic, payload, qos, packet_id, retain=retain, dup=dup, block=block
-            )
-        else:
-            packet = encode_publish(topic, payload, qos, packet_id, retain=retain, dup=dup)
+        packet = self._encoded(message, qos, packet_id, dup=entry.dup and qos > 0)
         if 0 < limits.maximum_packet_size < len(packet):
             self._refuse(entry, ReasonCode.PACKET_TOO_LARGE)
             return b""

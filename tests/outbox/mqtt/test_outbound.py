@@ -298,6 +298,19 @@ def test_limits_of_the_peer() -> None:
     assert state.packets() == encode_publish_v5(b"t", b"x", 1, 2, block=block)
 
 
+def test_messages_that_are_not_in_the_log_are_sent_while_there_is_a_connection() -> None:
+    state = Outbound(0, 0)
+    live = message(0, 0)
+    assert state.live_packet(live) == b""
+    online(state, PeerLimits(4, maximum_packet_size=9), present=True)
+    assert state.live_packet(live) == encode_publish(b"t", b"x")
+    assert state.live_packet(message(0, 0, bytes(9))) == b""
+    assert state.live_packet(live._replace(topic=b"")) == b""
+    state.disconnected()
+    assert state.live_packet(live) == b""
+    assert state.is_settled
+
+
 def test_qos_0_needs_no_answer() -> None:
     state = online(Outbound(0, 0, qos2=False))
     state.offer([message(1, 0), message(2, 0)])
