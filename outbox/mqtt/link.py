@@ -119,6 +119,11 @@ class BridgeLink:
         flow, connack = await self._connect(address, password, clean=clean, private=private)
         if self._relay is not None:
             self._peer.hold(reading=False)
+            if self._relay.begun and not (connack.session_present or options.clean_session):
+                _log.warning(
+                    "the other broker has lost the session: what it had queued is lost",
+                    connection=options.name,
+                )
             try:
                 await self._connect_local(self._relay, clean=not connack.session_present)
             except BaseException:

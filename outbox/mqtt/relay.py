@@ -33,7 +33,10 @@ class LocalBusyError(FoldmqError):
 class Relay:
     """Passes packets between two connections; each method returns the bytes for one of them."""
 
-    __slots__ = ("_log", "_logs", "_most", "_topics", "dropped", "looped", "passed", "refused")
+    __slots__ = (
+        *("_log", "_logs", "_most", "_topics"),
+        *("begun", "dropped", "looped", "passed", "refused"),
+    )
 
     def __init__(self, topics: TopicMap, log: str, logs: Iterable[str] = ()) -> None:
         """``logs`` are all logs of this broker, of which ``log`` takes the messages."""
@@ -41,6 +44,8 @@ class Relay:
         self._log = log
         self._logs = frozenset({log, *logs})
         self._most = 0
+        self.begun = False
+        """Whether there was a connection before."""
         self.passed = 0
         """Messages given to this broker."""
         self.looped = 0
@@ -53,6 +58,7 @@ class Relay:
     def begin(self, maximum_packet_size: int) -> None:
         """Begin a connection to this broker, with its largest packet in bytes; 0: no limit."""
         self._most = maximum_packet_size
+        self.begun = True
 
     def published(self, message: SentMessage) -> tuple[bytes, bytes]:
         """Handle a PUBLISH of the other broker; return bytes for this broker, and for the other."""
