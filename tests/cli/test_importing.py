@@ -284,7 +284,6 @@ def test_mosquittos_settings_become_those_of_foldmq(tmp_path: Path) -> None:
         },
     ]
     assert [line.partition(": ")[0] for line in result.unmatched] == [
-        f"{conf}:9",
         f"{tmp_path}/acl:3",
         f"{conf}:6",
         f"{conf}:19",
