@@ -39,7 +39,7 @@ class Relay:
     )
 
     def __init__(self, topics: TopicMap, log: str, logs: Iterable[str] = ()) -> None:
-        """``logs`` are all logs of this broker, of which ``log`` takes the messages."""
+        """Take messages into ``log``; ``logs`` are all logs of this broker."""
         self._topics = topics
         self._log = log
         self._logs = frozenset({log, *logs})
