@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 import structlog
 
-from actors.exchange.qos0_exchange import LiveMessages
 from cli.common.endpoints import Endpoint
 from cli.logs.outbox_subjects import live_subject, stored_subject
 from cli.settings.broker_child import environment_for
@@ -55,6 +54,8 @@ class OutboxProcess:
             _announce_durable(node, client)
         live = [each for table in settings.connections.values() for each in table.live]
         if live:
+            from actors.exchange.qos0_exchange import LiveMessages
+
             send = partial(client.publish_now, live_subject(node.options.node))
             node.topic_observers.append(LiveMessages(node, live, send))
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_peer import World, run
+from model_peer import FoldmqWorld, World, run
 
 from outbox.mqtt.outbound import (
     MAX_WINDOW,
@@ -56,6 +56,22 @@ def acknowledge(state: Outbound, kind: PacketType, *numbers: int, reason: int = 
 @given(st.integers(0, 2**32))
 def test_nothing_is_lost_and_qos_2_is_taken_once(seed: int) -> None:
     run(seed)
+
+
+@given(st.integers(0, 2**32))
+def test_a_foldmq_takes_messages_at_qos_1_once_too(seed: int) -> None:
+    run(seed, world=FoldmqWorld)
+
+
+class NoOrigins(Outbound):
+    """Does not say where messages come from."""
+
+    def connected(self, limits: PeerLimits, *, session_present: bool) -> None:
+        super().connected(limits._replace(takes_origins=False), session_present=session_present)
+
+
+def test_messages_without_an_origin_are_found() -> None:
+    assert _fails(lambda seed: run(seed, NoOrigins, world=FoldmqWorld))
 
 
 class ReleasesEarly(Outbound):
