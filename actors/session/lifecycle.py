@@ -661,7 +661,7 @@ def _encode_connack(
     properties.maximum_packet_size = maximum_packet_size
     properties.topic_alias_maximum = topic_alias_maximum
     return encode_connack_v5(
-        *(ReasonCode.SUCCESS,),
+        ReasonCode.SUCCESS,
         session_present=resumed,
         properties=properties,
         about=about,
