@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from eventstore.format.positions import Position, to_runs
 
@@ -30,11 +30,14 @@ class RecordedCursor:
         )
 
 
-@dataclass(slots=True)
-class RefusedGroup:
-    """Messages that a destination refused, with its answer."""
+class Refusal(NamedTuple):
+    """A message that a destination refused, with its answer."""
 
-    refs: list[Position]
+    ref: Position
+    settled: Position
+    """A cursor from here on is behind the message: it is not sent again after a crash."""
+    number: int
+    """Number of messages that were due up to there."""
     reason: str
     code: int
 
@@ -48,7 +51,6 @@ class Progress:
     number: int = 0
     count: int = 0
     """Number of messages stored since the last report."""
-    refused: list[RefusedGroup] = field(default_factory=list)
     reset: bool = False
     """Whether ``received`` is lower than before: a receiver lost what it had."""
     lost: list[tuple[Position, int]] = field(default_factory=list)
@@ -56,8 +58,13 @@ class Progress:
     retried: list[Position] = field(default_factory=list)
     """Refused messages that were stored now, or no longer exist."""
 
-    def request(self, name: str, run: Position, shown: Mapping[str, Any]) -> dict[str, Any]:
+    def request(
+        self, name: str, run: Position, shown: Mapping[str, Any], refusals: Iterable[Refusal]
+    ) -> dict[str, Any]:
         """Return the request to the broker; ``shown`` is what operators see."""
+        groups: dict[tuple[str, int], list[Position]] = {}
+        for each in refusals:
+            groups.setdefault((each.reason, each.code), []).append(each.ref)
         return {
             "do": "forwarded",
             "by": "outbox",
@@ -68,7 +75,7 @@ class Progress:
             "reset": self.reset,
             "number": self.number,
             "count": self.count,
-            "refused": [[to_runs(each.refs), each.reason, each.code] for each in self.refused],
+            "refused": [[to_runs(refs), *answer] for answer, refs in groups.items()],
             "lost": [list(each) for each in self.lost],
             "retried": self.retried,
             "shown": dict(shown),

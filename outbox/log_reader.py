@@ -36,8 +36,11 @@ if TYPE_CHECKING:
     class DurableEnd(Protocol):
         """The end of the log, as far as it is on disk."""
 
-        async def reach(self, sequence: int) -> int:
-            """Wait until a record is on disk; return the sequence of the last such record."""
+        async def reach(self, sequence: int, seconds: float | None = None) -> int:
+            """Wait until a record is on disk; return the sequence of the last such record.
+
+            That may be an earlier one after some seconds, if given.
+            """
 
 
 _log = structlog.get_logger("foldmq")
@@ -73,6 +76,9 @@ class LogPortion:
 class DueMessages:
     """The due messages of a log, in order, numbered from the cursor of their destination."""
 
+    _quiet_seconds: float | None = None
+    """Time without a new record after which an empty turn is read; None: none is."""
+
     def __init__(self, source: LogSource, selection: Selection, end: DurableEnd) -> None:
         self._source = source
         self._selection = selection
@@ -94,7 +100,11 @@ class DueMessages:
         """Yield the complete turns from a record on; raises as :meth:`after`."""
         turns = TurnAssembler(anywhere=True)
         while True:
-            last = min(await self._end.reach(sequence), sequence + _RECORDS_AT_ONCE - 1)
+            end = await self._end.reach(sequence, self._quiet_seconds)
+            if end < sequence:
+                yield []
+                continue
+            last = min(end, sequence + _RECORDS_AT_ONCE - 1)
             try:
                 async for record in self._source.records(sequence, last):
                     sequence = record.sequence + 1

@@ -15,7 +15,7 @@ from eventstore.format.positions import Position
 from eventstore.format.stored_properties import expired_until
 from eventstore.task_cancellation import end_tasks
 from outbox.backoff import Backoff
-from outbox.control import BrokerControl, BrokerUnavailable, Progress, RecordedCursor, RefusedGroup
+from outbox.control import BrokerControl, BrokerUnavailable, Progress, RecordedCursor, Refusal
 from outbox.log_reader import CursorLost, DueMessages, LogPortion
 from outbox.read_ahead import ReadAhead
 from outbox.sink import Destination, OutboxMessage, RefusedMessages, Sink, TryAgain
@@ -76,6 +76,9 @@ class DestinationRunner:
         self._run: Position = 0
         self._done = Progress()
         """What is stored by the destination and not recorded yet."""
+        self._refusals: dict[Position, Refusal] = {}
+        """Refused messages by their positions, until a cursor behind them is recorded with them: a
+        crash before that repeats both."""
         self._retry: tuple[Position, ...] = ()
         self._missing: deque[tuple[Position, int]] = deque()
         """Messages that the log no longer has, in the batches that are being sent."""
@@ -83,7 +86,7 @@ class DestinationRunner:
         self._shown: dict[str, Any] = {}
         self._state, self._error = "starting", ""
         self._since = now()
-        self._sent = self._retries = self._expired = self._denied = self._refused = 0
+        self._sent = self._retries = self._expired = self._denied = 0
         self._time_ms = 0
         """Time of the last record that the destination is through with."""
         self._waiting_ms = 0
@@ -139,6 +142,7 @@ class DestinationRunner:
         self._run = cursor.run
         self._through_recorded = cursor.through
         self._done = Progress(cursor.through, cursor.received, cursor.number)
+        self._refusals.clear()
 
     async def _watch_from(self, cursor: RecordedCursor) -> None:
         """Look for the oldest message that waits, until something is sent."""
@@ -218,9 +222,8 @@ class DestinationRunner:
         refs, self._retry = self._retry, ()
         left = dict.fromkeys(refs)  # those that are gone need nothing more, either
         for message in await due.messages_at(refs):
-            before = self._refused
             await self._store([message])
-            if self._refused > before:
+            if message.position in self._refusals:
                 left.pop(message.position, None)  # a message may have several spans
         self._done.retried += left
         self._waiting_ms = 0
@@ -239,6 +242,9 @@ class DestinationRunner:
                 await self._record_surely()
         self._done.through = max(through, self._done.through)
         self._waiting_ms = 0
+        # The broker takes a bounded number at once, and a turn may have any number of messages.
+        while len(self._refusals) >= _MOST_REFUSED <= len(self._settled()):
+            await self._record_surely()
 
     async def _store(self, batch: list[OutboxMessage]) -> None:
         while batch := self._unexpired(batch):
@@ -255,7 +261,7 @@ class DestinationRunner:
                     await self._store(batch[:half])
                     await self._store(batch[half:])
                     return
-                await self._refuse(refused or batch, answer)
+                self._refuse(refused or batch, answer)
                 batch = [each for each in batch if refused and each.at not in answer.at]
             else:
                 self._last_batch = self._clock() - begun
@@ -273,7 +279,7 @@ class DestinationRunner:
         self._expired += len(batch) - len(left)
         return left
 
-    async def _refuse(self, refused: list[OutboxMessage], answer: RefusedMessages) -> None:
+    def _refuse(self, refused: list[OutboxMessage], answer: RefusedMessages) -> None:
         _log.warning(
             "messages refused by a destination",
             to=self.name,
@@ -281,12 +287,17 @@ class DestinationRunner:
             code=answer.code,
             reason=answer.reason,
         )
-        self._refused += len(refused)
-        refs = [message.position for message in refused]
-        self._done.refused.append(RefusedGroup(refs, answer.reason, answer.code))
-        # The broker takes a bounded number at once, and a turn may have any number of messages.
-        while sum(len(each.refs) for each in self._done.refused) >= _MOST_REFUSED:
-            await self._record_surely()
+        for message in refused:
+            settled = max(message.at, message.position)
+            self._refusals.setdefault(
+                message.position,
+                Refusal(message.position, settled, message.number, answer.reason, answer.code),
+            )
+
+    def _settled(self) -> list[Refusal]:
+        """Return the refusals that may be recorded: the cursor is behind their messages."""
+        until = max(self._done.through, self._done.received)
+        return [each for each in self._refusals.values() if each.settled <= until]
 
     async def _pause_after(self, answer: TryAgain) -> None:
         """Wait before the next attempt; an operator may meanwhile pause or skip."""
@@ -323,7 +334,7 @@ class DestinationRunner:
         waits = now - self._reported
         passed = done.through > self._through_recorded and self._idle_since >= 0
         if (
-            (waits >= _REPORT_EVERY and (done.count or done.refused or done.lost))
+            (waits >= _REPORT_EVERY and (done.count or done.lost or self._settled()))
             or (waits >= _REPORT_EVERY and self._shown_now() != self._shown)
             or waits >= _SHOW_EVERY
             or (passed and now - self._idle_since >= _IDLE_REPORT)
@@ -335,12 +346,17 @@ class DestinationRunner:
         """Record what is done so far. Raises BrokerUnavailable, and _Restart if the log differs."""
         if not self._run:
             return
-        done = self._done
-        news = done.count or done.refused or done.lost or done.retried
+        done, refusals = self._done, self._settled()
+        news = done.count or done.lost or done.retried or refusals
         moved = bool(news) or done.received > done.through
         passed = 0 <= self._idle_since <= self._clock() - _IDLE_REPORT
-        request = done.request(self.name, self._run, shown := self._shown_now())
-        if not (moved or passed):
+        more = len(refusals) > _MOST_REFUSED and not (done.received or done.lost)
+        if more:  # the others follow, with the cursor behind them
+            refusals = sorted(refusals, key=lambda each: each.settled)[:_MOST_REFUSED]
+        request = done.request(self.name, self._run, shown := self._shown_now(), refusals)
+        if more:
+            request |= {"through": refusals[-1].settled, "number": refusals[-1].number}
+        elif not (moved or passed):
             request |= {"through": self._through_recorded, "number": done.number}
         self._done = Progress(done.through, done.received, done.number)
         try:
@@ -348,10 +364,11 @@ class DestinationRunner:
         except BaseException:
             self._done.count += done.count
             self._done.reset = self._done.reset or done.reset
-            self._done.refused[:0] = done.refused
             self._done.lost[:0] = done.lost
             self._done.retried[:0] = done.retried
             raise
+        for each in refusals:
+            self._refusals.pop(each.ref, None)
         self._reported, self._shown = self._clock(), shown
         self._through_recorded, self._retry = cursor.through, cursor.retry
         if moved or passed:

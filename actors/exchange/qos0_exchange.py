@@ -13,11 +13,12 @@ import structlog
 from actors.exchange.member_reports import only_subscriber
 from actors.session.node_context import NodeContext
 from actors.session.outside_publisher import OutsidePublisher
-from actors.session.session_messages import Batch, Outgoing
+from actors.session.session_messages import Batch, Outgoing, Publication
 from actors.sharing.shared_subscriptions import SharedSubscriptions
 from eventstore.format.stored_properties import block_columns
 from eventstore.log.pending_record import GatedOutput
 from protocol.mqtt.packets import Publishes
+from protocol.mqtt.topics import matches
 
 _HEAD = struct.Struct(">II")
 """Sizes in bytes of the header and of the rest of a frame."""
@@ -32,6 +33,7 @@ class Qos0Messages(NamedTuple):
     """The properties of each; empty when none has any."""
     retain: bool
     log: str = ""
+    """To the outbox: the client that published them."""
     share: str = ""
     """The only log and shared subscription that get them; empty: all matching ones do."""
     epoch: int = 0
@@ -266,6 +268,51 @@ class Qos0Exchange:
         if receiver is not None:
             batch = Batch(0, messages.topics, messages.payloads, (), blocks=messages.blocks)
             receiver.add_assigned(Outgoing(only_subscriber(name), batch, 0))
+
+
+class LiveMessages:
+    """Passes messages of QoS 0 on some topics to the outbox: an observer of topics."""
+
+    def __init__(
+        self, node: NodeContext, filters: Sequence[str], send: Callable[[bytes], bool]
+    ) -> None:
+        self._node = node
+        self._filters = filters
+        self._send = send
+        self._gated = _GatedFrames(self._send_frame)
+
+    def observes(self, topic: str) -> bool:
+        """Return whether messages on a topic are passed on."""
+        return any(matches(each, topic) for each in self._filters)
+
+    def is_ready(self, _topic: bytes) -> bool:
+        """Return True: nothing needs to be prepared."""
+        return True
+
+    def published(self, publication: Publication) -> None:
+        """Pass messages of clients of this log on."""
+        batch, content = publication.batch, publication.content
+        if batch.qos or publication.taken:
+            return
+        chosen = [at for at, raw in enumerate(batch.topics) if self.observes(raw.decode())]
+        payloads, blocks = content.payloads, content.blocks or ()
+        frame = encode_frame(
+            Qos0Messages(
+                [batch.topics[at] for at in chosen],
+                [payloads[at] for at in chosen],
+                [blocks[at] for at in chosen] if blocks else (),
+                batch.published_retain,
+                publication.session,
+            )
+        )
+        if batch.gated:
+            self._node.journal.send_when_durable(self._gated, frame)
+        else:
+            self._node.journal.send_unlogged(self._gated, frame)
+
+    def _send_frame(self, frame: bytes) -> None:
+        if not self._send(frame):
+            self._node.count_dropped("exchange_unavailable", 1)
 
 
 def _size(topics: Sequence[bytes], payloads: Sequence[bytes], blocks: Sequence[bytes]) -> int:

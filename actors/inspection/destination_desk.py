@@ -147,15 +147,20 @@ class DestinationDesk:
         return _cursor(state)
 
     def _retry(self, request: Mapping[str, Any], by: str) -> Work:
-        """Send refused messages again."""
+        """Send refused messages again: as many of them as may wait for it."""
         name, state = self._state(request)
-        refs = _positions(request, "refs")
-        if len(state.retry) + len(refs) > _MOST_RETRIES:
-            raise Refused(f"at most {_MOST_RETRIES} messages may wait to be sent again")
-        command = OperatorCommand(RETRY, by, name, None)
-        command.carry_out(self._node, refs)
-        yield command.answer
-        return {"position": command.answer.result()}
+        if name == NATS_DESTINATION:
+            raise Refused("the bridge to NATS refuses no messages: there are none to send again")
+        waiting = frozenset(state.retry)
+        fresh = [ref for ref in _positions(request, "refs") if ref not in waiting]
+        taken = fresh[: _MOST_RETRIES - len(waiting)]
+        answer: dict[str, Any] = {"taken": len(taken), "left": len(fresh) - len(taken)}
+        if taken:
+            command = OperatorCommand(RETRY, by, name, None)
+            command.carry_out(self._node, taken)
+            yield command.answer
+            answer["position"] = command.answer.result()
+        return answer
 
     def _pause(self, request: Mapping[str, Any], by: str) -> Work:
         name, state = self._state(request)

@@ -14,7 +14,7 @@ from actors.session.delivery import Delivery
 from actors.session.delivery_encoder import DeliveryEncoder
 from actors.session.node_context import NodeContext
 from actors.session.overdue import left_by
-from actors.session.publisher import Publisher
+from actors.session.publisher import ClientPublisher
 from actors.session.session_messages import (
     NEXT_TURN,
     ClientConnection,
@@ -42,9 +42,15 @@ from eventstore.reasons import BROKER_ENDS
 from projections.state.session import SessionState
 from projections.state.session_table import is_freezable
 from protocol.mqtt.encoder import encode_connack
+from protocol.mqtt.origin_properties import log_of, log_property
 from protocol.mqtt.packets import Connect, ConnectCode, ConnectProperties, Publishes, UserProperties
 from protocol.mqtt.reason_codes import ENDINGS, ReasonCode
-from protocol.mqtt.server_packet_encoder_v5 import ConnackProperties, encode_connack_v5
+from protocol.mqtt.server_packet_encoder_v5 import (
+    NO_EXPLANATION,
+    ConnackProperties,
+    Explanation,
+    encode_connack_v5,
+)
 from protocol.mqtt.sparkplug import is_death, with_timestamp
 
 _log = structlog.get_logger("foldmq")
@@ -73,7 +79,7 @@ class SessionLifecycle:
         node: NodeContext,
         session: SessionCore,
         delivery: Delivery,
-        publisher: Publisher,
+        publisher: ClientPublisher,
         subscriptions: SubscriptionHandler,
     ) -> None:
         self._node = node
@@ -138,7 +144,9 @@ class SessionLifecycle:
         if known is not None and not resumed:
             self._subscriptions.remove_all()
         at = session.emit(self._opened(connection, connect, generation, resumed=resumed))
+        self._publisher.bridged = None
         if connect.properties is not None and connect.properties.user:
+            self._publisher.bridged = log_of(connect.properties.user)
             connect.properties.user = ()  # recorded, or too long for the log
         _log.debug(
             "connected",
@@ -240,8 +248,10 @@ class SessionLifecycle:
         prefix = None
         if asked.request_response_information:
             prefix = _response_information(options.response_information, connection.given_id)
-        if assigned is None and prefix is None and asked.authentication_method is None:
+        bridged = self._publisher.bridged is not None
+        if not (bridged or assigned or prefix or asked.authentication_method is not None):
             return _usual_connack(*usual)
+        about = Explanation(None, (log_property(options.node),)) if bridged else NO_EXPLANATION
         return _encode_connack(
             *usual,
             ConnackProperties(
@@ -250,6 +260,7 @@ class SessionLifecycle:
                 authentication_method=asked.authentication_method,
                 authentication_data=connection.authentication_data,
             ),
+            about,
         )
 
     def _arm_will(self, connect: Connect) -> None:
@@ -635,6 +646,7 @@ def _encode_connack(
     topic_alias_maximum: int,
     limit: int,
     properties: ConnackProperties | None = None,
+    about: Explanation = NO_EXPLANATION,
 ) -> bytes:
     """Encode the CONNACK of MQTT 5 that accepts a client, with more ``properties``.
 
@@ -649,7 +661,11 @@ def _encode_connack(
     properties.maximum_packet_size = maximum_packet_size
     properties.topic_alias_maximum = topic_alias_maximum
     return encode_connack_v5(
-        ReasonCode.SUCCESS, session_present=resumed, properties=properties, limit=limit
+        ReasonCode.SUCCESS,
+        session_present=resumed,
+        properties=properties,
+        about=about,
+        limit=limit,
     )
 
 

@@ -21,6 +21,7 @@ from actors.session.decisions.queueing import dropped, dropped_unrecorded
 from actors.session.delivery_encoder import remaining_properties
 from actors.session.session_messages import NOT_LOGGED, Batch, DeniedMessages, Outgoing, Publication
 from actors.session.subscription_actor import enqueue
+from eventstore.format.destination_events import OriginTaken
 from eventstore.format.events import InboundReplaced, MessagePublished, Released
 from eventstore.format.positions import Position, format_position, to_runs
 from eventstore.format.record_size import ESCAPED, NAMES
@@ -28,6 +29,7 @@ from eventstore.format.stored_properties import block_columns, expiries
 from eventstore.log.journal import ENTRY_BYTES
 from eventstore.log.message_store import StoredMessages
 from protocol.mqtt.encoder import encode_acks
+from protocol.mqtt.origin_properties import split_origin
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.server_packet_encoder_v5 import encode_explained_acks
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from actors.session.session_messages import ClientConnection
     from eventstore.format.positions import Run
     from eventstore.log.message_store import Message
+    from protocol.mqtt.origin_properties import LogRun, Origin
     from protocol.mqtt.packets import Publish, Publishes
 
 
@@ -583,12 +586,14 @@ class Publisher:
 class ClientPublisher(Publisher):
     """Publishes the messages of the client of a session, and acknowledges them."""
 
-    __slots__ = ("_delivery", "_session")
+    __slots__ = ("_delivery", "_session", "bridged")
 
     def __init__(self, node: NodeContext, session: SessionCore, delivery: Delivery) -> None:
         super().__init__(node, session.name)
         self._session = session
         self._delivery = delivery
+        self.bridged: LogRun | None = None
+        """The log of which the client is a bridge; None: it is none of a foldmq."""
 
     def on_publishes(self, connection: ClientConnection, packet: Publishes) -> Publishes | None:
         """Publish as many messages as fit into one turn; return the others."""
@@ -605,6 +610,11 @@ class ClientPublisher(Publisher):
             packet = packet.select(range(at_once))
         if packet.qos == 2 and not packet.dup and not self._replace(connection, packet):
             return rest
+        origins: dict[int, Origin] = {}
+        if self.bridged is not None and packet.qos == 1:
+            packet = self._without_known(connection, self.bridged, packet, origins)
+            if not packet.topics:
+                return rest
         recorded = packet.qos > 0 or packet.retain
         admitted = publish_admission.admit(
             packet,
@@ -622,6 +632,8 @@ class ClientPublisher(Publisher):
         if admitted.accepted:
             if packet.qos == 2:
                 self.store(admitted.accepted)
+            elif self.bridged is not None and origins:
+                self._take(self.bridged, admitted.accepted, origins)
             else:
                 self.publish(admitted.accepted)
         if packet.qos and admitted.answered:
@@ -629,6 +641,54 @@ class ClientPublisher(Publisher):
             ids = packet.packet_ids[: admitted.answered]
             self.acknowledge(connection, kind, ids, admitted.reasons)
         return rest
+
+    def _without_known(
+        self,
+        connection: ClientConnection,
+        bridged: LogRun,
+        packet: Publishes,
+        origins: dict[int, Origin],
+    ) -> Publishes:
+        """Acknowledge messages that this log has; return the others, and their ``origins``."""
+        taken = self._node.state.destinations.taken.get(self.name)
+        if taken is None or (taken.log, taken.run) != bridged:
+            through = recorded_ms = 0
+        else:
+            through, recorded_ms = taken.through, taken.recorded_ms
+        blocks, known = [*(packet.blocks or ())], []
+        for at, block in enumerate(blocks):
+            origin, blocks[at] = split_origin(block)
+            if origin is None:
+                continue
+            if origin.at <= through and origin.time_ms <= recorded_ms:
+                known.append(at)
+            else:
+                through, _, recorded_ms = origins[packet.packet_ids[at]] = origin
+        packet.blocks = blocks if any(blocks) else []
+        if not known:
+            return packet
+        self.acknowledge(connection, PacketType.PUBACK, [packet.packet_ids[at] for at in known])
+        others = frozenset(known)
+        return packet.select([at for at in range(len(packet)) if at not in others])
+
+    def _take(self, bridged: LogRun, packet: Publishes, origins: dict[int, Origin]) -> None:
+        """Publish messages of another log, and record where they come from in the same turn."""
+        refs: list[Position] = []
+        for part in self._split(packet):
+            first = self._publish_now(part)
+            refs += range(first, first + len(part))
+        pairs = [
+            (ref, origins[pid])
+            for ref, pid in zip(refs, packet.packet_ids, strict=True)
+            if pid in origins
+        ]
+        if pairs:
+            through, _, recorded_ms = pairs[-1][1]
+            places = (
+                to_runs([ref for ref, _ in pairs]),
+                to_runs([each.position for _, each in pairs]),
+            )
+            self._node.emit(OriginTaken(self.name, *bridged, through, recorded_ms, *places))
 
     def _replace(self, connection: ClientConnection, packet: Publishes) -> bool:
         """Give up messages whose packet identifiers the client uses for others.

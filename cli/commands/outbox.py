@@ -23,6 +23,7 @@ from eventstore.format.destination_events import DestinationOpened, Forwarded, F
 from eventstore.format.positions import format_position, from_runs, parse_position
 from projections.views.replay_view import place_text
 
+_RETRIES_AT_ONCE = 5000
 _COLUMNS: list[Column[Mapping[str, Any]]] = [
     Column("NAME", lambda row: row["name"], name=True),
     Column("KIND", lambda row: row["kind"]),
@@ -90,18 +91,35 @@ def change_destination(flags: SourceFlags, name: str, action: str) -> None:
 
 def retry_messages(flags: SourceFlags, name: str, at: str | None) -> None:
     """Send refused messages again; raises typer.Exit if a broker refuses."""
-    refused: dict[str, list[int]] = {}
+    refused: dict[str | None, list[int]] = {}
     for row in asyncio.run(_read_refused(flags, name))[0]:
         if at is None or row["position"] == at:
             refused.setdefault(row["log"], []).append(parse_position(row["position"]))
     if not refused:
         which = "has no messages to be sent again" if at is None else f"has not refused {at}"
         raise Refused(f"{text.name(name)} {which}")
+    asyncio.run(_ask_to_retry(flags, name, {log: list({*refs}) for log, refs in refused.items()}))
+
+
+async def _ask_to_retry(
+    flags: SourceFlags, name: str, refused: Mapping[str | None, list[int]]
+) -> None:
     for log, refs in refused.items():
-        chosen = replace(flags, node=log) if log else flags
-        distinct = list(dict.fromkeys(refs))
-        outcome = f"{text.count_of(len(distinct), 'message')} will be sent again"
-        _change(chosen, name, outcome, do="retry_messages", refs=distinct)
+        async with open_brokers(replace(flags, node=log) if log else flags) as brokers:
+            for broker in brokers.present:
+                taken = left = 0
+                request = {"do": "retry_messages", "to": name, "by": operator_name()}
+                for begin in range(0, len(refs), _RETRIES_AT_ONCE):
+                    part = refs[begin : begin + _RETRIES_AT_ONCE]
+                    answer = await broker.ask("change", **request, refs=part)
+                    taken, left = taken + answer["taken"], left + answer["left"]
+                where = f"{brokers.prefix(broker.node)}{text.name(name)}"
+                parts = [f"{text.count_of(taken, 'message')} will be sent again"]
+                if taken + left < len(refs):
+                    parts.append(f"{len(refs) - taken - left} wait for it already")
+                if left:
+                    parts.append(f"repeat this command later for {left} more")
+                sys.stdout.write(f"{where}: {'; '.join(parts)}\n")
 
 
 def skip_messages(flags: SourceFlags, name: str, to: str | None) -> None:

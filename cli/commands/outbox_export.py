@@ -52,7 +52,7 @@ class _Past:
     def __init__(self, last: int) -> None:
         self._last = last
 
-    async def reach(self, sequence: int) -> int:
+    async def reach(self, sequence: int, _seconds: float | None = None) -> int:
         """Return the last record; raises _LogEnd behind it."""
         if sequence > self._last:
             raise _LogEnd

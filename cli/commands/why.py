@@ -17,7 +17,12 @@ from eventstore.format.positions import Position, format_position, position, seq
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import Progress
 from projections.log_proof import statement
-from projections.past.forwarding import ForwardOutcome, find_forwards
+from projections.past.forwarding import (
+    ForwardOutcome,
+    MessageOrigin,
+    find_forwards,
+    find_origin,
+)
 from projections.past.log_stories import (
     LogStory,
     WantedMessages,
@@ -64,7 +69,8 @@ async def run_why(
         wanted = WantedMessages(topic, client, last, place, moment=moment)
         found = await find_messages(logs, home, wanted, progress)
         forwards = [await _forwards(logs, story) for story in found]
-    _write(found, forwards, flags.node, client, as_json=as_json)
+        origins = [await _origin(logs, story) for story in found]
+    _write(found, forwards, origins, flags.node, client, as_json=as_json)
 
 
 async def _forwards(logs: Mapping[str, LogSource], story: LogStory) -> list[ForwardOutcome]:
@@ -72,6 +78,12 @@ async def _forwards(logs: Mapping[str, LogSource], story: LogStory) -> list[Forw
     source = logs.get(story.log)
     taken = (story.story.session or "").startswith(LOG_SESSION)
     return [] if source is None or taken else await find_forwards(source, story.story)
+
+
+async def _origin(logs: Mapping[str, LogSource], story: LogStory) -> MessageOrigin | None:
+    """Return where a bridge of another foldmq brought a message from."""
+    source = logs.get(story.log)
+    return await find_origin(source, story.story.ref) if source is not None else None
 
 
 async def find_messages(
@@ -127,6 +139,7 @@ def _on_stdout(said: str, style: TextStyle | None) -> str:
 def _write(
     found: list[LogStory],
     forwards: list[list[ForwardOutcome]],
+    origins: list[MessageOrigin | None],
     node: str | None,
     client: str | None,
     *,
@@ -138,6 +151,8 @@ def _write(
     for number, one in enumerate(found):
         if as_json:
             more = log_story_object(one, node, client)
+            if (origin := origins[number]) is not None:
+                more["origin"] = origin.as_object()
             if forwards[number]:
                 more["destinations"] = [outcome.as_object() for outcome in forwards[number]]
             sys.stdout.write(text.json_line(more) + "\n")
@@ -149,6 +164,8 @@ def _write(
             sys.stdout.write(f"log {log}\n")
         for line in log_story_lines(one, node, client, now_ms, paint):
             sys.stdout.write(line + "\n")
+        if (origin := origins[number]) is not None:
+            sys.stdout.write(f"  {origin.text()}\n")
         for outcome in forwards[number]:
             sys.stdout.write(f"  {outcome.text()}\n")
 

@@ -8,6 +8,7 @@ import os
 import signal
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import structlog
 from cli.common import logging_setup
 from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused
 from cli.logs.logs import open_logs
-from cli.logs.outbox_subjects import stored_subject
+from cli.logs.outbox_subjects import live_subject, stored_subject
 from cli.settings.broker_child import belong_to_the_broker, watch_stdin
 from cli.settings.settings import load_settings
 from eventstore.errors import LogUnavailable, UsageError
@@ -26,11 +27,12 @@ from eventstore.task_cancellation import end_tasks
 from outbox.control import BrokerUnavailable, RecordedCursor
 from outbox.runner import DestinationRunner
 from outbox.selection import Selection
+from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
 from outbox.sinks.kinds import make_reader, make_sink
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from nats.aio.client import Client
     from nats.aio.msg import Msg
@@ -85,13 +87,21 @@ async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
     node = request["node"]
     async with open_logs(replace(flags, node=node)) as logs:
         (source,) = logs.values()
-        control = _NatsControl(LiveBroker(node, source.where, source.client))
+        broker = LiveBroker(node, source.where, source.client)
+        control = _NatsControl(broker)
         durable = _Announcements(control)
         await durable.listen(source.client, node)
+        if any(each.get("live") for each in request["sinks"]):
+            await durable.listen_live(source.client, node)
         permitted = _permissions(request["permissions"])
         tasks = [
             asyncio.create_task(_keep(each, permitted, source, control, durable))
             for each in _with_local(request)
+        ]
+        tasks += [
+            asyncio.create_task(_push_metrics(each, broker))
+            for each in request["sinks"]
+            if each.get("metrics")
         ]
         watching = asyncio.create_task(_until_gone(source.client))
         ended = asyncio.create_task(end.wait())
@@ -105,7 +115,8 @@ async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
 
 def _with_local(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the destinations, each with the listener of the broker for messages in."""
-    return [{**each, "local": request["local"]} for each in request["sinks"]]
+    about = {"local": request["local"], "logs": request["logs"]}
+    return [{**each, **about} for each in request["sinks"]]
 
 
 async def _until_gone(client: Client) -> None:
@@ -159,6 +170,11 @@ def _runner(
 
         connection = _mqtt_sink(settings)
         own = connection.options.local_client_id
+        if settings["live"]:
+            allowed = Selection((), permitted(settings["user"]))
+            durable.live[settings["name"]] = partial(
+                connection.pass_live, may_have=allowed.may_have
+            )
         sink, limits = connection, batch_limits(connection.options)
     else:
         sink, limits = make_sink(settings)
@@ -176,16 +192,50 @@ def _mqtt_sink(settings: Mapping[str, Any]) -> MqttSink:
 
     local = settings["local"]
     connection = read_connection(settings["name"], settings["table"])
-    return MqttSink(connection, LocalAddress(**local) if local is not None else None)
+    return MqttSink(
+        connection, LocalAddress(**local) if local is not None else None, logs=settings["logs"]
+    )
 
 
 async def _run_inward(settings: Mapping[str, Any], node: str) -> None:
     """Run a connection that has messages in only, which is no destination of the log."""
+    from outbox.mqtt.bridge_sink import takes_in
+
     sink = _mqtt_sink(settings)
+    if not takes_in(sink.options, node, settings["logs"]):
+        await asyncio.Event().wait()  # another log of this broker has it
     try:
         await sink.take(node)
     finally:
         await sink.close()
+
+
+async def _push_metrics(settings: Mapping[str, Any], broker: LiveBroker) -> None:
+    """Send the metrics of the broker again and again; what cannot be sent now is left out."""
+    from actors.inspection.status_metrics import METRICS
+    from outbox.sinks.kinds import make_otlp_sink
+    from outbox.sinks.metric_json import metric_objects
+
+    sink, to, reason = make_otlp_sink(settings, "metrics"), settings["name"], ""
+    try:
+        while True:
+            try:
+                await sink.open(Destination(to, broker.node, 0, 0, 0, 0, _no_receiver))
+                status = await broker.ask("status", topics=False)
+                times = status["started_ms"], status["time_ms"]
+                await sink.push(metric_objects(METRICS, status, *times))
+                reason = ""
+            except (TryAgain, RefusedMessages, NoLiveBroker, Refused) as error:
+                if str(error) != reason:
+                    reason = str(error)
+                    _log.warning("metrics were not sent", to=to, reason=reason)
+            await asyncio.sleep(settings["metrics"])
+    finally:
+        await sink.close()
+
+
+async def _no_receiver(_received: int) -> None:
+    """Record nothing: metrics have no cursor."""
 
 
 def _permissions(path: str | None) -> Callable[[str | None], Callable[[str], bool] | None]:
@@ -236,6 +286,8 @@ class _Announcements:
         self._control = control
         self._last = 0
         self._grown = asyncio.Event()
+        self.live: dict[str, Callable[[Sequence[OutboxMessage]], None]] = {}
+        """What takes messages at QoS 0, by the name of its destination."""
 
     async def listen(self, client: Client, node: str) -> None:
         """Take the announcements of a broker."""
@@ -245,15 +297,42 @@ class _Announcements:
 
         await client.subscribe(stored_subject(node), cb=take)
 
+    async def listen_live(self, client: Client, node: str) -> None:
+        """Pass the messages at QoS 0 on as they come."""
+        from actors.exchange.qos0_exchange import decode_frames
+
+        async def take(message: Msg) -> None:
+            for messages in decode_frames(message.data):
+                columns = zip_longest(
+                    messages.topics, messages.payloads, messages.blocks, fillvalue=b""
+                )
+                batch = [
+                    OutboxMessage(
+                        *(0, 0, 0, 0, topic.decode(), payload, 0, messages.retain, messages.log),
+                        block,
+                    )
+                    for topic, payload, block in columns
+                ]
+                for pass_on in self.live.values():
+                    pass_on(batch)
+
+        subject = live_subject(node)
+        await client.subscribe(subject, cb=take, pending_bytes_limit=_LARGEST_REQUEST)
+
     def _take(self, sequence: int) -> None:
         if sequence > self._last:
             self._last = sequence
             grown, self._grown = self._grown, asyncio.Event()
             grown.set()
 
-    async def reach(self, sequence: int) -> int:
-        """Wait until a record is on disk; return the sequence of the last such record."""
-        while self._last < sequence:
+    async def reach(self, sequence: int, seconds: float | None = None) -> int:
+        """Wait until a record is on disk; return the sequence of the last such record.
+
+        After some seconds, if given, that is an earlier one.
+        """
+        now = asyncio.get_running_loop().time
+        begun = now()
+        while self._last < sequence and (seconds is None or now() - begun < seconds):
             grown = self._grown
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_QUIET):

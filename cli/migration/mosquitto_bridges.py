@@ -84,13 +84,6 @@ class ImportedConnection:
         except TopicLineError as error:
             self._unmatch(place, f"topic {error}")
             return
-        if line.is_out and not line.qos:
-            self._unmatch(
-                place,
-                f"topic {value}: messages out at QoS 0 are not sent; those at QoS 1 and 2 are, at "
-                "QoS 1",
-            )
-            line = line._replace(qos=1)
         self._topics.append(line.text)
 
     def finish(self) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import structlog
 
 from cli.common.endpoints import Endpoint
-from cli.logs.outbox_subjects import stored_subject
+from cli.logs.outbox_subjects import live_subject, stored_subject
 from cli.settings.broker_child import BrokerChild, environment_for
 from cli.settings.connection_settings import local_listener
 from cli.settings.sink_settings import outbox_request
@@ -47,23 +48,37 @@ class OutboxProcess(BrokerChild):
         self._node = ""
         self._settings: Settings
         self._local: dict[str, Any] | None = None
+        self._logs: Sequence[str] = ()
+
+    def announce(self, settings: Settings, node: NodeContext, client: DirectClient) -> None:
+        """Announce what the outbox needs to know, from before any client is there."""
+        if settings.destinations:
+            _announce_durable(node, client)
+        live = [each for table in settings.connections.values() for each in table.live]
+        if live:
+            from actors.exchange.qos0_exchange import LiveMessages
+
+            send = partial(client.publish_now, live_subject(node.options.node))
+            node.topic_observers.append(LiveMessages(node, live, send))
 
     def start(
         self,
         settings: Settings,
         datadir: DataDir,
         node: NodeContext,
-        client: DirectClient,
         places: Sequence[Endpoint],
+        logs: Sequence[str] = (),
     ) -> None:
-        """Begin, if there are destinations; ``places`` are the addresses of the listeners."""
+        """Begin, if there are destinations; ``places`` are the addresses of the listeners.
+
+        ``logs`` are the names of the logs of a broker with several.
+        """
         if not (settings.sinks or settings.connections):
             return
-        if settings.destinations:
-            _announce_durable(node, client)
         self._node = node.options.node
         self._settings = settings
         self._local = local_listener(settings, places)
+        self._logs = logs
         self._keeping = asyncio.create_task(self._keep(datadir), name="outbox")
 
     def reload(self, settings: Settings) -> None:
@@ -83,7 +98,8 @@ class OutboxProcess(BrokerChild):
         while True:
             begun = now()
             environment = environment_for(self._settings, datadir)
-            request = orjson.dumps(outbox_request(self._settings, self._node, self._local)) + b"\n"
+            settings, node = self._settings, self._node
+            request = orjson.dumps(outbox_request(settings, node, self._local, self._logs)) + b"\n"
             arguments = ("outbox", "run", "--data-dir", str(datadir.path))
             why = await self._run(arguments, environment, request)
             if self._reloading:

@@ -303,6 +303,7 @@ class Service:
         if embedded:
             broker.inspection.storage.free_bytes = datadir.free_bytes
         broker.inspection.storage.refresh()
+        self._outbox.announce(settings, broker.node, store.client)
         await serve_inspector(stack, store.client, broker.inspection)
         if broker.bridge is not None and store.bridge is not None:
             await broker.bridge.start(store.bridge)
@@ -323,7 +324,8 @@ class Service:
         journal = broker.node.journal
         self._index.start(settings, datadir, lambda: journal.durable)
         await stack.enter_async_context(self._outbox)
-        self._outbox.start(settings, datadir, broker.node, store.client, listening)
+        names = self._process.facts.names if self._process is not None else ()
+        self._outbox.start(settings, datadir, broker.node, listening, names)
         if self._process is None:
             self._announce(listening, datadir, store, broker.node.state.proof.doubts)
         else:

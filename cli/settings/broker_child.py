@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from cli.settings.log_settings import NATS_SETTINGS
 from cli.settings.setting_sources import PREFIX
+from eventstore.parent_process import end_with_parent
 from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
@@ -20,16 +20,12 @@ if TYPE_CHECKING:
     from cli.settings.settings import Settings
     from eventstore.datadir import DataDir
 
-_PR_SET_PDEATHSIG = 1
-
 
 def belong_to_the_broker(nice: int) -> None:
     """Lower the priority below the broker's, and end with the broker in any case."""
     with contextlib.suppress(OSError):
         os.nice(nice)
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(signal.SIGTERM)
 
 
 async def watch_stdin(end: asyncio.Event) -> None:

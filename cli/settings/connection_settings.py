@@ -35,8 +35,12 @@ class ConnectionSettings(DestinationSettings):
     kind: Literal["mqtt"] = "mqtt"
     filters: tuple[str, ...] = ()
     """Filters of messages out; empty: there are none."""
+    live: tuple[str, ...] = ()
+    """Filters of messages out at QoS 0, which are not in the log."""
     takes: bool = False
     """Whether messages come in."""
+    has_paths: bool = True
+    """Whether messages name the logs that they have passed, as in MQTT 5."""
     digest: str = ""
     """The digest of the settings that determine which messages are due."""
     user: str | None = None
@@ -74,6 +78,7 @@ def _read(name: str, table: Mapping[str, Any]) -> ConnectionSettings:
     from outbox.mqtt.options import read_connection
     from outbox.mqtt.topic_lines import TopicMap
     from outbox.selection import selection_digest
+    from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 
     own = {key: value for key, value in table.items() if key in _OWN}
     others = {key: value for key, value in table.items() if key not in _OWN}
@@ -83,7 +88,9 @@ def _read(name: str, table: Mapping[str, Any]) -> ConnectionSettings:
     return ConnectionSettings(
         **own,
         filters=check_filters(tuple(topics.local_filters)),
+        live=tuple(each.local_filter for each in options.lines if each.is_out and not each.qos),
         takes=bool(topics.subscriptions),
+        has_paths=options.version == MQTT_5,
         user=options.local_username,
         digest=selection_digest("mqtt", [line.text for line in options.lines if line.is_out]),
         table=others,
@@ -96,7 +103,7 @@ def connection_contradictions(settings: Settings) -> Iterator[str]:
         where = f"connection.{name}"
         yield from retention_contradictions(settings, where, connection)
         if connection.takes:
-            yield from _inward_contradictions(settings, where)
+            yield from _inward_contradictions(settings, where, connection)
 
 
 def unreadable_files(settings: Settings) -> Iterator[str]:
@@ -127,9 +134,14 @@ def unreadable_files(settings: Settings) -> Iterator[str]:
                 yield f"connection.{name}: {error}"
 
 
-def _inward_contradictions(settings: Settings, where: str) -> Iterator[str]:
-    if settings.partitions > 1:
-        yield f"{where}: messages in need a single log: with several, use messages out only"
+def _inward_contradictions(
+    settings: Settings, where: str, connection: ConnectionSettings
+) -> Iterator[str]:
+    if settings.partitions > 1 and connection.filters and not connection.has_paths:
+        yield (
+            f"{where}: with several logs and before MQTT 5, a connection has messages in or "
+            "messages out, not both, because its own messages would come back"
+        )
     if settings.pseudonyms and any(each.filters for each in settings.connections.values()):
         yield (
             f"{where}: with pseudonyms, connections have messages in or messages out, not both, "

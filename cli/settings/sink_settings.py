@@ -23,7 +23,7 @@ from cli.settings.setting_types import (
 from eventstore.format.destination_events import NATS_DESTINATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cli.settings.setting_sources import Layer
     from cli.settings.settings import Settings
@@ -33,6 +33,15 @@ _MOST_SINKS, _MOST_FILTERS, _LONGEST_FILTER = 64, 64, 1024
 _MIB: Final = 2**20
 _LISTED: Final = {"always": "outcomes", "servers": "1 to 64 host:port"}
 _KAFKA_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_KEY_WITHOUT: Final = "use a key without a password, in a file that only foldmq may read"
+_KAFKA_SECRETS: Final[dict[str, str]] = {
+    "sasl.password": "use password_file",
+    "sasl.oauthbearer.client.secret": "use SASL/SCRAM with password_file, or a certificate",
+    "ssl.key.pem": "use ssl.key.location",
+    "ssl.key.password": _KEY_WITHOUT,
+    "ssl.keystore.password": _KEY_WITHOUT,
+}
+"""Properties of librdkafka that are secrets, which belong in files, and what to use instead."""
 _TABLE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
@@ -76,7 +85,11 @@ def _kafka_topic(topic: str) -> str:
 
 
 def _missing(kind: str, package: str) -> Iterator[tuple[str, str]]:
-    if find_spec(package) is None:
+    try:
+        spec = find_spec(package)
+    except ModuleNotFoundError:  # of a package around it
+        spec = None
+    if spec is None:
         from cli.common.package_version import install_command
 
         yield f'kind = "{kind}"', f"needs more packages: {install_command(kind, package)}"
@@ -211,14 +224,25 @@ class OtlpSettings(SinkSettings):
     always: tuple[Literal["dropped", "redelivered", "slow"], ...] = ()
     slow: Seconds = Field(default=1.0, ge=0.001, le=600)
     templates: Annotated[tuple[str, ...], AfterValidator(check_filters)] = ()
+    encoding: Literal["json", "protobuf"] = "json"
+    metrics: Seconds = Field(default=0.0, ge=0, le=3600)
     token_file: ExpandedPath | None = None
     ca_file: ExpandedPath | None = None
 
     def unusable(self) -> Iterator[tuple[str, str]]:
-        """Yield the files that cannot be read."""
+        """Yield packages that are missing, and files that cannot be read."""
         from outbox.sinks.webhook_signature import read_token
 
+        if self.encoding == "protobuf":
+            yield from _missing(self.kind, "opentelemetry.proto")
         yield from unreadable(self, {"token_file": read_token})
+
+
+def _kafka_options(options: dict[str, str | int | float]) -> dict[str, str | int | float]:
+    for key, remedy in _KAFKA_SECRETS.items():
+        if key in options:
+            raise ValueError(f"must not contain {key}: {remedy}")
+    return options
 
 
 class KafkaSettings(SinkSettings):
@@ -227,7 +251,9 @@ class KafkaSettings(SinkSettings):
     kind: Literal["kafka"]
     servers: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)]
     topic: Annotated[str, AfterValidator(_kafka_topic)]
-    options: dict[str, str | int | float] = Field(default_factory=dict)
+    options: Annotated[dict[str, str | int | float], AfterValidator(_kafka_options)] = Field(
+        default_factory=dict
+    )
     password_file: ExpandedPath | None = None
     ca_file: ExpandedPath | None = None
     batch: int = Field(default=1000, ge=1, le=10_000)
@@ -319,7 +345,8 @@ def setting_error(where: str, group: type[DestinationSettings], error: Any) -> s
     if name == "options" and len(error["loc"]) > 1:
         return f"{place}: {error['loc'][1]} must be text or a number"
     given = json.dumps(error["input"], default=str)
-    if name == "url" and ("@" in given or "password" in given):
+    has_secret = isinstance(error["input"], dict) if name == "options" else name == "url"
+    if has_secret and ("@" in given or "password" in given or name == "options"):
         # No message shows a value that may have a password.
         return f"{place}: {allowed(name, group.model_fields[key], error)}"
     if error["type"] in ("too_short", "tuple_type", "too_long"):
@@ -395,14 +422,16 @@ def unreadable(
 
 
 def outbox_request(
-    settings: Settings, node: str, local: dict[str, Any] | None = None
+    settings: Settings, node: str, local: dict[str, Any] | None = None, logs: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return what the process of the outbox reads from its standard input.
 
-    ``local`` is the listener of the broker for messages that come in.
+    ``local`` is the listener of the broker for messages that come in; ``logs`` are the names of the
+    logs of a broker with several.
     """
     return {
         "node": node,
+        "logs": list(logs),
         "permissions": str(settings.permissions) if settings.permissions is not None else None,
         "sinks": [
             {"name": name, **sink.model_dump(mode="json", by_alias=True)}

@@ -106,6 +106,32 @@ class ForwardLost:
 
 
 @dataclass(slots=True)
+class OriginTaken:
+    """A bridge of another log brought messages, which this log takes once each.
+
+    It is in the turn of their MessagePublished. Checkpoints repeat it, without messages.
+    """
+
+    client: str
+    """The bridge: a client of this log."""
+    log: str
+    """Name of the other log."""
+    run: int
+    """Position there at which its destination was opened, packed."""
+    through: int
+    """Position there up to which the messages are in this log, packed."""
+    recorded_ms: int
+    """Time of the record there, Unix time in milliseconds: a log that was restored from a backup
+    has its positions once more, at a later time."""
+    refs: list[Run]
+    """Positions of the messages in this log."""
+    origins: list[Run]
+    """Their positions in the other log, in the same order."""
+    e: Literal["OriginTaken"] = "OriginTaken"
+    v: Literal[1] = 1
+
+
+@dataclass(slots=True)
 class DestinationClosed:
     """A destination is no longer in the settings: no message is due to it."""
 

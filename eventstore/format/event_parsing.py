@@ -17,6 +17,7 @@ from eventstore.format.destination_events import (
     Forwarded,
     ForwardLost,
     ForwardRefused,
+    OriginTaken,
 )
 from eventstore.format.erasure_events import Erased, ErasureRequested, KeysSnapshot, TopicsKeyed
 from eventstore.format.events import (
@@ -109,6 +110,7 @@ Event: TypeAlias = (
     | Forwarded
     | ForwardLost
     | ForwardRefused
+    | OriginTaken
     | KeysSnapshot
     | LimitsApplied
     | LogArchived

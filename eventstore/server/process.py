@@ -12,7 +12,6 @@ server from outliving its broker unnoticed:
 import abc
 import asyncio
 import contextlib
-import ctypes
 import errno
 import importlib.metadata
 import ipaddress
@@ -39,6 +38,7 @@ from eventstore.errors import (
     NatsTooOld,
     NatsUnavailable,
 )
+from eventstore.parent_process import end_with_parent
 from eventstore.server.store_encryption import CIPHER, check_blocks, usable_key
 
 MINIMUM_VERSION: Final = (2, 15, 0)
@@ -222,7 +222,6 @@ _CLOSING_SECONDS: Final = 2.0
 """Time for a server that has ended to release the lock of its store."""
 _STABLE_SECONDS: Final = 1.0
 """A server that ran for this long after it was ready is restarted at once when it ends."""
-_PR_SET_PDEATHSIG: Final = 1
 _LOG_LINE = re.compile(r"^\[\d+\] \S+ \S+ \[(?P<level>[A-Z]{3})\] (?P<text>.*)$")
 
 
@@ -567,12 +566,11 @@ def _ends_with_parent() -> Callable[[], None] | None:
     """Return a function, run in the child, that makes it end when this process ends."""
     if sys.platform != "linux":
         return None
-    libc = ctypes.CDLL(None)
     parent = os.getpid()
 
     def tie() -> None:
         # SIGTERM: an orderly end writes the index that makes the next start fast
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        end_with_parent(signal.SIGTERM)
         if os.getppid() != parent:  # the parent died before the call above
             os._exit(1)
 

@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 
 from eventstore.format.positions import Position
+from eventstore.partitions import partition_of
 from eventstore.task_cancellation import end_tasks
 from outbox.backoff import Backoff
 from outbox.mqtt.handshake import PeerRefusedError, code_text
@@ -22,6 +23,7 @@ from outbox.runner import BatchLimits
 from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.message_properties import with_remaining_expiry
+from protocol.mqtt.origin_properties import Origin
 
 _log = structlog.get_logger("foldmq")
 
@@ -31,6 +33,14 @@ _ANSWER_SECONDS: Final = 60.0
 
 _BATCH: Final = 500
 """Messages that are handed over at a time: the cursor moves at the end of a batch."""
+
+
+def takes_in(options: ConnectionOptions, log: str, logs: Sequence[str]) -> bool:
+    """Return whether a log, of several or the only one, takes the messages in.
+
+    It is the log that has the session with which they are published.
+    """
+    return not logs or log == logs[partition_of(options.local_client_id, len(logs))]
 
 
 def batch_limits(options: ConnectionOptions) -> BatchLimits:
@@ -47,8 +57,12 @@ class MqttSink:
         options: ConnectionOptions,
         local: LocalAddress | None = None,
         now: Callable[[], float] = time.time,
+        logs: Sequence[str] = (),
     ) -> None:
-        """``local`` is a listener of this broker, for messages in; ``now`` is Unix time."""
+        """``local`` is a listener of this broker, for messages in; ``now`` is Unix time.
+
+        ``logs`` are the logs of a broker with several; one of them takes the messages in.
+        """
         self.options = options
         self._now = now
         self._topics = TopicMap(options.lines)
@@ -57,6 +71,7 @@ class MqttSink:
         self._outbound = Outbound(0, 0)
         self._relay: Relay | None = None
         self._local = local
+        self._logs = logs
         self._peer: BridgeLink | None = None
         self._connecting = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -69,13 +84,15 @@ class MqttSink:
         self._failure = TryAgain("not connected yet")
         self.looped = 0
         """Messages that had passed the log before."""
+        self.dropped = 0
+        """Messages at QoS 0 that could not be sent, since the last connection."""
 
     async def open(self, about: Destination) -> Position | None:
         """Begin at a cursor; the other broker keeps none."""
         await self.close()
         self._about = about
-        if self._topics.subscriptions:
-            self._relay = Relay(self._topics, about.log)
+        if self._topics.subscriptions and takes_in(self.options, about.log, self._logs):
+            self._relay = Relay(self._topics, about.log, self._logs)
         self._outbound = Outbound(about.number, about.through, about.received, qos2=self._qos2)
         await self._connected()
         begun = self._outbound.to_record()
@@ -150,6 +167,21 @@ class MqttSink:
 
     # Messages.
 
+    def pass_live(
+        self, batch: Sequence[OutboxMessage], may_have: Callable[[str], bool] = lambda _topic: True
+    ) -> None:
+        """Send messages at QoS 0, which are not in the log; without room now they are dropped."""
+        own, log = self.options.local_client_id, self._about.log if self._about is not None else ""
+        chosen = []
+        for message in batch:
+            sent = self._topics.outgoing(message.topic)
+            if sent and not sent.qos and message.client != own and may_have(message.topic):
+                chosen.append(message)
+        for outgoing in self._outgoing(chosen, log):
+            packet = self._outbound.live_packet(outgoing)
+            if not (packet and self._peer is not None and self._peer.write_live(packet)):
+                self.dropped += 1
+
     def _outgoing(self, batch: Sequence[OutboxMessage], log: str) -> Iterator[Outgoing]:
         for message in batch:
             sent = self._topics.outgoing(message.topic)
@@ -168,7 +200,8 @@ class MqttSink:
             retain = message.retain and self.options.outgoing_retain
             qos = min(message.qos, sent.qos)
             yield Outgoing(
-                *(message.number, message.at, sent.topic, message.payload, qos, retain, block)
+                *(message.number, message.at, sent.topic, message.payload, qos, retain, block),
+                Origin(message.at, message.position, message.time_ms),
             )
 
     # Connections.
@@ -203,6 +236,11 @@ class MqttSink:
                     continue
                 _log.info("connected to another broker", to=self.options.name, address=str(address))
                 self._opened = self._clock()
+                if self.dropped:
+                    _log.warning(
+                        "messages at QoS 0 were dropped", to=self.options.name, count=self.dropped
+                    )
+                    self.dropped = 0
                 return self._peer
             self._pause(str(failure), misconfigured=failure is not None and failure.misconfigured)
             raise self._try_again()
@@ -217,9 +255,10 @@ class MqttSink:
             yield addresses[at]
 
     async def _connect_to(self, address: PeerAddress) -> BridgeLink:
-        log = self._about.log if self._about is not None else ""
+        about = self._about
+        bridged = (about.log, about.run) if about is not None else ("", 0)
         link = BridgeLink(
-            *(self.options, log, self._outbound, self._topics, self._changed.set),
+            *(self.options, bridged, self._outbound, self._topics, self._changed.set),
             *(self._relay, self._local),
         )
         await link.open(address, private=self._private)

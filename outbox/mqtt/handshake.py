@@ -19,6 +19,7 @@ from protocol.mqtt.client_packet_encoder_v5 import (
     encode_subscribe_v5,
 )
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.origin_properties import LogRun, log_of, log_property
 from protocol.mqtt.packets import Connect, ConnectCode, ConnectProperties, Subscribe, Will
 from protocol.mqtt.reason_codes import FOR_CONNECT_CODES, ReasonCode
 from protocol.mqtt.server_packet_decoder import Answer
@@ -73,13 +74,13 @@ def code_text(code: int) -> str:
 
 
 def connect_packet(
-    options: ConnectionOptions, log: str, password: str | None, *, clean: bool, private: bool
+    options: ConnectionOptions, bridged: LogRun, password: str | None, *, clean: bool, private: bool
 ) -> bytes:
-    """Return the CONNECT; ``private``: as a bridge (before MQTT 5).
+    """Return the CONNECT of a log; ``private``: as a bridge (before MQTT 5).
 
     ``clean`` asks for a new session, which before MQTT 5 ends with the connection.
     """
-    will = None
+    will, (log, _) = None, bridged
     if options.notifications:
         will = Will(options.state_topic(log), DISCONNECTED, 1, retain=True)
     connect = Connect(
@@ -99,6 +100,7 @@ def connect_packet(
         session_expiry=expiry,
         receive_maximum=options.receive_maximum,
         maximum_packet_size=options.max_packet,
+        user=(log_property(*bridged),),
     )
     return encode_connect_v5(connect)
 
@@ -166,6 +168,7 @@ def limits_of(connack: Answer, options: ConnectionOptions) -> PeerLimits:
         values.get(table.MAXIMUM_QOS, 2),
         bool(values.get(table.RETAIN_AVAILABLE, 1)),
         values.get(table.MAXIMUM_PACKET_SIZE, 0),
+        takes_origins=log_of(connack.user) is not None,
     )
 
 

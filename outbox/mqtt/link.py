@@ -34,6 +34,7 @@ from outbox.mqtt.peer import (
 from outbox.mqtt.relay import Relay
 from outbox.mqtt.topic_lines import TopicMap
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.origin_properties import LogRun
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.server_packet_decoder import Answer
 
@@ -49,7 +50,7 @@ class BridgeLink:
     def __init__(
         self,
         options: ConnectionOptions,
-        log: str,
+        bridged: LogRun,
         outbound: Outbound,
         topics: TopicMap,
         changed: Callable[[], None],
@@ -58,7 +59,8 @@ class BridgeLink:
     ) -> None:
         """``relay`` and ``local`` are there for messages in."""
         self._options = options
-        self._log = log
+        self._bridged = bridged
+        self._log = bridged[0]
         self._outbound = outbound
         self._topics = topics
         self._changed = changed
@@ -80,6 +82,13 @@ class BridgeLink:
     def pump(self) -> None:
         """Send what may be sent now."""
         self._peer.pump()
+
+    def write_live(self, packet: bytes) -> bool:
+        """Send a packet if there is room for it now; return whether there was."""
+        room = self._peer.has_room
+        if room:
+            self._peer.write(packet)
+        return room
 
     def end(self, reason: str) -> None:
         """End both connections."""
@@ -110,6 +119,11 @@ class BridgeLink:
         flow, connack = await self._connect(address, password, clean=clean, private=private)
         if self._relay is not None:
             self._peer.hold(reading=False)
+            if self._relay.begun and not (connack.session_present or options.clean_session):
+                _log.warning(
+                    "the other broker has lost the session: what it had queued is lost",
+                    connection=options.name,
+                )
             try:
                 await self._connect_local(self._relay, clean=not connack.session_present)
             except BaseException:
@@ -149,7 +163,7 @@ class BridgeLink:
         self._peer = await dial(
             options, address, lambda: PeerConnection(link, flow, self._peer_changed)
         )
-        packet = connect_packet(options, self._log, password, clean=clean, private=private)
+        packet = connect_packet(options, self._bridged, password, clean=clean, private=private)
         try:
             return flow, await self._peer.connect(packet)
         except (PeerRefusedError, asyncio.CancelledError):

@@ -26,10 +26,10 @@ def passed_logs(block: bytes) -> tuple[str, ...]:
     return tuple(filter(None, ",".join(paths).split(",")))
 
 
-def would_loop(block: bytes, log: str) -> bool:
-    """Return whether a message has passed a log before, or too many logs."""
+def would_loop(block: bytes, *logs: str) -> bool:
+    """Return whether a message has passed one of some logs before, or too many logs."""
     passed = passed_logs(block)
-    return log in passed or len(passed) >= MAX_PATH
+    return not set(logs).isdisjoint(passed) or len(passed) >= MAX_PATH
 
 
 def took_in(block: bytes, log: str) -> bool:

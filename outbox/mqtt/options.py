@@ -246,15 +246,9 @@ def _lines(value: object) -> tuple[TopicLine, ...]:
     lines = []
     for text in _texts(value):
         try:
-            line = parse_topic_line(text)
+            lines.append(parse_topic_line(text))
         except TopicLineError as error:
             raise ValueError(str(error)) from None
-        if line.is_out and not line.qos:
-            raise ValueError(
-                f"{text!r}: QoS 0 is not supported for messages out: those at QoS 0 are not in "
-                "the log; write 1 for those at QoS 1 and 2"
-            )
-        lines.append(line)
     return tuple(lines)
 
 

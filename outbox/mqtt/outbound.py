@@ -34,6 +34,7 @@ from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import encode_acks
+from protocol.mqtt.origin_properties import Origin, with_origin
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode
 
@@ -78,6 +79,8 @@ class Outgoing(NamedTuple):
     retain: bool = False
     block: bytes = b""
     """Properties; they are only sent to a peer with MQTT 5."""
+    origin: Origin | None = None
+    """Its place in this log, for a peer that knows by it what it has already."""
 
 
 class Refusal(NamedTuple):
@@ -100,6 +103,8 @@ class PeerLimits(NamedTuple):
     retain_available: bool = True
     maximum_packet_size: int = 0
     """Bytes; 0: no limit."""
+    takes_origins: bool = False
+    """Whether it is a foldmq, which takes a message at QoS 1 once by its origin."""
 
 
 class _State(Enum):
@@ -233,7 +238,8 @@ class Outbound:
         It has no number any more. It is sent at QoS 1 at most, with an identifier that is far from
         those of other messages.
         """
-        again = message._replace(qos=min(message.qos, 1))
+        # Without its origin: the peer has later ones.
+        again = message._replace(qos=min(message.qos, 1), origin=None)
         self._again = _Entry(self._first + _FAR, again, _State.WAITING)
 
     def take_refusals(self) -> list[Refusal]:
@@ -375,23 +381,34 @@ class Outbound:
         index = (packet_id - packet_identifier(self._first)) % _IDENTIFIERS
         return self._entries[index] if index < len(self._entries) else None
 
+    def live_packet(self, message: Outgoing) -> bytes:
+        """Return the PUBLISH of a message that is not in the log; empty: it cannot be sent."""
+        if not self._online or not message.topic:
+            return b""
+        packet = self._encoded(message, 0, 0)
+        return packet if not 0 < self._limits.maximum_packet_size < len(packet) else b""
+
+    def _encoded(self, message: Outgoing, qos: int, packet_id: int, *, dup: bool = False) -> bytes:
+        limits, topic, payload = self._limits, message.topic, message.payload
+        retain = message.retain and limits.retain_available
+        if limits.version != MQTT_5:
+            return encode_publish(topic, payload, qos, packet_id, retain=retain, dup=dup)
+        block = message.block
+        if limits.takes_origins and qos == 1 and message.origin is not None:
+            block = with_origin(block, message.origin)
+        return encode_publish_v5(
+            topic, payload, qos, packet_id, retain=retain, dup=dup, block=block
+        )
+
     def _publish(self, entry: _Entry, message: Outgoing) -> bytes:
         """Return the PUBLISH of a message; empty: it is refused."""
         limits = self._limits
         qos = min(message.qos, limits.maximum_qos)
-        retain = message.retain and limits.retain_available
         packet_id = packet_identifier(entry.number)
-        dup = entry.dup and qos > 0
-        topic, payload = message.topic, message.payload
-        if not topic:
+        if not message.topic:
             self._refuse(entry, ReasonCode.TOPIC_NAME_INVALID)
             return b""
-        if limits.version == MQTT_5:
-            packet = encode_publish_v5(
-                topic, payload, qos, packet_id, retain=retain, dup=dup, block=message.block
-            )
-        else:
-            packet = encode_publish(topic, payload, qos, packet_id, retain=retain, dup=dup)
+        packet = self._encoded(message, qos, packet_id, dup=entry.dup and qos > 0)
         if 0 < limits.maximum_packet_size < len(packet):
             self._refuse(entry, ReasonCode.PACKET_TOO_LARGE)
             return b""

@@ -131,6 +131,11 @@ class PeerConnection(asyncio.Protocol):
         while self._ready and not self._paused and (data := self._flow.packets()):
             self.write(data)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be sent now."""
+        return self._ready and not self._paused
+
     def write(self, data: bytes) -> None:
         """Send packets."""
         self._written = True

@@ -10,7 +10,7 @@ each connection. At QoS 2 its PUBREL is then passed on as well: this broker answ
 whether it knows the identifier or not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from outbox.mqtt.loop_path import with_log, would_loop
@@ -33,12 +33,19 @@ class LocalBusyError(FoldmqError):
 class Relay:
     """Passes packets between two connections; each method returns the bytes for one of them."""
 
-    __slots__ = ("_log", "_most", "_topics", "dropped", "looped", "passed", "refused")
+    __slots__ = (
+        *("_log", "_logs", "_most", "_topics"),
+        *("begun", "dropped", "looped", "passed", "refused"),
+    )
 
-    def __init__(self, topics: TopicMap, log: str) -> None:
+    def __init__(self, topics: TopicMap, log: str, logs: Iterable[str] = ()) -> None:
+        """Take messages into ``log``; ``logs`` are all logs of this broker."""
         self._topics = topics
         self._log = log
+        self._logs = frozenset({log, *logs})
         self._most = 0
+        self.begun = False
+        """Whether there was a connection before."""
         self.passed = 0
         """Messages given to this broker."""
         self.looped = 0
@@ -51,6 +58,7 @@ class Relay:
     def begin(self, maximum_packet_size: int) -> None:
         """Begin a connection to this broker, with its largest packet in bytes; 0: no limit."""
         self._most = maximum_packet_size
+        self.begun = True
 
     def published(self, message: SentMessage) -> tuple[bytes, bytes]:
         """Handle a PUBLISH of the other broker; return bytes for this broker, and for the other."""
@@ -59,7 +67,7 @@ class Relay:
         if topic is None:
             self.dropped += 1
             return b"", self._answer(publish.qos, publish.packet_id)
-        if would_loop(publish.block, self._log):
+        if would_loop(publish.block, *self._logs):
             self.looped += 1
             return b"", self._answer(publish.qos, publish.packet_id)
         packet = encode_publish_v5(

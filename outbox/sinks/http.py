@@ -20,12 +20,8 @@ from eventstore.edited_files import client_context
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX
 from outbox.sink import RefusedMessages, TryAgain
 from outbox.sinks.cloud_events import BATCH, STRUCTURED, event_headers, event_json
-from outbox.sinks.webhook_signature import (
-    BadSecret,
-    read_secrets,
-    read_token,
-    signed_headers,
-)
+from outbox.sinks.secret_files import usable_files
+from outbox.sinks.webhook_signature import read_secrets, read_token, signed_headers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,10 +62,8 @@ class HttpSink:
         """Prepare a client; the server keeps no cursor."""
         self._log = about.log
         await self.close()
-        try:
+        with usable_files("ca_file"):
             self._tls = _tls(self._options)
-        except OSError as error:  # also of TLS
-            raise TryAgain(f"ca_file: {error.strerror or error}", misconfigured=True) from None
         return None
 
     async def send(self, batch: Sequence[OutboxMessage]) -> None:
@@ -115,24 +109,23 @@ class HttpSink:
         return self._session
 
     def _identify(self, batch: Sequence[OutboxMessage], body: bytes) -> dict[str, str]:
-        """Return the headers that authenticate a request, from files as they are now."""
+        """Return the headers that authenticate a request."""
+        headers, secrets = self._credentials()
+        identifier = webhook_id(self._log, batch)
+        return headers | signed_headers(identifier, int(time.time()), body, secrets)
+
+    def _credentials(self) -> tuple[dict[str, str], list[bytes]]:
+        """Return the header with the token, and the signing secrets, from files as they are now."""
         options = self._options
         headers: dict[str, str] = {}
         secrets: list[bytes] = []
-        try:
+        with usable_files("signing_secret_file", "token_file"):
             if options.signing_secret_file is not None:
                 secrets = read_secrets(options.signing_secret_file.read_text("utf-8"))
             if options.token_file is not None:
-                headers["Authorization"] = (
-                    f"Bearer {read_token(options.token_file.read_text('utf-8'))}"
-                )
-        except (OSError, BadSecret, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise TryAgain(
-                f"signing_secret_file or token_file: {reason}", misconfigured=True
-            ) from None
-        identifier = webhook_id(self._log, batch)
-        return headers | signed_headers(identifier, int(time.time()), body, secrets)
+                token = read_token(options.token_file.read_text("utf-8"))
+                headers["Authorization"] = f"Bearer {token}"
+        return headers, secrets
 
     async def close(self) -> None:
         """Close the connection."""

@@ -12,7 +12,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from eventstore.display import escaped
 from eventstore.format.positions import format_position
 from outbox.sink import RefusedMessages, TryAgain
-from outbox.sinks.webhook_signature import BadSecret, read_token
+from outbox.sinks.secret_files import usable_files
+from outbox.sinks.webhook_signature import read_token
 from protocol.mqtt.message_properties import properties_object
 
 if TYPE_CHECKING:
@@ -136,13 +137,10 @@ class KafkaSink:
         self._stored.clear()
 
     def _connect(self) -> Producer:
+        with usable_files("password_file"):
+            options = producer_options(self._options)
         try:
-            return Producer(
-                producer_options(self._options) | {"error_cb": partial(setattr, self, "_failure")}
-            )
-        except (OSError, BadSecret, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise TryAgain(f"password_file: {reason}", misconfigured=True) from None
+            return Producer(options | {"error_cb": partial(setattr, self, "_failure")})
         except KafkaException as error:
             raise TryAgain(_text(error.args[0]), misconfigured=True) from None
 

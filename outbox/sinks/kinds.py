@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from outbox.log_reader import DurableEnd
     from outbox.selection import Selection
     from outbox.sink import Sink
+    from outbox.sinks.otlp import OtlpSink
     from outbox.sinks.spans import SpanOptions
 
 
@@ -60,18 +61,18 @@ def _http(settings: Mapping[str, Any]) -> Sink:
     return HttpSink(HttpOptions(settings["url"], settings["format"], settings["timeout"], **paths))
 
 
-def _otlp(settings: Mapping[str, Any]) -> Sink:
+def make_otlp_sink(settings: Mapping[str, Any], signal: str = "traces") -> OtlpSink:
+    """Return a sink for traces, or one for metrics."""
     from outbox.sinks.http import HttpOptions
     from outbox.sinks.otlp import OtlpSink
 
-    return OtlpSink(
-        HttpOptions(
-            settings["url"],
-            timeout=settings["timeout"],
-            token_file=_path(settings["token_file"]),
-            ca_file=_path(settings["ca_file"]),
-        )
+    options = HttpOptions(
+        settings["url"],
+        timeout=settings["timeout"],
+        token_file=_path(settings["token_file"]),
+        ca_file=_path(settings["ca_file"]),
     )
+    return OtlpSink(options, settings["encoding"], signal)
 
 
 def _python(settings: Mapping[str, Any]) -> Sink:
@@ -111,4 +112,10 @@ def _path(name: str | None) -> Path | None:
     return Path(name) if name is not None else None
 
 
-_SINKS = {"http": _http, "kafka": _kafka, "python": _python, "otlp": _otlp, "postgres": _postgres}
+_SINKS = {
+    "http": _http,
+    "kafka": _kafka,
+    "python": _python,
+    "otlp": make_otlp_sink,
+    "postgres": _postgres,
+}

@@ -1,8 +1,9 @@
-"""The sink ``otlp``: spans of messages to a collector, OTLP over HTTP in JSON."""
+"""The sink ``otlp``: spans of messages, and metrics, to a collector over HTTP."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,18 +13,18 @@ import structlog
 
 from eventstore.display import escaped
 from eventstore.format.positions import sequence_of
-from outbox.log_reader import CursorLost, DueMessages, portion_of
+from outbox.log_reader import CursorLost, DueMessages, LogPortion, portion_of
 from outbox.sinks.http import HttpSink
 from outbox.sinks.span_json import attribute
 from outbox.sinks.spans import SpanFold
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 
     from eventstore.format.positions import Position
     from eventstore.format.records import Record
     from eventstore.reading.log_source import LogSource
-    from outbox.log_reader import DurableEnd, LogPortion
+    from outbox.log_reader import DurableEnd
     from outbox.selection import Selection
     from outbox.sink import OutboxMessage
     from outbox.sinks.http import HttpOptions
@@ -31,46 +32,71 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-_TRACES: Final = "/v1/traces"
 MAX_POSITION: Final = (1 << 63) - 1
 _ANSWER: Final = 64 * 1024
+_QUIET: Final = 5.0
+"""Seconds without a record after which messages that have been open for long are looked for."""
 
 
 class OtlpSink(HttpSink):
-    """Posts batches of spans to a collector."""
+    """Posts batches of spans to a collector; the same for metrics."""
 
-    def __init__(self, options: HttpOptions) -> None:
-        """``options.url`` is the address of the collector, without the path of traces."""
-        super().__init__(replace(options, url=options.url.rstrip("/") + _TRACES))
+    def __init__(
+        self, options: HttpOptions, encoding: str = "json", signal: str = "traces"
+    ) -> None:
+        """``options.url`` is the address of the collector, without the path of the signal."""
+        super().__init__(replace(options, url=f"{options.url.rstrip('/')}/v1/{signal}"))
+        self._protobuf = encoding == "protobuf"
+        self._signal = signal
 
     async def send(self, batch: Sequence[OutboxMessage]) -> None:
         """Post a batch; returns when the collector has answered with success."""
+        await self._export("Spans", "spans", [message.payload for message in batch], batch)
+
+    async def push(self, metrics: Sequence[Mapping[str, Any]]) -> None:
+        """Post metrics. Raises TryAgain and RefusedMessages."""
+        await self._export("Metrics", "metrics", [orjson.dumps(each) for each in metrics], ())
+
+    async def _export(
+        self, name: str, key: str, parts: Sequence[bytes], batch: Sequence[OutboxMessage]
+    ) -> None:
         resource = {"service.name": "foldmq", "service.instance.id": self._log}
         head = orjson.dumps(
             {
                 "resource": {"attributes": [attribute(*each) for each in resource.items()]},
-                "scopeSpans": [{"scope": {"name": "foldmq"}, "spans": []}],
+                f"scope{name}": [{"scope": {"name": "foldmq"}, key: []}],
             }
         ).removesuffix(b"]}]}")
-        spans = b",".join(message.payload for message in batch)
-        body = b'{"resourceSpans":[%b%b]}]}]}' % (head, spans)
-        await self._post(batch, body, {"Content-Type": "application/json"})
+        body = b'{"resource%b":[%b%b]}]}]}' % (name.encode(), head, b",".join(parts))
+        kind = "application/json"
+        if self._protobuf:
+            from outbox.sinks import otlp_protobuf
 
-    def _identify(self, batch: Sequence[OutboxMessage], body: bytes) -> dict[str, str]:
-        headers = super()._identify(batch, body)
-        return {name: headers[name] for name in headers if not name.startswith("webhook-")}
+            body, kind = otlp_protobuf.encode_request(self._signal, body), otlp_protobuf.TYPE
+        await self._post(batch, body, {"Content-Type": kind})
+
+    def _identify(self, _batch: Sequence[OutboxMessage], _body: bytes) -> dict[str, str]:
+        return self._credentials()[0]
 
     async def _stored(self, answer: aiohttp.ClientResponse) -> None:
-        """Log what a collector says of spans that it left out: it must not get them again."""
+        """Log what a collector says of what it left out: it must not get that again."""
         with contextlib.suppress(ValueError, AttributeError, TypeError):
             data = await answer.content.read(_ANSWER)
-            partial: Any = orjson.loads(data).get("partialSuccess")
-            if partial and (partial.get("rejectedSpans") or partial.get("errorMessage")):
+            partial: Any = self._decoded(data).get("partialSuccess") or {}
+            rejected = partial.get("rejectedSpans") or partial.get("rejectedDataPoints")
+            if rejected or partial.get("errorMessage"):
                 _log.warning(
-                    "the collector left spans out",
-                    count=int(partial.get("rejectedSpans", 0)),
+                    f"the collector left {'spans' if self._signal == 'traces' else 'metrics'} out",
+                    count=int(rejected or 0),
                     reason=escaped(str(partial.get("errorMessage", "")), 200),
                 )
+
+    def _decoded(self, data: bytes) -> Any:
+        if not self._protobuf:
+            return orjson.loads(data)
+        from outbox.sinks import otlp_protobuf
+
+        return otlp_protobuf.decode_answer(self._signal, data)
 
 
 class TracedMessages(DueMessages):
@@ -79,6 +105,8 @@ class TracedMessages(DueMessages):
     A cursor is behind the oldest message that is not over, so a restart repeats the spans of later
     ones; they are equal.
     """
+
+    _quiet_seconds = _QUIET
 
     def __init__(
         self,
@@ -114,10 +142,13 @@ class TracedMessages(DueMessages):
         return self.spans(through)
 
     async def _portion(self, parts: list[Record], _through: Position) -> LogPortion:
-        portion = portion_of(parts)
-        portion.messages = [
-            replace(message, number=self._number) for message in self._fold.take(parts)
-        ]
+        if parts:
+            portion, spans = portion_of(parts), self._fold.take(parts)
+        else:
+            # No record that is still on its way may be older.
+            now_ms = int((time.time() - _QUIET) * 1000)
+            portion, spans = LogPortion(0, now_ms, only_cursors=True), self._fold.wait(now_ms)
+        portion.messages = [replace(message, number=self._number) for message in spans]
         portion.through = self._fold.through
         return portion
 
@@ -135,8 +166,8 @@ class TracedMessages(DueMessages):
             async with contextlib.aclosing(self._turns(sequence_of(ref))) as turns:
                 with contextlib.suppress(CursorLost):
                     async for parts in turns:
-                        exported += fold.take(parts)
-                        if fold.through >= ref or parts[-1].sequence >= last:
+                        exported += fold.take(parts) if parts else ()
+                        if fold.through >= ref or not parts or parts[-1].sequence >= last:
                             break
             spans += [each for each in [*exported, *fold.finish()] if each.position == ref]
         return spans

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -19,9 +18,11 @@ import asyncpg
 import orjson
 
 from eventstore.display import escaped
+from eventstore.edited_files import client_context
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX
 from outbox.sink import RefusedMessages, TryAgain
-from outbox.sinks.webhook_signature import BadSecret, read_token
+from outbox.sinks.secret_files import usable_files
+from outbox.sinks.webhook_signature import read_token
 from protocol.mqtt.message_properties import properties_object
 
 if TYPE_CHECKING:
@@ -118,14 +119,11 @@ class PostgresSink:
     async def _connect(self) -> None:
         options = self._options
         more: dict[str, Any] = {}
-        try:
+        with usable_files("password_file", "ca_file"):
             if options.password_file is not None:
                 more["password"] = read_token(options.password_file.read_text("utf-8"))
             if options.ca_file is not None:
-                more["ssl"] = ssl.create_default_context(cafile=options.ca_file)
-        except (OSError, BadSecret, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise TryAgain(f"password_file or ca_file: {reason}", misconfigured=True) from None
+                more["ssl"] = client_context(options.ca_file)
         try:
             async with asyncio.timeout(options.timeout):
                 self._connection = await asyncpg.connect(

@@ -7,7 +7,6 @@ Frames are the sizes of a JSON value and of the bytes behind it (4 each, big-end
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import importlib
 import inspect
 import json
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from eventstore.parent_process import end_with_parent
 from protocol.mqtt.message_properties import properties_object
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
 SIZES: Final = struct.Struct(">II")
-_PR_SET_PDEATHSIG: Final = 1
 _REASON: Final = 200
 """Maximum number of characters of the reason for a refusal."""
 
@@ -91,9 +90,8 @@ def check_class() -> None:
 
 def run_host() -> None:
     """Run the class that the outbox names, until the outbox or the class ends it."""
-    if sys.platform == "linux":
-        # A class that holds the interpreter's lock lets no thread notice that the outbox is gone.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # A class that holds the interpreter's lock lets no thread notice that the outbox is gone.
+    end_with_parent(signal.SIGKILL)
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)
     asyncio.run(_run(connection))

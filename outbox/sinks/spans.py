@@ -149,7 +149,8 @@ class SpanFold:
         self._options = options
         self._is_due = is_due
         self._after, self._until = between
-        self._floor = self._after
+        self._floor = self._end = self._after
+        """The cursor, and the end of the last turn."""
         self._traces: dict[Position, _Trace] = {}
         """By position; the first is the oldest."""
         self._count = 0
@@ -170,6 +171,7 @@ class SpanFold:
     def take(self, parts: Sequence[Record]) -> list[OutboxMessage]:
         """Fold a turn; return the spans that end with it."""
         stored_ns = nanoseconds(parts[-1].stored_at)
+        self._end_old(parts[0].time_ms)
         for record in parts:
             self._time_ms = record.time_ms
             self._stored_ns = max(stored_ns, record.time_ms * _MS)
@@ -180,7 +182,17 @@ class SpanFold:
                     if fold is not None:
                         fold(self, event, base + index, record)
         self._end_turn()
-        self._floor = self._through(position(parts[-1].sequence + 1, 0) - 1)
+        self._end = position(parts[-1].sequence + 1, 0) - 1
+        return self._exported()
+
+    def wait(self, time_ms: int) -> list[OutboxMessage]:
+        """Return the spans that end because there was no turn until a time."""
+        self._end_old(time_ms)
+        return self._exported()
+
+    def _exported(self) -> list[OutboxMessage]:
+        oldest = next(iter(self._traces), None)
+        self._floor = max(self._floor, self._end if oldest is None else oldest - 1)
         out, self._out = self._out, []
         return out
 
@@ -188,10 +200,6 @@ class SpanFold:
     def through(self) -> Position:
         """The cursor: the spans of all messages up to there are exported."""
         return self._floor
-
-    def _through(self, end: Position) -> Position:
-        oldest = next(iter(self._traces), None)
-        return max(self._floor, end if oldest is None else oldest - 1)
 
     def finish(self) -> list[OutboxMessage]:
         """End all that is open as unfinished; return its spans."""
@@ -298,7 +306,7 @@ class SpanFold:
         for ref, pid in zip(refs, pids, strict=True):
             former = self._found(event.session, pid)
             if former is not None:
-                self._end(former, unfinished=True)
+                self._end_delivery(former, unfinished=True)
             delivery = self._delivery(event, ref, at, pid)
             if delivery is not None:
                 delivery.qos = event.qos
@@ -339,12 +347,12 @@ class SpanFold:
         for delivery in self._sent(event):
             reason = reasons.get(delivery.key, 0)  # type: ignore[arg-type]  # a packet identifier
             refused = reason >= _REFUSED and not isinstance(event, Completed)
-            self._end(delivery, f"0x{reason:02x}" if refused else "")
+            self._end_delivery(delivery, f"0x{reason:02x}" if refused else "")
 
     def returned(self, event: Returned, _at: Position, _record: Record) -> None:
         """End deliveries of messages that go to another member of a shared subscription."""
         for delivery in self._sent(event):
-            self._end(delivery, "returned")
+            self._end_delivery(delivery, "returned")
 
     def dropped(self, event: Expired | MessageDropped, at: Position, _record: Record) -> None:
         """End deliveries that will not take place."""
@@ -352,7 +360,7 @@ class SpanFold:
         for ref in from_runs(event.refs):
             delivery = self._delivery(event, ref, at)
             if delivery is not None:
-                self._end(delivery, reason)
+                self._end_delivery(delivery, reason)
 
     def session_over(
         self, event: SessionOpened | SessionExpired, _at: Position, _record: Record
@@ -360,7 +368,7 @@ class SpanFold:
         """End the deliveries of a session that lost its state."""
         if isinstance(event, SessionExpired) or not event.resumed:
             for delivery in list(self._sessions.get(event.session, {}).values()):
-                self._end(delivery, "session_ended")
+                self._end_delivery(delivery, "session_ended")
 
     def _delivery(
         self,
@@ -414,7 +422,9 @@ class SpanFold:
             if not places:
                 del self._sessions[delivery.session]
 
-    def _end(self, delivery: _Delivery, error: str = "", *, unfinished: bool = False) -> None:
+    def _end_delivery(
+        self, delivery: _Delivery, error: str = "", *, unfinished: bool = False
+    ) -> None:
         """Export a delivery that is over."""
         trace, options = delivery.trace, self._options
         self._remove(delivery)
@@ -443,17 +453,23 @@ class SpanFold:
         for delivery, before in self._assigned:
             # A member with QoS 0: no event says that it was sent.
             if delivery in delivery.trace.open and len(delivery.events) == before:
-                self._end(delivery)
+                self._end_delivery(delivery)
         self._assigned.clear()
         for trace in self._touched:
             if trace.effective and not trace.open:
                 self._forget(trace)
         self._touched.clear()
+        while self._traces and len(self._traces) + self._count > _MOST_OPEN:
+            self._give_up(next(iter(self._traces.values())))
+
+    def _end_old(self, time_ms: int) -> None:
+        """Give up what has been open for long at a time, however much later that is noticed."""
         while self._traces:
             oldest = next(iter(self._traces.values()))
-            many = len(self._traces) + self._count > _MOST_OPEN
-            if not many and self._time_ms - oldest.since_ms < _OPEN_MS:
+            if time_ms - oldest.since_ms < _OPEN_MS:
                 return
+            self._time_ms = oldest.since_ms + _OPEN_MS
+            self._stored_ns = self._time_ms * _MS
             self._give_up(oldest)
 
     def _give_up(self, trace: _Trace) -> None:
@@ -461,7 +477,7 @@ class SpanFold:
         if not trace.effective:
             self._end_publish(trace, unfinished=True)
         for delivery in list(trace.open):
-            self._end(delivery, unfinished=True)
+            self._end_delivery(delivery, unfinished=True)
         self._forget(trace)
         self._touched.pop(trace, None)
 

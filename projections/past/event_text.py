@@ -11,6 +11,7 @@ from eventstore.format.destination_events import (
     Forwarded,
     ForwardLost,
     ForwardRefused,
+    OriginTaken,
 )
 from eventstore.format.event_json import field_values
 from eventstore.format.event_parsing import Event
@@ -435,6 +436,12 @@ def _forward_lost(event: ForwardLost, _topics: Topics) -> str:
     )
 
 
+def _origin_taken(event: OriginTaken, topics: Topics) -> str:
+    place = f"log {display.name(event.log)} up to {format_position(event.through)}"
+    what = f" {_messages(event.refs, topics)}" if event.refs else ""
+    return f"{display.name(event.client)} brought{what or ' the messages'} of {place}"
+
+
 def _web_accessed(event: WebAccessed, _topics: Topics) -> str:
     if event.outcome.startswith("token_"):
         change = display.escaped(event.outcome.removeprefix("token_"))
@@ -529,6 +536,7 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     DestinationOpened: _destination_opened,
     Forwarded: _forwarded,
     ForwardRefused: _forward_refused,
+    OriginTaken: _origin_taken,
     ForwardLost: _forward_lost,
     DestinationClosed: lambda event, _: (
         f"destination {display.name(event.to)} closed: {display.escaped(event.reason)}"

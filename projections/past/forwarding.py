@@ -1,4 +1,4 @@
-"""What the destinations of the outbox got of a message."""
+"""What the destinations of the outbox got of a message, and which log a bridge brought it from."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
 from eventstore import display
-from eventstore.format.destination_events import Forwarded, ForwardLost, ForwardRefused
+from eventstore.format.destination_events import (
+    Forwarded,
+    ForwardLost,
+    ForwardRefused,
+    OriginTaken,
+)
 from eventstore.format.event_parsing import Event
 from eventstore.format.positions import Position, format_position, from_runs, position, sequence_of
+from eventstore.format.turn_parts import TurnAssembler
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.reading.indexed_reading import read_listed
 from eventstore.reading.log_source import LogSource
@@ -58,6 +64,49 @@ class ForwardOutcome(NamedTuple):
         if self.detail:
             found["reason"] = self.detail
         return found
+
+
+class MessageOrigin(NamedTuple):
+    """The place of a message in the log of the foldmq that a bridge brought it from."""
+
+    log: str
+    position: Position
+    client: str
+    """The bridge."""
+
+    def text(self) -> str:
+        """Return the place as a line, with the command that goes on there."""
+        place = format_position(self.position)
+        return (
+            f"from log {display.name(self.log)}, brought by {display.name(self.client)}; there: "
+            f"foldmq why --position {place} --node {display.name(self.log)}"
+        )
+
+    def as_object(self) -> dict[str, object]:
+        """Return the place as a JSON object."""
+        place = format_position(self.position)
+        return {"log": self.log, "position": place, "client": self.client}
+
+
+async def find_origin(source: LogSource, ref: Position) -> MessageOrigin | None:
+    """Return where a message came from; None: no foldmq sent it, or that was cut off.
+
+    Raises as ``LogSource.records``.
+    """
+    first, turns = sequence_of(ref), TurnAssembler(anywhere=True)
+    if first < source.begin:
+        return None
+    async for record in source.records(first, min(source.last, first + _AT_ONCE)):
+        if any(raw["e"] == "OriginTaken" for raw in record.raw_events):
+            for _, event in record.events():
+                if isinstance(event, OriginTaken):
+                    pairs = zip(from_runs(event.refs), from_runs(event.origins), strict=False)
+                    for own, place in pairs:
+                        if own == ref:
+                            return MessageOrigin(event.log, place, event.client)
+        if turns.take(record)[1]:
+            break
+    return None
 
 
 async def find_forwards(source: LogSource, story: MessageStory) -> list[ForwardOutcome]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.format.destination_events import (
@@ -12,6 +12,7 @@ from eventstore.format.destination_events import (
     Forwarded,
     ForwardLost,
     ForwardRefused,
+    OriginTaken,
 )
 from eventstore.format.event_parsing import entries
 from eventstore.format.positions import from_runs, to_runs
@@ -27,6 +28,8 @@ RESUME: Final = "resume_destination"
 SKIP: Final = "skip_destination"
 RETRY: Final = "retry_messages"
 """Actions of OperatorActed; the target is the name of the destination."""
+_MOST_TAKEN: Final = 1000
+"""Clients that bring messages of other logs; the one that brought none for longest is forgotten."""
 
 
 @dataclass(slots=True)
@@ -57,7 +60,12 @@ class DestinationState:
 
 
 class Destinations(dict[str, DestinationState]):
-    """The destinations of a log by name."""
+    """The destinations of a log by name, and how far it took messages from other logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: dict[str, OriginTaken] = {}
+        """By client, the last one is the newest; without messages."""
 
     def fold(self, event: Any, at: Position) -> None:
         """Apply an event of a destination."""
@@ -85,17 +93,23 @@ class Destinations(dict[str, DestinationState]):
 
     def marks(self) -> list[list[Any]]:
         """Return the destinations for the mark of the projections."""
-        return [[name, *astuple(state)] for name, state in self.items()]
+        taken = [["", *astuple(each)[:5]] for each in self.taken.values()]
+        return [[name, *astuple(state)] for name, state in self.items()] + taken
 
     def load(self, marks: Iterable[Sequence[Any]]) -> None:
         """Replace the destinations by those of a mark. Raises TypeError if they do not fit."""
         self.clear()
+        self.taken.clear()
         for name, *values in marks:
-            self[name] = DestinationState(*values)
+            if name:
+                self[name] = DestinationState(*values)
+            else:
+                client, log, run, through, recorded_ms = values
+                self.fold(OriginTaken(client, log, run, through, recorded_ms, [], []), 0)
 
-    def repeated(self) -> list[DestinationOpened | Forwarded]:
+    def repeated(self) -> list[DestinationOpened | Forwarded | OriginTaken]:
         """Return the events with which a checkpoint repeats the destinations."""
-        events: list[DestinationOpened | Forwarded] = []
+        events: list[DestinationOpened | Forwarded | OriginTaken] = [*self.taken.values()]
         for name, state in self.items():
             events.append(
                 DestinationOpened(
@@ -159,6 +173,14 @@ def _lost(known_states: Destinations, event: ForwardLost, _at: Position) -> None
             state.received = max(state.received, state.through)
 
 
+def _taken(known_states: Destinations, event: OriginTaken, _at: Position) -> None:
+    taken = known_states.taken
+    taken.pop(event.client, None)
+    taken[event.client] = replace(event, refs=[], origins=[])
+    if len(taken) > _MOST_TAKEN:
+        del taken[next(iter(taken))]
+
+
 def _closed(known_states: Destinations, event: DestinationClosed, _at: Position) -> None:
     known_states.pop(event.to, None)
 
@@ -169,5 +191,6 @@ FOLDS: Final[Mapping[type, Callable[[Destinations, Any, Position], None]]] = {
     ForwardRefused: _refused,
     ForwardLost: _lost,
     DestinationClosed: _closed,
+    OriginTaken: _taken,
 }
 """Type of event -> its fold."""

@@ -15,6 +15,7 @@ from eventstore.format.destination_events import (
     Forwarded,
     ForwardLost,
     ForwardRefused,
+    OriginTaken,
 )
 from eventstore.format.erasure_events import Erased, ErasureRequested, KeysSnapshot, TopicsKeyed
 from eventstore.format.event_parsing import LogEvent, entries
@@ -593,6 +594,7 @@ _OF_THE_NODE: Final[
     LogSalvaged: NodeState._salvaged,
     MessagesCarried: NodeState._carried,
     OperatorActed: NodeState._acted,
+    OriginTaken: NodeState._destination,
     RetainedCleared: NodeState._cleared,
     RetainedExpired: NodeState._cleared,
     RetainedSnapshot: NodeState._retained_snapshot,

@@ -101,7 +101,7 @@ ENTRY_MEANINGS: Final[Mapping[str, str]] = {
     "through": "last archived record; of Bridged the position up to which messages are with NATS, "
     "of Followed the position in the other log up to which it was taken, of Forwarded the position "
     "up to which the destination has its messages",
-    "log": "the other log of which Followed says how far it was taken",
+    "log": "the other log, from which messages were taken",
     "to": "name of the destination of the outbox",
     "kind": "kind of the sink of a destination",
     "after": "position after which messages are due to a destination, or are lost to it",

@@ -25,6 +25,7 @@ from eventstore.format.destination_events import (
     Forwarded,
     ForwardLost,
     ForwardRefused,
+    OriginTaken,
 )
 from eventstore.format.erasure_events import (
     Erased,
@@ -300,6 +301,7 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
             refs=refs(10_000),
         ),
         ForwardRefused("n" * 64, refs(1024), "\x01" * 256, code=NUMBER),
+        OriginTaken(NAME, "n" * 64, NUMBER, NUMBER, NUMBER, refs(10_000), refs(10_000)),
         ForwardLost("n" * 64, NUMBER, NUMBER, "max_behind_bytes", messages=NUMBER),
         DestinationClosed("n" * 64, "removed"),
         *(

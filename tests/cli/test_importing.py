@@ -258,7 +258,7 @@ def test_mosquittos_settings_become_those_of_foldmq(tmp_path: Path) -> None:
         "connection": {
             "up": {
                 "addresses": ["example.net"],
-                "topic": ['# both 1 "" ""'],
+                "topic": ['# both 0 "" ""'],
                 "bridge_protocol_version": "mqttv311",
             }
         },
@@ -284,7 +284,6 @@ def test_mosquittos_settings_become_those_of_foldmq(tmp_path: Path) -> None:
         },
     ]
     assert [line.partition(": ")[0] for line in result.unmatched] == [
-        f"{conf}:9",
         f"{tmp_path}/acl:3",
         f"{conf}:6",
         f"{conf}:19",
@@ -366,7 +365,7 @@ def test_connections_to_other_brokers_become_tables(tmp_path: Path) -> None:
                 'sensors/# out 2 "" hq/',
                 'cmd/# in 1 "" ""',
                 'state/# both 1 "" ""',
-                'log/# out 1 "" ""',
+                'log/# out 0 "" ""',
             ],
             "bridge_protocol_version": "mqttv50",
             "remote_clientid": "me",
@@ -386,7 +385,7 @@ def test_connections_to_other_brokers_become_tables(tmp_path: Path) -> None:
         },
     }
     assert [line.removeprefix(f"{conf}:").partition(":")[0] for line in result.unmatched] == [
-        *("8", "9", "15", "23", "3", "27"),
+        *("9", "15", "23", "3", "27"),
     ]
     assert "connection plant.2: bridge_tls_version: must be one of" in "\n".join(result.unmatched)
 

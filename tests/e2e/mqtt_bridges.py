@@ -32,9 +32,9 @@ def connection(port: int, *lines: str, more: str = "") -> str:
 class Listener:
     """A client of a broker that keeps what it gets, at QoS 0."""
 
-    def __init__(self, port: int, topic_filter: str) -> None:
+    def __init__(self, port: int, topic_filter: str, name: str = "listener") -> None:
         self.client = RawClient(port)
-        self.client.connect("listener")
+        self.client.connect(name)
         self.client.subscribe((topic_filter, 0))
         self.messages: list[Publish] = []
 

@@ -123,6 +123,11 @@ def test_in_from_another_foldmq(make_broker: Callable[..., Broker]) -> None:
     until(lambda: 101 in here.numbers(), "the last message here")
     until(lambda: 101 in there.numbers(), "the last message there")
     assert sum(entered(broker).values()) == 101
+    lost = "the other broker has lost the session"
+    assert lost not in broker.log
+    node = (broker.data_dir / "node").read_text().strip()
+    run("sessions", "rm", f"plant2.{node}", "--data-dir", str(peer.data_dir), "--yes")
+    until(lambda: lost in broker.log, "the warning")
 
 
 @pytest.mark.parametrize("direction", ["in", "out"])

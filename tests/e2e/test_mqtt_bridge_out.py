@@ -189,3 +189,60 @@ def test_between_two_foldmq_over_kills_of_both(
         if "packet_id" in message  # the state of the connection is sent at QoS 0
     )
     assert published == Counter(range(2, 153))  # the packet identifier follows the number
+
+
+def test_qos_1_arrives_once_between_two_foldmq_whatever_becomes_of_the_session(
+    make_broker: Callable[..., Broker],
+) -> None:
+    peer = make_broker()
+    peer.start()
+    broker = make_broker(connection(peer.port, "sensors/# out 1", more="cleansession = true\n"))
+    broker.start()
+    listener = Listener(peer.port, "sensors/#")
+    for round_number in range(4):
+        first = round_number * 50
+        publish(broker.port, range(first, first + 50), 1)
+        if round_number % 2:
+            os.kill(outbox_of(broker), signal.SIGKILL)
+        else:
+            broker.kill()
+            broker.start()
+    publish(broker.port, range(200, 201), 1)
+    until(lambda: 200 in listener.numbers(), "the last message")
+    assert Counter(listener.numbers()) == Counter(range(201))
+    # The other log tells where a message comes from, and the command there what became of it.
+    where = ("--topic", "sensors/a", "--last", "1", "--data-dir", str(peer.data_dir))
+    origin = run("why", *where, "--json").objects[0]["origin"]
+    assert origin["client"] == f"plant2.{origin['log']}"
+    place = f"foldmq why --position {origin['position']} --node {origin['log']}"
+    assert place in run("why", *where).out
+    there = ("--position", origin["position"], "--data-dir", str(broker.data_dir))
+    assert "plant2" in run("why", *there, "--node", origin["log"]).out
+
+
+@pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
+def test_qos_0_passes_while_the_peer_is_there(
+    make_broker: Callable[..., Broker], version: str
+) -> None:
+    peer = make_broker()
+    peer.start()
+    more = f'bridge_protocol_version = "{version}"\n'
+    broker = make_broker(connection(peer.port, "live/# out 0", "sensors/# out 1", more=more))
+    broker.start()
+    until(lambda: "connected to another broker" in broker.log, "the connection")
+    listener = Listener(peer.port, "#")
+    publish(broker.port, range(20), 0, "live/a")
+    until(lambda: set(listener.numbers()) == set(range(20)), "the messages at QoS 0")
+    publish(broker.port, range(20, 21), 2, "live/a")
+    publish(broker.port, range(21, 22), 0, "sensors/a")
+    publish(broker.port, range(22, 23), 1, "sensors/a")
+    until(lambda: 22 in listener.numbers(), "the last message")
+    assert Counter(listener.numbers()) == Counter([*range(21), 22])
+    peer.kill()
+    publish(broker.port, range(30, 35), 0, "live/a")
+    peer.start()
+    until(lambda: "messages at QoS 0 were dropped" in broker.log, "the connection again")
+    listener = Listener(peer.port, "#")
+    publish(broker.port, range(40, 41), 0, "live/a")
+    until(lambda: 40 in listener.numbers(), "a message after that")
+    broker.stop()

@@ -10,6 +10,7 @@ from harness.collector import Collector, Span
 from harness.packets import Publish
 from harness.rawclient import RawClient
 from harness.waiting import until
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from e2e.test_outbox_http import outbox_of, publish
 from e2e.tools import run
@@ -148,4 +149,53 @@ def test_a_collector_that_refuses_or_leaves_spans_out(
     run("outbox", "retry", "traces", *where)
     until(lambda: len(collector.spans) == 3, "the span that was refused")
     assert collector.spans[-1].attributes["messaging.destination.name"] == "orders/2"
+    broker.stop()
+
+
+@pytest.mark.parametrize("encoding", ["json", "protobuf"])
+def test_spans_and_metrics_in_both_encodings(
+    make_broker: Callable[..., Broker], collector: Collector, encoding: str
+) -> None:
+    broker = make_broker(traces(collector, f'encoding = "{encoding}"\nmetrics = "200ms"\n'))
+    collector.reply = b""  # of protobuf: a success
+    if encoding == "json":
+        collector.reply = b"{}"
+    broker.start()
+    with RawClient(broker.port) as client:
+        client.connect("one")
+        client.subscribe(("orders/#", 1))
+        publish(broker, "a")
+        take(client, 1)
+        until(lambda: len(collector.spans) == 2, "the spans")
+    first, second = collector.spans
+    assert (first.name, second.name) == ("publish orders/+", "deliver orders/+")
+    assert (second.parent_id, second.trace_id) == (first.span_id, first.trace_id)
+    assert second.told == ["sent"]
+
+    def received() -> float:
+        points = collector.metrics[-1]["foldmq_messages_received"].sum.data_points
+        return sum(float(point.as_double) for point in points)
+
+    until(lambda: bool(collector.metrics) and received() >= 1, "a metric of the message")
+    metrics = collector.metrics[-1]
+    assert metrics["foldmq_outbox_up"].gauge.data_points[0].attributes[0].value.string_value
+    histogram = metrics["foldmq_commit_seconds"].histogram
+    (point,) = histogram.data_points
+    assert point.count == sum(point.bucket_counts)
+    assert len(point.bucket_counts) == len(point.explicit_bounds) + 1
+    assert metrics["foldmq_messages_received"].sum.is_monotonic
+    broker.stop()
+
+
+def test_what_a_collector_leaves_out_in_protobuf_is_logged(
+    make_broker: Callable[..., Broker], collector: Collector
+) -> None:
+    answer = ExportTraceServiceResponse()
+    answer.partial_success.rejected_spans = 1
+    answer.partial_success.error_message = "too old"
+    collector.reply = answer.SerializeToString()
+    broker = make_broker(traces(collector, 'encoding = "protobuf"\n'))
+    broker.start()
+    publish(broker, "a")
+    until(lambda: "too old" in broker.log, "the warning")
     broker.stop()

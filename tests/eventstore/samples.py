@@ -6,6 +6,7 @@ from eventstore.format.destination_events import (
     Forwarded,
     ForwardLost,
     ForwardRefused,
+    OriginTaken,
 )
 from eventstore.format.erasure_events import (
     Erased,
@@ -86,6 +87,7 @@ def every_event() -> list[Event]:
         exchange_events()[-1],
         *destination_events(),
         *retry_events(),
+        *origin_events(),
         *erasure_events(),
         *salvage_events(),
         *unproven_events(),
@@ -311,6 +313,15 @@ def retry_events() -> list[Event]:
             refs=refs,
         ),
         Forwarded("erp", 3 << 20, number=8, count=1, refs=refs),
+    ]
+
+
+def origin_events() -> list[Event]:
+    """Messages that a bridge brought, and the repetition of how far it came."""
+    place = ("bridge", "far", 2 << 20, (3 << 20) + 4, 1_700_000_000_000)
+    return [
+        OriginTaken(*place, [[5 << 20, 2, 1]], [[(3 << 20) + 3, 2, 1]]),
+        OriginTaken(*place, [], []),
     ]
 
 

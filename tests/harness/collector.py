@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry that takes spans over HTTP, and reads them strictly."""
+"""A collector of OpenTelemetry that takes spans and metrics over HTTP, and reads them strictly."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 import orjson
 from google.protobuf import json_format
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1 import trace_pb2
 
@@ -59,9 +62,19 @@ def _check(value: Any) -> Any:
     return checked
 
 
-def spans_in(body: bytes) -> list[Span]:
-    """Return the spans of a request; fails for anything that OTLP does not permit."""
-    request = json_format.ParseDict(_check(orjson.loads(body)), ExportTraceServiceRequest())
+def _parsed(post: Post, request: Any) -> Any:
+    """Return a request; fails for anything that OTLP does not permit."""
+    assert not [name for name in post.headers if name.startswith("webhook-")]
+    if post.headers["Content-Type"] == "application/x-protobuf":
+        request.MergeFromString(post.body)
+        return request
+    assert post.headers["Content-Type"] == "application/json"
+    return json_format.ParseDict(_check(orjson.loads(post.body)), request)
+
+
+def spans_in(post: Post) -> list[Span]:
+    """Return the spans of a request."""
+    request = _parsed(post, ExportTraceServiceRequest())
     return [
         _span(span, _attributes(resource.resource.attributes))
         for resource in request.resource_spans
@@ -103,9 +116,22 @@ class Collector(Webhooks):
     @property
     def spans(self) -> list[Span]:
         """The spans of all requests that were answered with success, in order."""
-        return [span for post in self.posts if post.code // 100 == 2 for span in self._read(post)]
+        return [span for post in self._stored("traces") for span in spans_in(post)]
 
-    def _read(self, post: Post) -> list[Span]:
-        assert (post.path, post.headers["Content-Type"]) == ("/v1/traces", "application/json")
-        assert not [name for name in post.headers if name.startswith("webhook-")]
-        return spans_in(post.body)
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The metrics of each request, by name."""
+        requests = [
+            _parsed(post, ExportMetricsServiceRequest()) for post in self._stored("metrics")
+        ]
+        return [
+            {metric.name: metric for metric in scope.metrics}
+            for request in requests
+            for resource in request.resource_metrics
+            for scope in resource.scope_metrics
+        ]
+
+    def _stored(self, signal: str) -> list[Post]:
+        assert {post.path for post in self.posts} <= {"/v1/traces", "/v1/metrics"}
+        ok = [post for post in self.posts if post.code // 100 == 2]
+        return [post for post in ok if post.path == f"/v1/{signal}"]

@@ -437,11 +437,53 @@ async def _spans_refused_again() -> None:
 
     scene.sink.answer = refuse
     async with scene:
-        await happens(lambda: len(scene.control.refused) == 2, "the refusals")
+        await happens(lambda: len(scene.control.refused) == 1, "the refusal")
         scene.control.retry = (position(2, 0),)
-        await happens(lambda: len(scene.control.refused) == 4, "the second refusals")
+        await happens(lambda: len(scene.control.refused) == 2, "the second refusal")
         scene.log.turns.append(turn(3, 3))
         await scene.stores(3)
+
+
+async def _refused_before_a_crash() -> None:
+    """A refusal is recorded with the cursor behind it, so a crash before that repeats both."""
+    scene = Scene(turn(2, 1, 2, 3))
+    away = [True]
+
+    def answer(numbers: Sequence[int]) -> None:
+        if 1 in numbers:
+            raise RefusedMessages("poison", 422, [position(2, 0)])
+        if away[0]:
+            raise TryAgain("away")
+
+    scene.sink.answer = answer
+    async with scene:
+        await happens(lambda: scene.sink.attempts.count([2, 3]) > 3, "the attempts")
+    assert scene.control.refused == []
+    away[0] = False
+    scene.sink = Target()
+    scene.sink.answer = answer
+    async with scene:
+        await scene.stores(2, 3)
+        await happens(lambda: bool(scene.control.refused), "the refusal")
+    assert scene.control.refused == [position(2, 0)]
+    assert scene.control.cursor.through == position(3, 0) - 1
+
+
+async def _refused_while_its_message_is_open() -> None:
+    """A span is refused before the cursor may be behind its message; others of it follow."""
+    early = turn(2, 1)
+    spans = [replace(each, at=RUN + 1, position=position(2, 0)) for each in early.messages]
+    early = replace(early, through=position(2, 0) - 1, messages=spans)
+    scene = Scene(early, turn(3, 2))
+
+    def answer(numbers: Sequence[int]) -> None:
+        if 1 in numbers:
+            raise RefusedMessages("poison", 422, [RUN + 1])
+
+    scene.sink.answer = answer
+    async with scene:
+        await scene.stores(2)
+    assert scene.control.refused == [position(2, 0)]
 
 
 async def _sent_again() -> None:
@@ -463,6 +505,7 @@ async def _sent_again() -> None:
         *(_broker_away, _paused, _skipped, _cut, _own_cursor, _gone, _many_gone, _sent_again),
         *(_refused_again, _paused_before_it_opens, _spans_refused_again),
         *(_waits_for_its_sink, _waits_while_paused),
+        *(_refused_before_a_crash, _refused_while_its_message_is_open),
     ],
     ids=lambda scenario: scenario.__name__.lstrip("_"),
 )

@@ -1,8 +1,9 @@
 """Spans: what their fold keeps is bounded, and answers of a collector may be anything."""
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -18,9 +19,10 @@ from eventstore.format.events import (
     Redelivered,
 )
 from eventstore.format.positions import position
+from outbox.selection import Selection
 from outbox.sink import Destination, OutboxMessage
 from outbox.sinks.http import HttpOptions
-from outbox.sinks.otlp import OtlpSink
+from outbox.sinks.otlp import OtlpSink, TracedMessages
 from outbox.sinks.spans import SpanFold, SpanOptions
 
 
@@ -87,6 +89,42 @@ def test_spans_that_wait_for_the_outcome_are_bounded(monkeypatch: pytest.MonkeyP
     assert fold.through > position(45, 0)
     assert fold.finish() == []
     assert fold.idle
+
+
+def test_what_is_open_ends_on_a_quiet_log_as_it_does_with_a_later_turn() -> None:
+    def fold_of_one() -> SpanFold:
+        fold = SpanFold("n", SpanOptions(), lambda _topic: True, (0, position(1000, 0)))
+        assert len(fold.take([turn(1, 0)])) == 1
+        return fold
+
+    quiet, busy = fold_of_one(), fold_of_one()
+    assert quiet.wait(600_999) == []
+    assert quiet.through == position(1, 0) - 1
+    (span,) = quiet.wait(700_000)
+    assert b'"foldmq.unfinished"' in span.payload
+    assert b'"endTimeUnixNano":"601000000000"' in span.payload
+    assert (quiet.idle, quiet.through) == (True, position(2, 0) - 1)
+    late = turn(2, 0)
+    late.time_ms = 800_000
+    assert busy.take([late])[0].payload == span.payload
+
+
+class _Quiet:
+    """The end of a log to which nothing is added."""
+
+    async def reach(self, _sequence: int, seconds: float | None = None) -> int:
+        assert seconds is not None
+        return 0
+
+
+async def test_the_reader_ends_what_is_open_on_a_quiet_log() -> None:
+    source, selection = cast("Any", None), Selection(["#"])
+    reader = TracedMessages(source, selection, _Quiet(), SpanOptions(), "n")
+    async with contextlib.aclosing(reader.spans(0)) as portions:
+        assert (await anext(portions)).messages == []
+        reader._fold.take([turn(1, 0)])
+        portion = await anext(portions)
+    assert (len(portion.messages), portion.through) == (1, position(2, 0) - 1)
 
 
 @pytest.mark.system

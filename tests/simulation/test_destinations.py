@@ -232,6 +232,12 @@ async def test_refused_messages_wait_until_they_were_sent_again(world: World) ->
     await change(world, "retry_messages", to="erp", refs=refs[1:])
     again = await report(world, end(world), retried=refs[1:], count=1)
     assert (again["retry"], state["erp"].refused) == ([], 0)
+    many = list(range(end(world) + 1, end(world) + 10_000))
+    answer = await change(world, "retry_messages", to="erp", refs=(full := [*refs, *many[1:]]))
+    assert (answer["taken"], answer["left"]) == (10_000, 0)
+    answer = await change(world, "retry_messages", to="erp", refs=[*refs, many[0]])
+    assert (answer["taken"], answer["left"]) == (0, 1)
+    await report(world, end(world), retried=full)
     for wrong in ("x", [0], [True, "x"], [1] * 10_001):
         with pytest.raises(Refused, match="refs must be a list of at most 10000 positions"):
             await change(world, "retry_messages", to="erp", refs=wrong)
@@ -280,6 +286,8 @@ def opened_for_nats(world: World) -> list[DestinationOpened]:
 async def test_the_bridge_is_a_destination_and_its_end_is_an_event(world: World) -> None:
     await world.go(0.5)
     (opened,) = opened_for_nats(world)
+    with pytest.raises(Refused, match="the bridge to NATS refuses no messages"):
+        await change(world, "retry_messages", to="nats", refs=[position(1, 0)])
     assert (opened.kind, opened.cause, opened.filters) == ("nats", "first", ["#"])
     await world.restart()
     await world.go(0.5)

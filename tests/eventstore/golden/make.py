@@ -8,12 +8,12 @@ ones. With ``mqtt5``: the additions of MQTT 5 to both. With ``limits``: limits, 
 subscriptions. With ``cluster``: the additions of clusters. With ``packets``: bridges of other
 brokers, and packet identifiers that are used again. With ``exchange``: messages from another log.
 With ``destinations``: the events of a destination of the outbox, with ``retries``: of messages
-that are sent to it again. With ``salvage``: records that
-were given up. With ``unproven``: starts that could not show that the log was whole. With
-``clock``: a jump of the clock, in a record that says so. With ``replay``: subscriptions that read
-the log. With ``sealed``: keys of topics and their erasure, and a record with sealed contents.
-With ``formats``: records of format 2, plain and deflated, with destinations and without,
-and one of format 1.
+that are sent to it again, with ``origins``: of messages that a bridge brought. With
+``salvage``: records that were given up. With ``unproven``: starts that could not show that the
+log was whole. With ``clock``: a jump of the clock, in a record that says so. With ``replay``:
+subscriptions that read the log. With ``sealed``: keys of topics and their erasure, and a record
+with sealed contents. With ``formats``: records of format 2, plain and deflated, with destinations
+and without, and one of format 1.
 """
 
 import sys
@@ -42,6 +42,7 @@ from samples import (
     limit_events,
     mqtt5_events,
     mqtt5_turn_events,
+    origin_events,
     packet_events,
     replay_events,
     retry_events,
@@ -72,6 +73,7 @@ ONE_TURN = {
     "clock": clock_events,
     "destinations": destination_events,
     "retries": retry_events,
+    "origins": origin_events,
     "replay": replay_events,
 }
 """Logs of one turn without payloads."""

@@ -1,11 +1,15 @@
 """A sender with its disk, a peer, and a network between them that can all fail, without I/O."""
 
 from collections import Counter
+from functools import partial
 from random import Random
 
 from outbox.mqtt.outbound import Outbound, Outgoing, PeerLimits
 from protocol.mqtt.client_packet_encoder import encode_connect
+from protocol.mqtt.client_packet_encoder_v5 import encode_connect_v5
 from protocol.mqtt.decoder import Decoder
+from protocol.mqtt.decoder_v5 import PacketDecoderV5
+from protocol.mqtt.origin_properties import Origin, split_origin
 from protocol.mqtt.packets import Acks, Connect, PacketType, Publish, Publishes
 
 BATCH = 7
@@ -20,6 +24,8 @@ class ModelPeer:
         self._at_release = at_release
         self._unreleased: dict[int, int] = {}
         self.refusing: frozenset[int] = frozenset()
+        self._through = 0
+        """Origin of the last message at QoS 1 that had one: it survives the session."""
 
     def lose_session(self) -> None:
         self.has_session = False
@@ -31,7 +37,10 @@ class ModelPeer:
         if number in self.refusing:
             return kind, message.packet_id, 0x87
         if message.qos == 1:
-            self.taken.append(number)
+            origin, _ = split_origin(message.block)
+            if origin is None or origin.at > self._through:
+                self.taken.append(number)
+            self._through = max(self._through, origin.at if origin is not None else 0)
         elif message.packet_id not in self._unreleased:
             self._unreleased[message.packet_id] = number
             if not self._at_release:
@@ -47,6 +56,8 @@ class ModelPeer:
 
 class World:
     """Messages 1 to ``count`` in a log, on their way to a peer."""
+
+    is_foldmq = False
 
     def __init__(self, random: Random, count: int, qos: list[int], kind: type[Outbound]) -> None:
         self.random = random
@@ -85,11 +96,17 @@ class World:
             self.peer.lose_session()
         self._online = True
         self.outbound.connected(
-            PeerLimits(4, self.random.choice([1, 3, 20])), session_present=self.peer.has_session
+            PeerLimits(
+                5 if self.is_foldmq else 4,
+                self.random.choice([1, 3, 20]),
+                takes_origins=self.is_foldmq,
+            ),
+            session_present=self.peer.has_session,
         )
         self.peer.has_session = True
-        self._decoder = Decoder(1024)
-        self._decoder.feed(encode_connect(Connect(4, "a", clean=True, keep_alive=0)))
+        self._decoder = Decoder(1024, v5=partial(PacketDecoderV5, 0))
+        encode = encode_connect_v5 if self.is_foldmq else encode_connect
+        self._decoder.feed(encode(Connect(5 if self.is_foldmq else 4, "a", True, 0)))
 
     cleans = True
 
@@ -139,7 +156,10 @@ class World:
 
     def _offer(self) -> None:
         self.outbound.offer(
-            Outgoing(number, number * 10, b"t", str(number).encode(), self.qos[number - 1])
+            Outgoing(
+                *(number, number * 10, b"t", str(number).encode(), self.qos[number - 1]),
+                origin=Origin(number * 10, number * 10, number),
+            )
             for number in self._batch
             if number not in self.expired | self.refused
         )
@@ -191,6 +211,12 @@ class World:
         raise AssertionError("the sender is stuck")
 
 
+class FoldmqWorld(World):
+    """The peer is a foldmq: it knows messages at QoS 1 by their origins."""
+
+    is_foldmq = True
+
+
 def run(seed: int, kind: type[Outbound] = Outbound, *, world: type[World] = World) -> World:
     """Run a random world to its end, and check what the peer got."""
     random = Random(seed)
@@ -229,7 +255,9 @@ def check(state: World) -> None:
         if number in state.peer.refusing:
             assert not times[number]
         interruptions = state.losses
-        if state.qos[number - 1] == 1:
+        if state.qos[number - 1] == 1 and state.is_foldmq:
+            interruptions = 0
+        elif state.qos[number - 1] == 1:
             interruptions += state.cuts + state.crashes
         assert times[number] <= 1 + interruptions, (
             f"message {number} is taken {times[number]} times"

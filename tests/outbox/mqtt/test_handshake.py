@@ -38,7 +38,7 @@ def decoded(packet: bytes) -> Any:
 
 def test_a_bridge_keeps_its_session_and_leaves_a_will() -> None:
     given = options(remote_username="ann")
-    found = decoded(connect_packet(given, "mylog", "secret", clean=False, private=False))
+    found = decoded(connect_packet(given, ("mylog", 7), "secret", clean=False, private=False))
     assert isinstance(found, Connect)
     assert (found.version, found.clean, found.bridge) == (5, False, False)
     assert found.client_id == "plant2.mylog"
@@ -46,13 +46,14 @@ def test_a_bridge_keeps_its_session_and_leaves_a_will() -> None:
     assert (found.username, found.password) == ("ann", b"secret")
     assert found.properties is not None
     assert found.properties.session_expiry == 0xFFFFFFFF
+    assert found.properties.user == (("foldmq-log", "mylog 7"),)
 
 
 @pytest.mark.parametrize(("version", "level"), [("mqttv311", 4), ("mqttv31", 3)])
 @pytest.mark.parametrize("private", [True, False])
 def test_before_mqtt_5_it_says_that_it_is_a_bridge(version: str, level: int, private: bool) -> None:
     given = options(version, notifications=False, cleansession=True)
-    found = decoded(connect_packet(given, "mylog", None, clean=False, private=private))
+    found = decoded(connect_packet(given, ("mylog", 7), None, clean=False, private=private))
     assert (found.version, found.bridge, found.clean) == (level, private, True)
     assert found.will is None
 
@@ -63,7 +64,7 @@ def test_a_clean_session_ends_with_the_connection_if_the_settings_say_so() -> No
         (options(bridge_session_expiry_interval=60), 60),
         (options(cleansession=True), 0),
     ):
-        found = decoded(connect_packet(given, "mylog", None, clean=True, private=False))
+        found = decoded(connect_packet(given, ("mylog", 7), None, clean=True, private=False))
         assert found.clean
         assert found.properties.session_expiry == expiry
 
@@ -84,6 +85,8 @@ def test_limits() -> None:
         given,
     )
     assert found == PeerLimits(5, 5, 1, False, 99)
+    other = Answer(PacketType.CONNACK, user=(("foldmq-log", "far 0"),))
+    assert limits_of(other, options()).takes_origins
 
 
 def test_the_server_may_set_the_keep_alive() -> None:
@@ -117,7 +120,7 @@ def test_the_reason_string_is_shown() -> None:
 def test_notifications_are_retained(version: str) -> None:
     given = options(version)
     decoder = Decoder(4096, v5=partial(PacketDecoderV5, 0))
-    connect = connect_packet(given, "mylog", None, clean=False, private=False)
+    connect = connect_packet(given, ("mylog", 7), None, clean=False, private=False)
     _, found = decoder.feed(connect + state_packet(given, "mylog", b"1"))
     assert isinstance(found, Publishes)
     assert [(each.topic, each.payload, each.retain, each.qos) for each in found] == [

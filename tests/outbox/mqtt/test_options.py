@@ -119,8 +119,6 @@ def test_a_password_is_not_shown() -> None:
         ({"addresses": ["mqtts://a"]}, "addresses: 'mqtts://a' is not HOST"),
         ({"addresses": 1883}, "addresses: must be a list of texts"),
         ({"topic": ["# up 1"]}, "topic: '# up 1': the direction must be out, in or both"),
-        ({"topic": ["# out"]}, "topic: '# out': QoS 0 is not supported for messages out"),
-        ({"topic": ["# both 0"]}, "topic: '# both 0': QoS 0 is not supported for messages out"),
         ({"local_password": "a"}, "local_password also needs local_username"),
         ({"adresses": []}, 'unknown setting "adresses" (did you mean "addresses"?)'),
         ({"bridge_protocol_version": "5"}, "must be one of mqttv50, mqttv311, mqttv31, not '5'"),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_peer import World, run
+from model_peer import FoldmqWorld, World, run
 
 from outbox.mqtt.outbound import (
     MAX_WINDOW,
@@ -21,6 +21,7 @@ from outbox.mqtt.outbound import (
 from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
 from protocol.mqtt.encoder import encode_acks
+from protocol.mqtt.origin_properties import Origin, with_origin
 from protocol.mqtt.packets import PacketType
 
 PUBACK, PUBREC, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP
@@ -55,6 +56,22 @@ def acknowledge(state: Outbound, kind: PacketType, *numbers: int, reason: int = 
 @given(st.integers(0, 2**32))
 def test_nothing_is_lost_and_qos_2_is_taken_once(seed: int) -> None:
     run(seed)
+
+
+@given(st.integers(0, 2**32))
+def test_a_foldmq_takes_messages_at_qos_1_once_too(seed: int) -> None:
+    run(seed, world=FoldmqWorld)
+
+
+class NoOrigins(Outbound):
+    """Does not say where messages come from."""
+
+    def connected(self, limits: PeerLimits, *, session_present: bool) -> None:
+        super().connected(limits._replace(takes_origins=False), session_present=session_present)
+
+
+def test_messages_without_an_origin_are_found() -> None:
+    assert _fails(lambda seed: run(seed, NoOrigins, world=FoldmqWorld))
 
 
 class ReleasesEarly(Outbound):
@@ -195,6 +212,26 @@ def test_the_identifier_of_an_expired_message_is_released() -> None:
     assert state.number == 6
 
 
+def test_a_foldmq_gets_the_origins_of_messages_at_qos_1_unless_they_were_refused_before() -> None:
+    origin = Origin(10, 10, 99)
+
+    def packets(limits: PeerLimits, qos: int, *, again: bool = False) -> bytes:
+        state = online(Outbound(0, 0), limits, present=True)
+        given = message(1, qos)._replace(origin=origin)
+        if again:
+            state.offer_again(given)
+        else:
+            state.offer([given])
+        return state.packets()
+
+    foldmq = PeerLimits(5, takes_origins=True)
+    assert with_origin(b"", origin) in packets(foldmq, 1)
+    for limits, qos, again in ((PeerLimits(5), 1, False), (foldmq, 2, False), (foldmq, 1, True)):
+        sent_packets = packets(limits, qos, again=again)
+        assert sent_packets.endswith(b"x")
+        assert b"foldmq-origin" not in sent_packets
+
+
 def test_messages_that_are_not_sent_take_no_memory() -> None:
     state = online(Outbound(0, 0, qos2=False))
     far = 10_000_000
@@ -275,6 +312,19 @@ def test_limits_of_the_peer() -> None:
     block = b"\x26\0\1k\0\1v"
     state.offer([Outgoing(1, 10, b"t", b"x", 2, retain=True, block=block)])
     assert state.packets() == encode_publish_v5(b"t", b"x", 1, 2, block=block)
+
+
+def test_messages_that_are_not_in_the_log_are_sent_while_there_is_a_connection() -> None:
+    state = Outbound(0, 0)
+    live = message(0, 0)
+    assert state.live_packet(live) == b""
+    online(state, PeerLimits(4, maximum_packet_size=9), present=True)
+    assert state.live_packet(live) == encode_publish(b"t", b"x")
+    assert state.live_packet(message(0, 0, bytes(9))) == b""
+    assert state.live_packet(live._replace(topic=b"")) == b""
+    state.disconnected()
+    assert state.live_packet(live) == b""
+    assert state.is_settled
 
 
 def test_qos_0_needs_no_answer() -> None:

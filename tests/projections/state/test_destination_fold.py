@@ -8,6 +8,7 @@ from eventstore.format.destination_events import (
     Forwarded,
     ForwardLost,
     ForwardRefused,
+    OriginTaken,
 )
 from eventstore.format.event_parsing import Event
 from eventstore.format.node_events import OperatorActed
@@ -53,6 +54,20 @@ def test_an_operator_pauses_and_resumes(target: str) -> None:
     pause = OperatorActed(PAUSE, "ann", target)
     assert folded(OPENED, pause)["erp"].paused == (target == "erp")
     assert not folded(OPENED, pause, OperatorActed(RESUME, "ann", target))["erp"].paused
+
+
+def test_what_bridges_brought_is_kept_for_each_within_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("projections.state.destinations._MOST_TAKEN", 2)
+    events = [OriginTaken(name, "far", 7, at, 9, [1], [at]) for at, name in enumerate("abacd", 1)]
+    state = folded(*events)
+    left = {name: each.through for name, each in state.taken.items()}
+    assert left == {"c": 4, "d": 5}
+    assert folded(*state.repeated()).taken == state.taken
+    other = Destinations()
+    other.load(state.marks())
+    assert other.taken == state.taken
 
 
 def test_a_checkpoint_repeats_the_whole_state() -> None:

@@ -1,0 +1,21 @@
+"""The files that settings of a sink name, read as they are now."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from outbox.sink import TryAgain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def usable_files(*settings: str) -> Iterator[None]:
+    """Raise TryAgain, which names these settings, if one of their files cannot be used."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # also of TLS, and a secret that is none
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TryAgain(f"{' or '.join(settings)}: {reason}", misconfigured=True) from None
