@@ -152,6 +152,9 @@ class MessageExchange(Protocol):
     def await_proof(self) -> None:
         """Hold messages without a record until the events of this turn are on disk."""
 
+    def last_known(self, name: str) -> int:
+        """Return the last record that another log is known to have; 0: that is not known yet."""
+
     def settle(self) -> None:
         """Record how far the other logs were taken; called in the turn of a new subscription."""
 

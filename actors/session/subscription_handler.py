@@ -277,6 +277,9 @@ class SubscriptionHandler:
         filters, options = packet.filters[begin:stop], packet.options[begin:stop]
         if session.state.bridge:
             options = [bridge_options(topic_filter) for topic_filter, _ in filters]
+        if node.exchange is not None:
+            # Deliveries at QoS 1 and 2 refer to messages of this log.
+            filters = [(name, 0 if is_replay_filter(name) else qos) for name, qos in filters]
         grant = subscribing.subscribe(
             session.state,
             filters,
