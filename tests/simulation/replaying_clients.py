@@ -15,6 +15,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(_ROOT), str(_ROOT / "tests")]
 
 from collections import Counter
+from datetime import UTC
 
 from harness import mqtt5_packets as p5
 from harness import packets as p
@@ -98,7 +99,7 @@ def _released(releases: Releases, store: MessageStore) -> list[Publications]:
 def place_of(text: str) -> tuple[str, Position]:
     """The short name of a log, and a position in it."""
     log, _, at = text.partition(":")
-    point = parse_point(at)
+    point = parse_point(at, UTC)
     assert point is not None
     assert point.position is not None
     return log, point.position

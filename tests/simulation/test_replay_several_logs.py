@@ -272,9 +272,8 @@ def test_a_part_of_another_log_that_was_cut_off_unread_is_reported() -> None:
         (message,) = second.messages()
         assert message.payload == b"7"
         reached = [event for event in here.disk.events() if isinstance(event, ReplayReached)]
-        (gap,) = [event.gap for event in reached if event.gap]
-        assert set(gap) == {there.name}
-        assert gap[there.name][1] >> 20 in [cut.first - 1 for cut in cuts(there)]
+        (gap,) = [event.gap[there.name] for event in reached if there.name in event.gap]
+        assert gap[1] >> 20 in [cut.first - 1 for cut in cuts(there)]
         assert user(message)["foldmq-gap"].startswith("p1:")
 
     with small_checkpoints():
