@@ -60,10 +60,12 @@ class OtherLogReader(LogReader):
         return None
 
     async def _carriers(self, gone: set[int]) -> set[int]:
+        # They are before the end of the log that is cut, perhaps behind what the exchange has taken.
+        last = (await self._log.tail()).sequence
         first = self.first
         if self._carried_from != first:
             carried: dict[int, set[int]] = {}
-            async for record in self._log.read(first, self.last):
+            async for record in self._log.read(first, last):
                 await asyncio.sleep(0)
                 if not any(raw["e"] == "MessagesCarried" for raw in record.raw_events):
                     continue

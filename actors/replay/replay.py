@@ -421,6 +421,8 @@ class Replay:
         parts: list[bytes] = []
         sizes: list[tuple[int, int, int]] = []
         at = 0
+        # The first message tells of all logs: a client that goes on after it is behind them.
+        gap = ",".join(one.gap_text(one.gap) for one in self.logs if one.gap is not None)
 
         def kind(run: Run) -> tuple[int, bool]:
             return run.qos, self._is_as_published(run.publications, held)
@@ -429,7 +431,8 @@ class Replay:
             ends[log.log] = log.place(step.through)
             for (qos, rap), group in groupby(step.runs, kind):
                 runs = [*group]
-                messages = self._messages(log, runs, (qos, rap), held, ends)
+                messages = self._messages(log, runs, (qos, rap), held, ends, gap)
+                gap = ""
                 pids: Sequence[int] = packet_ids[at : at + len(messages)] if qos else ()
                 at += len(pids)
                 data = session.delivery.encode(messages, (qos, rap), pids, of=held)
@@ -444,9 +447,8 @@ class Replay:
         for delivered in deliveries:
             session.emit(delivered)
         self._record(state, b"".join(parts))
-        for log, step in steps:
-            if step.sent:
-                log.gap = None
+        for log in self.logs:
+            log.gap = None
         for qos, count, size in sizes:
             node.counters.count_sent(connection, qos, count, size)
         node.counters.replayed += sum(step.sent for _, step in steps)
@@ -460,13 +462,14 @@ class Replay:
         flags: tuple[int, bool],
         held: SubscriptionState,
         ends: Mapping[str, str],
+        gap: str,
     ) -> list[Message]:
         """Return messages of a log with the properties that say where they are in it.
 
         These are left out of a packet that would be too large for the client with them. ``ends``
-        is how far each log was read.
+        is how far each log was read, ``gap`` what was removed unread before the first message.
         """
-        encoder, gap = self.session.delivery.encoder, log.gap
+        encoder = self.session.delivery.encoder
         of_stream = self.filter.startswith(STREAM)
         rest = "".join(f",{end}" for other, end in ends.items() if other != log.log)
         messages: list[Message] = []
@@ -478,12 +481,12 @@ class Replay:
                     picked(publications.positions, numbers),
                     publications.time_ms,
                     blocks,
-                    log.gap_text(gap) if gap is not None else "",
+                    gap,
                     of_stream=of_stream,
                     label=log.label,
                     rest=rest,
                 )
-                gap = None
+                gap = ""
             topics = picked(publications.topics, numbers)
             payloads = picked(publications.payloads, numbers)
             expires = picked(publications.expires, numbers) if publications.expires else repeat(0)

@@ -147,13 +147,15 @@ class OtherLogReplays:
 async def _messages(
     source: LogRecords, filters: set[str]
 ) -> tuple[dict[str, _Messages], _Messages, bool]:
-    """Return where the messages that match each filter take effect, and those of unknown topic.
+    """Return where the messages that match each filter take effect, and those that may be lost.
 
-    The third result is whether the log was never cut.
+    These are messages at QoS 2 whose content may have been cut off before they were read. The third
+    result is whether the log was never cut.
     """
-    whole = source.begin <= 1
+    cut = source.begin
     found, unknown = {name: _Messages() for name in filters}, _Messages()
     topics: dict[Position, bytes] = {}
+    released: list[tuple[Position, Position]] = []
     known: dict[bytes, list[_Messages]] = {}
     turns = TurnAssembler(anywhere=True)
 
@@ -166,18 +168,19 @@ async def _messages(
 
     async for record in source.records(source.begin, source.last):
         for part in turns.take(record)[1]:
-            whole = whole and not any(raw["e"] == "LogCut" for raw in part.raw_events)
+            for raw in part.raw_events:
+                if raw["e"] == "LogCut":
+                    cut = max(cut, raw["first"])
             for item in publications_in(part):
                 if isinstance(item, StoredMessages):
                     topics.update(enumerate(item.topics, item.first))
                 elif isinstance(item, Releases):
                     for at, ref in zip(item.positions, item.refs, strict=True):
-                        topic = topics.pop(ref, None)
-                        if topic is None:
-                            unknown.places.append(at)
-                        else:
+                        released.append((at, ref))
+                        if topic := topics.pop(ref, None):
                             add(topic, at)
                 else:
                     for at, topic in zip(item.positions, item.topics, strict=True):
                         add(topic, at)
-    return found, unknown, whole
+    unknown.places = [at for at, ref in released if ref >> INDEX_BITS < cut]
+    return found, unknown, cut <= 1
