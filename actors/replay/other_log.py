@@ -60,7 +60,7 @@ class OtherLogReader(LogReader):
         return None
 
     async def _carriers(self, gone: set[int]) -> set[int]:
-        # They are before the end of the log that is cut, perhaps behind what the exchange has taken.
+        # They are before the end of a log that was cut; the exchange may not have taken them yet.
         last = (await self._log.tail()).sequence
         first = self.first
         if self._carried_from != first:

@@ -119,11 +119,10 @@ class Replay:
         """The state that was recorded last."""
         self.matches = TopicMatches(state.topic_filter)
         """Which topics match the filter."""
+        names = {log: short_name(log or node.options.node) for log in readers}
+        labels = {log: f"{name}:" if len(readers) > 1 else "" for log, name in names.items()}
         self.logs = [
-            LogCursor(
-                *(log, f"{short_name(log or node.options.node)}:" if len(readers) > 1 else ""),
-                *(reader, self.matches, state, self.wake, self.on_damage),
-            )
+            LogCursor(log, labels[log], reader, self.matches, state, self.wake, self.on_damage)
             for log, reader in readers.items()
         ]
         """Its place in each log, in the order of the logs."""

@@ -209,7 +209,10 @@ class AttachedReplay(Protocol):
     """A replay of a connected client: ``actors.replay.replay.Replay``."""
 
     filter: str
-    cursor: Position | None
+
+    @property
+    def cursor(self) -> Position | None:
+        """The last position of the own log that was read; None: it is to be determined."""
 
     def wake(self) -> None:
         """Look whether a step is possible: the client may have room."""

@@ -61,8 +61,8 @@ class _Step(NamedTuple):
     begin: Position | None
     """None: the beginning of the log."""
     through: Position
-    count: int
-    """Messages that were sent or left out."""
+    told: int
+    """Number of messages that were sent or left out."""
 
 
 class _Messages:
@@ -135,11 +135,11 @@ class OtherLogReplays:
                 if step.through >> INDEX_BITS > source.last or unknown.between(begin, step.through):
                     continue
                 there = found[step.topic_filter].between(begin, step.through)
-                if there != step.count:
+                if there != step.told:
                     what = (
                         f"of {there:,} messages on {shown(step.topic_filter)} from "
                         f"{place_text(begin)} to {place_text(step.through)} of log {log}, "
-                        f"{step.count:,} were sent or left out"
+                        f"{step.told:,} were sent or left out"
                     )
                     report(Violation(Rule.REPLAY, step.at, what, session=step.session, node=node))
 

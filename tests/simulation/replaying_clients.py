@@ -6,6 +6,7 @@ with such clients.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,7 @@ from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.message_store import Message, MessageStore, StoredMessages
 from eventstore.reading.position_text import parse_point
 from eventstore.reading.publications import Publications, Releases, publications_in, with_content
+from protocol.mqtt.replay_filters import REPLAY_STATE
 from simulation.chaos import run_seed
 from simulation.network import SimClient
 from simulation.partition_chaos import PartitionChaos
@@ -138,7 +140,7 @@ class Observer:
         expiry = ((p5.SESSION_EXPIRY, 0),)
         self.client.send(
             p5.connect(self.name, clean=True, properties=expiry),
-            p5.subscribe(1, (f"$replay/{self.resume}/#", 0)),
+            p5.subscribe(1, (REPLAY_STATE, 0), (f"$replay/{self.resume}/#", 0)),
         )
 
     def take(self) -> None:
@@ -147,6 +149,9 @@ class Observer:
             return
         messages, self.client.received = self.client.messages(), []
         for message in messages:
+            if message.topic == REPLAY_STATE:
+                self._add_gaps(json.loads(message.payload).get("gap", ""))
+                continue
             properties = user(message)
             log, at = place_of(properties["foldmq-position"])
             places = self.got.setdefault(log, {})
@@ -154,12 +159,17 @@ class Observer:
             assert at > max(places, default=-1), f"{self.name}: {at} comes behind a later one"
             places[at] = message.payload
             self.resume = properties["foldmq-resume"]
-            for gap in filter(None, properties.get("foldmq-gap", "").split(",")):
-                first, _, last = gap.partition("..")
-                where, begins = place_of(first)
-                self.gaps.append(Gap(where, begins, place_of(f"{where}:{last}")[1]))
+            self._add_gaps(properties.get("foldmq-gap", ""))
 
-    def check(self, log: str, first: Position, found: dict[Position, tuple[Position, bytes]]) -> None:
+    def _add_gaps(self, gaps: str) -> None:
+        for gap in filter(None, gaps.split(",")):
+            first, _, last = gap.partition("..")
+            log, begins = place_of(first)
+            self.gaps.append(Gap(log, begins, place_of(f"{log}:{last}")[1]))
+
+    def check(
+        self, log: str, first: Position, found: dict[Position, tuple[Position, bytes]]
+    ) -> None:
         """Raise AssertionError where it does not have what took effect in a log.
 
         Content before ``first`` was cut off. That of a message at QoS 2 may have been when it was
