@@ -301,7 +301,7 @@ class SubscriptionHandler:
     def _requested(self, packet: Subscribe, begin: int, stop: int) -> list[tuple[str, int]]:
         """Return some filters of a SUBSCRIBE, each with the QoS that may be granted.
 
-        A delivery at QoS 1 or 2 refers to a message of this log: several logs are replayed at QoS 0.
+        Deliveries at QoS 1 and 2 refer to messages of this log: several logs are read at QoS 0.
         """
         filters = packet.filters[begin:stop]
         if self._node.exchange is None:

@@ -156,8 +156,9 @@ def test_several_processes(make_broker: Callable[..., Broker]) -> None:
     for number, pid in sorted(processes(broker).items()):
         os.kill(pid, signal.SIGKILL)
         until(lambda n=number, old=pid: processes(broker).get(n, old) != old, _SECONDS)  # type: ignore[misc]
+    resume = replays[0].resume
     publish(broker.port, "t/e", "e", 10, 1)
-    resumed = Replayed(broker.port, f"$replay/{replays[0].resume}/t/#", 0)
+    resumed = Replayed(broker.port, f"$replay/{resume}/t/#", 0)
     wanted = [b"e %d" % number for number in range(10)]
     for replay in (*replays, resumed):
         until(lambda replay=replay: replay.got[-10:] and replay.got[-1][1] == wanted[-1], _SECONDS)  # type: ignore[misc]
