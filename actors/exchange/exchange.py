@@ -224,6 +224,10 @@ class LogExchange(LoopActor):
         }
         self._positions = FollowedPositions(node, tuple(self._followers))
         self._versions = RetainedVersions()
+        self._complete: dict[str, int] = {}
+        """The last record of each log up to which all turns were taken."""
+        self.on_taken: Callable[[str], object] | None = None
+        """Called with the name of a log when more of it was taken; None: nobody reads them."""
         self._began = False
         self._began_at = node.clock.monotonic()
         self._repeated, self._repeats = 0, 0
@@ -255,6 +259,7 @@ class LogExchange(LoopActor):
         self._reports.begin()
         for name, follower in self._followers.items():
             through, link = self._positions.begin(name)
+            self._complete[name] = (through + 1 >> INDEX_BITS) - 1
             node.spawn_task(self._follow(follower, through, link))
         before = node.journal.on_durable
 
@@ -328,6 +333,15 @@ class LogExchange(LoopActor):
             if self._began
         }
 
+    def last_taken(self, name: str) -> int:
+        """Return the last record of another log up to which all turns were taken."""
+        return self._complete.get(name, 0)
+
+    def last_known(self, name: str) -> int:
+        """Return the last record that another log is known to have; 0: that is not known yet."""
+        follower = self._followers[name]
+        return max(follower.announced, follower.end, self.last_taken(name))
+
     @property
     def catching_up(self) -> bool:
         """Whether this log still takes messages that the others had when the broker started."""
@@ -384,6 +398,9 @@ class LogExchange(LoopActor):
         """Record the position after turns; ``more``: they have more than positions."""
         self._positions.reached(name, through, link, more=more)
         self._reports.reached(name)
+        self._complete[name] = through >> INDEX_BITS
+        if self.on_taken is not None:
+            self.on_taken(name)
 
     def _acknowledged(self, by: str, log: str, through: Position) -> None:
         if log == self._node.options.node:

@@ -89,7 +89,7 @@ class LogFollower:
         self._pushed_bytes = 0
         self._unreleased = MessageStore(_UNRELEASED)
         self._logged_problem = ""
-        self._first_end = 0
+        self.end = 0
         """Sequence of the last record of the other log when this one began to follow it."""
         self.caught_up = asyncio.Event()
         """Set when everything up to that record was taken."""
@@ -118,7 +118,7 @@ class LogFollower:
         Raises CorruptLog when the log is damaged, or is not the one that was followed before.
         """
         sequence, checker = await self._begin(through >> INDEX_BITS, link)
-        if self._first_end <= through >> INDEX_BITS:
+        if self.end <= through >> INDEX_BITS:
             self.caught_up.set()
         turns = TurnAssembler(anywhere=True)
         while True:
@@ -150,7 +150,7 @@ class LogFollower:
                     await asyncio.sleep(0)
             if taken.links:
                 await self._pass_on(taken)
-            if sequence > self._first_end:
+            if sequence > self.end:
                 self.caught_up.set()
             self._logged_problem = ""
 
@@ -184,7 +184,7 @@ class LogFollower:
         """
         while True:
             try:
-                self._first_end = (await self._log.tail()).sequence
+                self.end = (await self._log.tail()).sequence
                 first = self._log.first
                 if not taken:
                     if first > 1:

@@ -73,6 +73,8 @@ class BrokerOptions:
     """Whether groups or permissions may come from other sources than the permission file."""
     record_qos0: tuple[str, ...] = ()
     """Filters of topics on which messages at QoS 0 are recorded, too."""
+    streams: tuple[str, ...] = ()
+    """Names of filters that clients replay with $stream/NAME, as NAME=FILTER."""
     reject_qos2_publish: bool = False
     downgrade_qos2_subscribe: bool = False
     shared_strategy: Literal["balanced", "topic"] = "balanced"

@@ -10,17 +10,25 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
 from actors.replay.named_records import NamedRecords, RecordIndex
 from actors.replay.selection import LastMessages, LogRecord, TopicMatches
 from actors.session.node_context import NodeContext
-from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, UnknownLogFormat
+from eventstore.errors import (
+    CorruptLog,
+    EventStoreError,
+    Fenced,
+    LogUnavailable,
+    LostLog,
+    UnknownLogFormat,
+)
 from eventstore.format.positions import INDEX_BITS, Position, position
 from eventstore.format.records import Record, decode_record
 from eventstore.format.turn_parts import TurnAssembler
+from eventstore.log.jetstream_log import EventLog
 from eventstore.log.message_store import Message, MessageStore, StoredMessages, messages_of
 from eventstore.log.pending_record import PendingRecord
 from eventstore.reading.publications import Publications, Releases, known_content, publications_in
@@ -31,6 +39,8 @@ _log = structlog.get_logger("foldmq")
 
 _RECORDS, _BYTES = 64, 1024 * 1024
 """Records read for a replay at a time, and approximate bytes after which no further one is."""
+_AHEAD = 64 * 1024 * 1024
+"""Approximate bytes of records that all replays together have ahead, but for one record of each."""
 _NAMED = 16
 """Records that the index names which are requested at a time."""
 _CACHED = 16 * 1024 * 1024
@@ -44,6 +54,8 @@ _PAUSE, _SHARE = 0.001, 9
 nothing of what is read is sent and others have work."""
 _MESSAGE, _RECORD = 100, 200
 """Approximate memory of a message without its payload, and of a record, in bytes."""
+_OPEN_MS: Final = 1500
+"""Age at which no record that could still get events is open."""
 
 
 class Reading(Protocol):
@@ -78,11 +90,12 @@ class Reading(Protocol):
 
 
 class LogReader:
-    """Reads the log of a node for its replays."""
+    """Reads a log for the replays of a node; ``log`` None: the log of the node."""
 
-    def __init__(self, node: NodeContext) -> None:
+    def __init__(self, node: NodeContext, log: EventLog | None = None) -> None:
         self._node = node
-        self.index = RecordIndex(node.clock, node.log)
+        self._log = node.log if log is None else log
+        self.index = RecordIndex(node.clock, self._log)
         self._records: OrderedDict[int, LogRecord] = OrderedDict()
         """Decoded records of complete turns, by sequence."""
         self._size = 0
@@ -96,6 +109,8 @@ class LogReader:
         """Sequence before which no message is sent, as the log is being cut there; 0: it is not."""
         self._cuts = 0
         """Number of times that such a cut began or ended."""
+        self.replays = 1
+        """Number of the replays that read."""
         self.records_read = 0
         """Number of records decoded since the start."""
         self._logged_problem = ""
@@ -117,11 +132,16 @@ class LogReader:
         self._unreleased = MessageStore(_UNRELEASED)
         self.index.close()
 
+    @property
+    def _most(self) -> int:
+        """Approximate bytes of records that are read for a replay at a time."""
+        return min(_BYTES, _AHEAD // self.replays)
+
     def take(self, sequence: int) -> list[LogRecord]:
         """Return consecutive records from memory, beginning with ``sequence``; empty: none."""
         records: list[LogRecord] = []
         size = 0
-        while size < _BYTES and len(records) < _RECORDS:
+        while size < self._most and len(records) < _RECORDS:
             record = self._records.get(sequence)
             if record is None:
                 break
@@ -160,7 +180,29 @@ class LogReader:
     @property
     def first(self) -> int:
         """Sequence at which the log begins."""
-        return max(1, self._node.log.first, self._node.state.begin)
+        return max(1, self._log.first, self._node.state.begin)
+
+    def is_settled(self, time_ms: int) -> bool:
+        """Return whether no record of a time up to this one will follow those that may be read."""
+        journal = self._node.journal
+        return self._node.clock.time_ms() > time_ms + _OPEN_MS and journal.durable >= journal.end
+
+    async def _look_again(self) -> None:
+        """Determine where the log begins, after records of it could not be read."""
+
+    def _on_damage(self, error: FoldmqError) -> None:
+        """Note that the log is damaged."""
+        if isinstance(error, CorruptLog):
+            self._node.damaged = self._node.damaged or error
+
+    async def _carriers(self, gone: set[int]) -> set[int]:
+        """Return the records that repeat messages of records that were cut off."""
+        carried = self._node.state.carried
+        return {sequence for one in gone for sequence in carried.get(one, ())}
+
+    def _recent(self, ref: Position) -> Message | None:
+        """Return a message that the node has in memory."""
+        return self._node.messages.get(ref)
 
     def request(self, replay: Reading) -> None:
         """Read further records for a replay, or determine where it begins."""
@@ -177,7 +219,11 @@ class LogReader:
             while self._waiting and not self._node.failed.done():
                 replay = next(iter(self._waiting))
                 try:
-                    await self._serve(replay)
+                    try:
+                        await self._serve(replay)
+                    except (CorruptLog, LostLog):
+                        await self._look_again()
+                        raise
                 except LogUnavailable as error:
                     self._log_problem(str(error))
                     await asyncio.sleep(_RETRY)
@@ -214,8 +260,7 @@ class LogReader:
         elif replay.cursor is None and not isinstance(error, UnknownLogFormat | CorruptLog):
             self.request(replay)  # the log was cut while its beginning was looked for
         else:
-            if isinstance(error, CorruptLog):
-                self._node.damaged = self._node.damaged or error
+            self._on_damage(error)
             replay.on_damage(error)
 
     async def _serve(self, replay: Reading) -> None:
@@ -240,6 +285,8 @@ class LogReader:
                 self._pass_on(replay, sequence, *indexed)
                 return
             await self._read_from(sequence, fruitless=replay.fruitless)
+            if sequence not in self._records:  # the turn is not complete yet
+                await asyncio.sleep(_UNTIL_STORED)
         for other in [*self._waiting]:
             if other.cursor is None or (other.last is not None and not other.last.complete):
                 continue
@@ -318,7 +365,7 @@ class LogReader:
         return high
 
     async def _one(self, sequence: int) -> Record:
-        (record,) = await self._node.log.read_some([sequence])
+        (record,) = await self._log.read_some([sequence])
         return record
 
     async def _read_from(self, first: int, *, fruitless: bool) -> None:
@@ -381,7 +428,7 @@ class LogReader:
         for number, sequence in enumerate(chosen):
             if sequence not in found:
                 some = chosen[number : number + _NAMED]
-                found = {one.sequence: one for one in await self._node.log.read_some(some)}
+                found = {one.sequence: one for one in await self._log.read_some(some)}
             self.index.check(found[sequence])
             yield found[sequence]
             following = chosen[number + 1] if number + 1 < len(chosen) else 0
@@ -420,7 +467,7 @@ class LogReader:
             if took > _PAUSE:
                 await asyncio.sleep(took * _SHARE if fruitless and node.kernel.shared else 0.0)
                 begun = now()
-            if not turns.rest() and (size >= _BYTES or record.sequence >= stop):
+            if not turns.rest() and (size >= self._most or record.sequence >= stop):
                 break
         return found
 
@@ -431,13 +478,13 @@ class LogReader:
             data = self._tail.pop(sequence, None)
             if data is not None:
                 self._tail_size -= len(data)
-                yield self._node.log.opened(decode_record(sequence, data))
+                yield self._log.opened(decode_record(sequence, data))
                 sequence += 1
                 continue
             stop = sequence
             while stop < last and stop - sequence < _RECORDS - 1 and stop + 1 not in self._tail:
                 stop += 1
-            async for record in self._node.log.read(sequence, stop):
+            async for record in self._log.read(sequence, stop):
                 if record.sequence != sequence:
                     break
                 yield record
@@ -466,24 +513,27 @@ class LogReader:
 
         Those that a cut has removed since are left out: no session referred to them any more.
         """
-        node, kept, recent = self._node, self._unreleased, self._node.messages
+        kept, recent = self._unreleased, self._recent
         begins = max(self.first, self.held_before)
         missing: set[int] = set()
+        gone_records: set[int] = set()
         for ref in releases.refs:
             sequence = ref >> INDEX_BITS
             if sequence < begins:
-                missing.update(node.state.carried.get(sequence, ()))
-            elif kept.get(ref) is None and recent.get(ref) is None:
+                gone_records.add(sequence)
+            elif kept.get(ref) is None and recent(ref) is None:
                 missing.add(sequence)
+        if gone_records:
+            missing |= await self._carriers(gone_records)
         store = MessageStore(1 << 62)
-        for other in await node.log.read_some(missing) if missing else ():
+        for other in await self._log.read_some(missing) if missing else ():
             for stored in messages_of(other):
                 store.add(stored)
 
         def find(ref: Position) -> Message | None:
             message = store.get(ref)
             if message is None and ref >> INDEX_BITS >= begins:
-                message = kept.get(ref) or recent.get(ref)
+                message = kept.get(ref) or recent(ref)
                 if message is None:
                     what = f"releases a message of record {ref >> INDEX_BITS}, which is gone"
                     raise CorruptLog(record.sequence, what)

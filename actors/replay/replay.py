@@ -1,14 +1,16 @@
-"""One replay: a subscription of a connected client that reads the log.
+"""One replay: a subscription of a connected client that reads the log, or the logs of a node.
 
-Its only state is a cursor: the position up to which the log was read. A step reads some records,
-sends the messages that match, and records the cursor with the deliveries, in one turn; the client
-gets them when the record is on disk. If the client has no room, or does not read, the cursor stands
-still: nothing is queued, nothing is dropped. "Live" means that the cursor is at the end of the log.
+Its only state is a cursor in each log: the position up to which it was read. A step reads some
+records, sends the messages that match, and records the cursors with the deliveries, in one turn;
+the client gets them when the record is on disk. If the client has no room, or does not read, the
+cursors stand still: nothing is queued, nothing is dropped. "Live" means that they are at the end.
+
+Of several logs the record with the earliest time comes next, and of two at the same time that of
+the earlier log; in a log its own order counts. At the end of the logs records come as they arrive.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import groupby, repeat
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -16,12 +18,13 @@ from typing import TYPE_CHECKING, Final
 import orjson
 import structlog
 
-from actors.replay.log_reader import next_record
+from actors.replay.log_cursor import STILL_LIVE, LogCursor
 from actors.replay.selection import (
     MESSAGES_AT_ONCE,
-    LastMessages,
+    Budget,
     Rules,
     TopicMatches,
+    keep_latest,
     message_of,
     picked,
     select,
@@ -29,19 +32,19 @@ from actors.replay.selection import (
 from actors.routing.option_semantics import is_no_local, is_retain_as_published
 from actors.session.decisions import queueing
 from actors.session.decisions.acknowledgements import PACKET_IDS, take_packet_ids
-from actors.session.position_properties import point_text, position_blocks
+from actors.session.position_properties import position_blocks
 from eventstore.format.events import Delivered, ReplayReached
-from eventstore.format.positions import Position, format_position, position, to_runs
+from eventstore.format.positions import Position, to_runs
 from eventstore.log.message_store import Message
+from eventstore.partitions import short_name
 from protocol.mqtt.replay_filters import REPLAY_STATE, STREAM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from actors.access.rules import TopicAcl
     from actors.replay.log_reader import LogReader
-    from actors.replay.named_records import NamedRecords
-    from actors.replay.selection import LogRecord, Run, Step
+    from actors.replay.selection import Run, Step
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from actors.session.session_messages import ClientConnection
@@ -67,14 +70,10 @@ _ENOUGH: Final = 4
 _SPARE, _SPARE_SHARE = 16, 4
 """What stays free of the Receive Maximum for other subscriptions of the client: at most so many,
 and at most that part of it."""
-_STILL_LIVE: Final = 64
-"""Records that a replay which has read everything may be behind, and still counts as live."""
 _STEP: Final = 0.001
 """Seconds of a step after which no further record is looked at."""
 _CONGESTED, _AGAIN = 0.01, 1.0
 """Seconds until it looks again whether the log has room, and whether it may go on."""
-_OPEN_RECORD_MS: Final = 1500
-"""Age at which no record that could still get events is open."""
 
 
 class Replay:
@@ -83,84 +82,56 @@ class Replay:
     __slots__ = (
         "_allowed",
         "_changed",
-        "_gap",
-        "_left_out",
-        "_new_gap",
+        "_latest_known",
         "_node",
-        "_reader",
-        "_recorded",
-        "_unrecorded",
         "_wake",
-        "ahead",
         "connection",
-        "cursor",
         "damage",
         "due",
         "filter",
-        "fruitless",
-        "last",
+        "logs",
         "matches",
-        "named",
         "next_at",
+        "own",
         "queued",
         "session",
-        "start_ms",
-        "until",
-        "until_found",
-        "until_ms",
     )
 
     def __init__(
         self,
         node: NodeContext,
-        reader: LogReader,
+        readers: Mapping[str, LogReader],
         session: Session,
         topic_filter: str,
         state: ReplayState,
         wake: Callable[[Replay], None],
     ) -> None:
+        """``readers`` are those of the logs in order; the empty name is that of the own log."""
         self._node = node
-        self._reader = reader
         self._wake = wake
         self.session = session
         self.connection: ClientConnection | None = session.connection
         self.filter = topic_filter
         """The filter of the subscription, as the client sent it."""
-        self.start_ms = state.start_ms
-        self.cursor: Position | None = state.through.get("")
-        """The last position that was read; None: it is to be determined where it begins."""
-        self._recorded = self.cursor
-        """The cursor in the log."""
-        self._unrecorded = 0
-        """Records that were read since then."""
-        self._left_out: dict[str, int] = {}
-        """Messages left out since then, by the reason."""
-        self._gap: tuple[Position, Position] | None = None
-        """A part of the log that was removed unread, which the next message reports."""
-        self._new_gap: tuple[Position, Position] | None = None
-        """The same, until it is recorded."""
         self.damage: FoldmqError | None = None
         """Why it cannot go on; None: it can."""
         self._changed = state.state
         """The state that was recorded last."""
         self.matches = TopicMatches(state.topic_filter)
         """Which topics match the filter."""
-        self.last: LastMessages | None = None
-        """Which messages it sends up to where it began, if it is the last of each topic."""
-        if state.last:
-            self.last = LastMessages(state.start.get("", 0), self.cursor or 0)
+        names = {log: short_name(log or node.options.node) for log in readers}
+        labels = {log: f"{name}:" if len(readers) > 1 else "" for log, name in names.items()}
+        self.logs = [
+            LogCursor(log, labels[log], reader, self.matches, state, self.wake, self.on_damage)
+            for log, reader in readers.items()
+        ]
+        """Its place in each log, in the order of the logs."""
+        self.own = next(log for log in self.logs if not log.log)
+        """Its place in the log of the node."""
+        self._latest_known = not state.last or len(self.logs) == 1
+        """Whether the last message of each topic is known to be the last in all logs."""
         self._allowed: tuple[TopicAcl | None, bool] | None = None
         """Permissions, and whether they cover the filter; None: not known yet."""
-        self.ahead: deque[LogRecord] = deque()
-        """Records after the cursor in order; nothing matches in any between them."""
-        self.until, self.until_ms = state.until.get(""), state.until_ms
-        """The last position and the last time that it sends; None and 0: there is none."""
-        self.named: NamedRecords | None = None
-        """The next records in which something may match, as the index names them."""
-        self.until_found = (0, 0)
-        """Up to which record ``until_ms`` was looked for, and the last record before it."""
-        self.fruitless = False
-        """Whether none of the last records had a message for the client."""
         self.next_at = 0.0
         """Monotonic time before which no step follows while it is live."""
         self.queued = False
@@ -173,27 +144,6 @@ class Replay:
     def wake(self) -> None:
         """Look whether a step is possible."""
         self._wake(self)
-
-    def on_read(self) -> None:
-        """Continue: there are records, or the beginning is known."""
-        self.wake()
-
-    def skip_to(self, sequence: int) -> None:
-        """Go on with a record: nothing matches in those before it."""
-        through = position(sequence, 0) - 1
-        if self.cursor is not None and through > self.cursor:
-            self._unrecorded += sequence - next_record(self.cursor)
-            self.cursor = through
-
-    def on_cut(self, first: int) -> None:
-        """Continue at the new beginning of the log, and report what was removed."""
-        if self.cursor is not None and self.cursor + 1 < position(first, 0):
-            ends = position(first, 0) - 1
-            begins = self._gap[0] if self._gap is not None else self.cursor + 1
-            self._new_gap = self.cursor + 1, ends
-            self._gap = begins, ends
-            self.cursor = ends
-        self.wake()
 
     def on_damage(self, error: FoldmqError) -> None:
         """End: a record cannot be read."""
@@ -218,17 +168,14 @@ class Replay:
         return self._changed or "reading"
 
     @property
-    def is_live(self) -> bool:
-        """Whether everything has been read."""
-        return self.cursor is not None and next_record(self.cursor) > self._reader.last
+    def cursor(self) -> Position | None:
+        """The last position of the own log that was read; None: it is to be determined."""
+        return self.own.cursor
 
     @property
     def lag(self) -> int:
         """Number of records that are to be read; 0 if it has ended."""
-        if self._changed in _FINAL:
-            return 0
-        cursor = self.cursor if self.cursor is not None else 0
-        return max(0, self._reader.last - max(next_record(cursor), self._reader.first) + 1)
+        return 0 if self._changed in _FINAL else sum(log.lag for log in self.logs)
 
     def step(self, interval: float) -> float:
         """Read and send; return in how many seconds the next step may follow, 0: at once.
@@ -252,53 +199,43 @@ class Replay:
             )
             self._change(DAMAGED)
             return WAITS
-        if self._new_gap is not None:
+        if any(log.new_gap is not None for log in self.logs):
             self._record("")
         elif self._changed == WITHHELD:
             self._change("")
-        if self.cursor is None:
-            self._reader.request(self)
+        beginning = [log for log in self.logs if log.cursor is None]
+        for log in beginning:
+            log.reader.request(log)
+        if beginning:
             return WAITS
         wait = self._wait(connection)
         if wait > 0:
             return wait
-        if next_record(self.cursor) < self._reader.held_before:
+        if self.own.next_sequence < self.own.reader.held_before:
             return WAITS
-        if self.last is not None and not self._find_last(self.last, self.cursor):
+        if held.replay.last and not self._find_last():
             return WAITS
-        if not self.ahead:
-            if self.is_live:
-                return self._at_end(held.replay)
-            self._look_ahead()
-            if not self.ahead:
-                return WAITS
-        return self._read(held, connection, self._rules(held, connection), interval)
+        return self._read(held, connection, interval)
 
-    @property
-    def next_ahead(self) -> int:
-        """Sequence of the record that follows those ahead."""
-        if self.ahead:
-            return self.ahead[-1].sequence + 1
-        return next_record(self.cursor) if self.cursor is not None else 0
-
-    def _look_ahead(self) -> None:
-        """Take further records from memory, or request them."""
-        records = self._reader.take(self.next_ahead)
-        self.ahead.extend(records)
-        if not records:
-            self._reader.request(self)
-
-    def _find_last(self, last: LastMessages, cursor: Position) -> bool:
+    def _find_last(self) -> bool:
         """Return whether the last messages of topics are known; go on to the next one."""
-        if last.too_many:
-            self._change(TOO_MANY_TOPICS)
-        elif not last.complete:
-            self._reader.request(self)
-        else:
-            if not self.ahead:
-                self.cursor = last.after(cursor)
-            return True
-        return False
+        known = True
+        for log in self.logs:
+            if log.last is not None and log.last.too_many:
+                self._change(TOO_MANY_TOPICS)
+                return False
+            if log.last is not None and not log.last.complete:
+                log.reader.request(log)
+                known = False
+        if not known:
+            return False
+        if not self._latest_known:
+            keep_latest([log.last for log in self.logs if log.last is not None])
+            self._latest_known = True
+        for log in self.logs:
+            if log.last is not None and log.cursor is not None and not log.ahead:
+                log.cursor = log.last.after(log.cursor)
+        return True
 
     def _wait(self, connection: ClientConnection) -> float:
         """Return in how many seconds output is possible, 0: at once."""
@@ -311,56 +248,85 @@ class Replay:
             return WAITS
         return self.next_at - self._node.clock.monotonic()
 
+    def _next(self) -> tuple[LogCursor | None, float]:
+        """Return the log whose next record is read next, and the time before which that must be.
+
+        None: the next record is not known yet, or there is none.
+        """
+        heads: list[tuple[int, int, LogCursor]] = []
+        complete = True
+        for number, log in enumerate(self.logs):
+            if log.ended:
+                continue
+            if not log.ahead and not log.is_live:
+                log.look_ahead()
+            if log.ahead:
+                heads.append((log.ahead[0].time_ms, number, log))
+            elif not log.keeps_up:
+                complete = False
+        if not heads or not complete:
+            return None, inf
+        if len(heads) == 1:
+            return heads[0][2], inf
+        heads.sort()
+        (_, number, log), (other_ms, other, _) = heads[:2]
+        return log, other_ms + (number < other)
+
     def _read(
-        self,
-        held: SubscriptionState,
-        connection: ClientConnection,
-        rules: Rules,
-        interval: float,
+        self, held: SubscriptionState, connection: ClientConnection, interval: float
     ) -> float:
         """Read some records, and send what matches in them."""
-        now, cursor = self._node.clock.stopwatch, self.cursor
-        if cursor is None:
-            return WAITS
+        now = self._node.clock.stopwatch
         until = now() + _STEP
-        chosen = select(self.ahead, cursor, rules, self._room(held), lambda: now() >= until)
-        self.cursor, self.start_ms = chosen.through, rules.start_ms
-        self._unrecorded += chosen.records
-        if len(self.ahead) < _FEW and self.last is None and self.next_ahead <= self._reader.last:
-            self._look_ahead()
-        self.fruitless = not chosen.sent and not chosen.no_room
-        for reason, count in chosen.left_out.items():
-            self._left_out[reason] = self._left_out.get(reason, 0) + count
+        budget = Budget(self._room(held), shared=self._node.kernel.shared)
+        rules = self._rules(held, connection)
+        steps: list[tuple[LogCursor, Step]] = []
+        ends = {log.log: log.place(log.cursor or 0) for log in self.logs}
+        step = None
+        while step is None or (not step.interrupted and len(self.logs) > 1):
+            log, rules.before_ms = self._next()
+            if log is None or log.cursor is None:
+                break
+            rules.until, rules.until_ms, rules.last = log.until, log.until_ms, log.last
+            # Messages of an open record may come later, which is older than a beginning just now.
+            rules.start_ms = log.start_ms if log.recorded is None else 0
+            step = select(log.ahead, log.cursor, rules, budget, lambda: now() >= until)
+            log.start_ms = rules.start_ms
+            log.count(step)
+            steps.append((log, step))
+            if len(log.ahead) < _FEW and log.last is None and log.next_ahead <= log.reader.last:
+                log.look_ahead()
+        if step is None:
+            return self._at_end()
         state = ""
-        if chosen.ended:
+        if all(one.ended for one in self.logs):
             state = ENDED
-        elif self.is_live or (self._changed == LIVE and self.lag <= _STILL_LIVE):
+        elif all(
+            one.ended or one.is_live or (self._changed == LIVE and one.lag <= STILL_LIVE)
+            for one in self.logs
+        ):
             state = LIVE
-        if chosen.sent:
-            self._send(held, connection, chosen, state)
+        if any(part.sent for _, part in steps):
+            self._send(held, connection, steps, ends, state)
             if state == LIVE:
                 self.next_at = self._node.clock.monotonic() + interval
-        elif chosen.ended:
+        elif state == ENDED:
             self._change(ENDED)
-        elif self._unrecorded >= _RECORDED_EVERY:
+        elif sum(one.unrecorded for one in self.logs) >= _RECORDED_EVERY:
             self._record(self._changed)
-        return WAITS if chosen.no_room or chosen.ended else 0.0
+        return WAITS if step.no_room or state == ENDED else 0.0
 
-    def _at_end(self, replay: ReplayState) -> float:
-        """Wait for new messages, unless the replay ends here."""
-        until, until_ms = replay.until.get(""), replay.until_ms
-        if until is not None and self.cursor is not None and self.cursor >= until:
+    def _at_end(self) -> float:
+        """Wait for records, or for new messages, unless the replay ends here."""
+        if not all(log.ended or log.is_live for log in self.logs):
+            return WAITS
+        ended = [log.ended or log.at_end() for log in self.logs]
+        if all(ended):
             self._change(ENDED)
             return WAITS
-        if until_ms:
-            journal = self._node.journal
-            settled = journal.durable >= journal.end
-            if self._node.clock.time_ms() > until_ms + _OPEN_RECORD_MS and settled:
-                self._change(ENDED)
-                return WAITS
         if self._changed != LIVE:
             self._change(LIVE)
-        return _AGAIN if until_ms else WAITS
+        return _AGAIN if self.own.until_ms else WAITS
 
     def _room(self, held: SubscriptionState) -> int:
         """Return how many messages at QoS 1 and 2 may be sent; 0 also if that is not worth a step.
@@ -424,13 +390,7 @@ class Replay:
                     return "packet_too_large"  # [MQTT-3.1.2-24]
             return ""
 
-        until, until_ms = self.until, self.until_ms
-        # Messages of an open record may come later, which is older than a beginning just now.
-        start_ms = self.start_ms if self._recorded is None else 0
-        return Rules(
-            *(self.matches, held.qos, are_checked, why_not, until, until_ms, self.last, start_ms),
-            shared=self._node.kernel.shared,
-        )
+        return Rules(self.matches, held.qos, are_checked, why_not)
 
     def _is_as_published(self, publications: Publications, held: SubscriptionState) -> bool:
         """Return whether messages are sent with RETAIN, as they were published."""
@@ -441,62 +401,91 @@ class Replay:
     # Output.
 
     def _send(
-        self, held: SubscriptionState, connection: ClientConnection, step: Step, state: str
+        self,
+        held: SubscriptionState,
+        connection: ClientConnection,
+        steps: Sequence[tuple[LogCursor, Step]],
+        ends: dict[str, str],
+        state: str,
     ) -> None:
-        """Send the messages of a step, and record them with the cursor.
+        """Send the messages of steps, and record them with the cursors.
 
-        Everything that could fail comes before the events: they belong together.
+        ``ends`` is how far each log was read before, as clients see it. Everything that could fail
+        comes before the events: they belong together.
         """
         node, session, name = self._node, self.session, self.session.name
-        packet_ids = take_packet_ids(session.state, step.numbered) if step.numbered else []
+        numbered = sum(step.numbered for _, step in steps)
+        packet_ids = take_packet_ids(session.state, numbered) if numbered else []
         deliveries: list[Delivered] = []
         parts: list[bytes] = []
         sizes: list[tuple[int, int, int]] = []
         at = 0
+        # The first message tells of all logs: a client that goes on after it is behind them.
+        gap = ",".join(one.gap_text(one.gap) for one in self.logs if one.gap is not None)
 
         def kind(run: Run) -> tuple[int, bool]:
             return run.qos, self._is_as_published(run.publications, held)
 
-        for (qos, rap), group in groupby(step.runs, kind):
-            runs = [*group]
-            messages = self._messages(runs, (qos, rap), held)
-            pids: Sequence[int] = packet_ids[at : at + len(messages)] if qos else ()
-            at += len(pids)
-            data = session.delivery.encode(messages, (qos, rap), pids, of=held)
-            parts.append(data)
-            sizes.append((qos, len(messages), len(data)))
-            if qos:
-                refs = [ref for run in runs for ref in picked(run.publications.refs, run.numbers)]
-                ids, places = to_runs(pids), to_runs(refs)
-                deliveries.append(Delivered(name, self.filter, qos, ids, places, rap=rap))
+        for log, step in steps:
+            ends[log.log] = log.place(step.through)
+            for (qos, rap), group in groupby(step.runs, kind):
+                runs = [*group]
+                messages = self._messages(log, runs, (qos, rap), held, ends, gap)
+                gap = ""
+                pids: Sequence[int] = packet_ids[at : at + len(messages)] if qos else ()
+                at += len(pids)
+                data = session.delivery.encode(messages, (qos, rap), pids, of=held)
+                parts.append(data)
+                sizes.append((qos, len(messages), len(data)))
+                if qos:
+                    refs = [
+                        ref for run in runs for ref in picked(run.publications.refs, run.numbers)
+                    ]
+                    ids, places = to_runs(pids), to_runs(refs)
+                    deliveries.append(Delivered(name, self.filter, qos, ids, places, rap=rap))
         for delivered in deliveries:
             session.emit(delivered)
-        self._record(state, step.sent, b"".join(parts))
+        self._record(state, b"".join(parts))
+        for log in self.logs:
+            log.gap = None
         for qos, count, size in sizes:
             node.counters.count_sent(connection, qos, count, size)
-        node.counters.replayed += step.sent
+        node.counters.replayed += sum(step.sent for _, step in steps)
         if deliveries:
             session.delivery.expect_acks()
 
     def _messages(
-        self, runs: Sequence[Run], flags: tuple[int, bool], held: SubscriptionState
+        self,
+        log: LogCursor,
+        runs: Sequence[Run],
+        flags: tuple[int, bool],
+        held: SubscriptionState,
+        ends: Mapping[str, str],
+        gap: str,
     ) -> list[Message]:
-        """Return the messages with the properties that say where they are in the log.
+        """Return messages of a log with the properties that say where they are in it.
 
-        These are left out of a packet that would be too large for the client with them.
+        These are left out of a packet that would be too large for the client with them. ``ends``
+        is how far each log was read, ``gap`` what was removed unread before the first message.
         """
-        encoder, gap = self.session.delivery.encoder, self._gap
+        encoder = self.session.delivery.encoder
         of_stream = self.filter.startswith(STREAM)
+        rest = "".join(f",{end}" for other, end in ends.items() if other != log.log)
         messages: list[Message] = []
         for publications, numbers, _ in runs:
             blocks = picked(publications.blocks, numbers) if publications.blocks else ()
             own: Iterable[bytes] = blocks or repeat(b"", len(numbers))
             if encoder is not None:
-                places = picked(publications.positions, numbers)
                 own = position_blocks(
-                    places, publications.time_ms, blocks, gap, of_stream=of_stream
+                    picked(publications.positions, numbers),
+                    publications.time_ms,
+                    blocks,
+                    gap,
+                    of_stream=of_stream,
+                    label=log.label,
+                    rest=rest,
                 )
-                gap = None
+                gap = ""
             topics = picked(publications.topics, numbers)
             payloads = picked(publications.payloads, numbers)
             expires = picked(publications.expires, numbers) if publications.expires else repeat(0)
@@ -514,28 +503,41 @@ class Replay:
         if state != self._changed:
             self._record(state)
 
-    def _record(self, state: str, sent: int = 0, output: bytes = b"") -> None:
-        """Record the cursor, and what has happened since it was recorded last.
+    def _record(self, state: str, output: bytes = b"") -> None:
+        """Record the cursors, and what has happened since they were recorded last.
 
         ``output`` are the messages that were sent, which the client gets when that is on disk.
         """
-        event = ReplayReached(self.session.name, self.filter, {}, sent=sent, state=state)
-        if self.cursor is not None and self.cursor != self._recorded:
-            event.through = {"": self.cursor}
-        if self._left_out:
-            event.left_out, self._left_out = self._left_out, {}
-        if self._new_gap is not None:
-            event.gap = {"": [*self._new_gap]}
-        self.session.emit(event)
-        self._recorded, self._unrecorded, self._new_gap = self.cursor, 0, None
+        events = [event for log in self.logs if log is not self.own if (event := self._news(log))]
+        own = self._news(self.own)
+        if own is not None or not events:
+            events.append(own or ReplayReached(self.session.name, self.filter, {}))
+        for event in events[:-1]:
+            event.state = self._changed
+        events[-1].state = state
+        for event in events:
+            self.session.emit(event)
         if output and self.connection is not None:
             self._node.journal.send_when_durable(self.connection, output)
-            self._gap = None
-        if state != self._changed or event.gap:
-            self._changed = state
-            self._notify(event)
+        changed, self._changed = state != self._changed, state
+        if changed or any(event.gap for event in events):
+            self._notify(events)
 
-    def _notify(self, event: ReplayReached) -> None:
+    def _news(self, log: LogCursor) -> ReplayReached | None:
+        """Return what is to be recorded of a log; None: nothing."""
+        if not log.has_news:
+            return None
+        event = ReplayReached(self.session.name, self.filter, {}, sent=log.sent)
+        if log.cursor is not None and log.cursor != log.recorded:
+            event.through = {log.log: log.cursor}
+        if log.left_out:
+            event.left_out, log.left_out = log.left_out, {}
+        if log.new_gap is not None:
+            event.gap = {log.log: [*log.new_gap]}
+        log.recorded, log.unrecorded, log.sent, log.new_gap = log.cursor, 0, 0, None
+        return event
+
+    def _notify(self, events: Sequence[ReplayReached]) -> None:
         """Send the client a notice, if it has subscribed to them."""
         notices = self.session.state.subscriptions.get(REPLAY_STATE)
         held, connection = self.subscription, self.connection
@@ -543,21 +545,25 @@ class Replay:
             return
         if held is None or held.replay is None:
             return
-        notice: dict[str, object] = {"filter": self.filter, "state": event.state or "reading"}
-        if self.cursor is not None:
-            notice["through"] = point_text(self.cursor)
+        notice: dict[str, object] = {"filter": self.filter, "state": self._changed or "reading"}
+        places = [log.place(log.cursor) for log in self.logs if log.cursor is not None]
+        if places:
+            notice["through"] = ",".join(places)
         notice["messages"] = held.replay.sent
-        if event.gap:
-            first, last = event.gap[""]
-            notice["gap"] = f"{format_position(first)}..{point_text(last)}"
+        gaps = [
+            log.gap_text((gap[0], gap[-1]))
+            for event in events
+            for log in self.logs
+            if (gap := event.gap.get(log.log))
+        ]
+        if gaps:
+            notice["gap"] = ",".join(gaps)
         message = Message(REPLAY_STATE.encode(), orjson.dumps(notice))
         data = self.session.delivery.encode([message], (0, False), (), of=notices)
         self._node.journal.send_when_durable(connection, data)
         self._node.counters.count_sent(connection, 0, 1, len(data))
 
     def record_cursor(self) -> None:
-        """Record the cursor if it has moved: its session is about to change, or the log is cut."""
-        if self.subscription is not None and (
-            self.cursor != self._recorded or self._left_out or self._new_gap is not None
-        ):
+        """Record the cursors if they have moved: its session changes, or the log is cut."""
+        if self.subscription is not None and any(log.has_news for log in self.logs):
             self._record(self._changed)

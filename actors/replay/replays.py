@@ -5,29 +5,36 @@ part takes about a millisecond. A replay has a place while its client is connect
 ``max_replays`` they wait for one.
 """
 
+from __future__ import annotations
+
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from actors.kernel.actor import LoopActor
 from actors.replay.log_reader import LogReader
+from actors.replay.other_log import OtherLogReader
 from actors.replay.replay import Replay
 from actors.session.node_context import NodeContext, owner_of
 from actors.session.session import Session
 from actors.session.session_messages import ClientConnection
 from eventstore.format.events import ReplayOpened
-from eventstore.format.positions import position, sequence_of
+from eventstore.format.positions import Position, position, sequence_of
 from eventstore.log.pending_record import PendingRecord
+from eventstore.partitions import short_name
 from eventstore.reading.moments import ALL, LAST, NEW, BadMoment, ends_before, parse_moment
 from projections.state.session import SessionState
 from protocol.errors import FoldmqError
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.replay_filters import replayed_filter, split_replay
 from protocol.mqtt.topics import TopicError
+
+if TYPE_CHECKING:
+    from actors.exchange.exchange import LogExchange, OtherLog
 
 _log = structlog.get_logger("foldmq")
 
@@ -46,6 +53,8 @@ class Replays:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self.reader = LogReader(node)
+        self._readers: dict[str, LogReader] = {"": self.reader}
+        """The readers of the logs in order, by the names of these; the empty one is the own log."""
         self._placed: dict[Replay, None] = {}
         """The replays that read."""
         self._waiting: dict[Replay, None] = {}
@@ -72,12 +81,23 @@ class Replays:
     @property
     def records_read(self) -> int:
         """The number of records read since the start."""
-        return self.reader.records_read
+        return sum(reader.records_read for reader in self._readers.values())
 
     @property
     def lag(self) -> int:
         """The largest number of records that a replay has not read yet."""
         return max((replay.lag for replay in self._placed), default=0)
+
+    def join(self, names: Sequence[str], others: Sequence[OtherLog], exchange: LogExchange) -> None:
+        """Read also the other logs of the node; ``names`` are those of all logs in order."""
+        node, logs = self._node, dict(others)
+        self._readers = {
+            name if name in logs else "": OtherLogReader(node, name, logs[name], exchange)
+            if name in logs
+            else self.reader
+            for name in names
+        }
+        exchange.on_taken = self._wake_all
 
     # Subscribing.
 
@@ -96,14 +116,13 @@ class Replays:
         SUBSCRIBE, ``opened`` the number of replays that it opens and that are not recorded yet.
         """
         node, name = self._node, session.session
-        if node.exchange is not None:
-            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         try:
             event = self._parse(name, topic_filter, offset)
         except (TopicError, BadMoment) as error:
             _log.info("replay refused", client=name, filter=topic_filter[:200], reason=str(error))
             raise
-        code = node.permissions.refuses_replay(connection, replayed_filter(topic_filter))
+        inner = event.topic_filter or replayed_filter(topic_filter)
+        code = node.permissions.refuses_replay(connection, inner)
         if code:
             return code
         if topic_filter in session.replays:
@@ -127,32 +146,63 @@ class Replays:
     def _parse(self, name: str, topic_filter: str, offset: str) -> ReplayOpened:
         """Return the event that opens a replay; raises TopicError or BadMoment."""
         parts = split_replay(topic_filter, offset)
+        declared = ""
         if not parts.topic_filter:
-            raise BadMoment("the stream has no filter: $stream/NAME/FILTER")
-        now_ms, last = self._node.clock.time_ms(), self._node.journal.last
+            declared = self._declared(parts.stream)
+        now_ms, last = self._node.clock.time_ms(), self._last()
         start = parse_moment(parts.start, now_ms)
-        event = ReplayOpened(name, topic_filter, {})
-        if start.word == NEW:
-            event.start = {"": last}
-        elif start.word == LAST:
-            event.start, event.last = {"": last}, True
+        event = ReplayOpened(name, topic_filter, {}, topic_filter=declared)
+        if start.word in (NEW, LAST):
+            event.start, event.last = last, start.word == LAST
         elif start.word != ALL:
-            event.start, event.start_ms = start.positions, start.time_ms or 0
+            event.start, event.start_ms = self._named(start.positions), start.time_ms or 0
         if parts.until:
             until = parse_moment(parts.until, now_ms, words=frozenset())
             if ends_before(start, until):
                 raise BadMoment("the replay ends before it begins")
-            event.until, event.until_ms = until.positions, until.time_ms or 0
+            event.until, event.until_ms = self._named(until.positions), until.time_ms or 0
         if event.start_ms > now_ms + _AHEAD_MS:
             raise BadMoment("the replay begins in the future")
         for log, at in (*event.start.items(), *event.until.items()):
-            if log:
-                raise BadMoment("positions with the name of a log are for several logs")
-            if sequence_of(at) > sequence_of(last):
+            if sequence_of(at) > sequence_of(last[log]) > 0:
                 raise BadMoment("the position is beyond the end of the log")
         # The first record is 1: nothing was cut before it.
         event.start = {log: max(at, position(1, 0) - 1) for log, at in event.start.items()}
         return event
+
+    def _declared(self, stream: str) -> str:
+        """Return the filter of a declared stream; raises BadMoment."""
+        for declared in self._node.options.streams:
+            name, _, topic_filter = declared.partition("=")
+            if name == stream:
+                return topic_filter
+        raise BadMoment("no such stream is declared: $stream/NAME/FILTER needs no declaration")
+
+    def _last(self) -> dict[str, Position]:
+        """Return the last known position of each log."""
+        exchange, last = self._node.exchange, {"": self._node.journal.last}
+        for log in self._readers:
+            if log and exchange is not None:
+                last[log] = position(exchange.last_known(log) + 1, 0) - 1
+        return last
+
+    def _named(self, positions: Mapping[str, Position]) -> dict[str, Position]:
+        """Return positions by the names of the logs, which may be short; raises BadMoment."""
+        if len(self._readers) == 1:
+            if any(positions):
+                raise BadMoment("positions with the name of a log are for several logs")
+            return {**positions}
+        node = self._node.options.node
+        known = {log: log or node for log in self._readers}
+        places = {
+            log: positions[written]
+            for log, name in known.items()
+            for written in {name, short_name(name)} & positions.keys()
+        }
+        if positions and len(places) < max(len(known), len(positions)):
+            example = ",".join(f"{short_name(name)}:12.3" for name in known.values())
+            raise BadMoment(f"with several logs a position names each of them: {example}")
+        return places
 
     def begin(self, session: Session, topic_filter: str) -> None:
         """Begin or continue a replay that was granted."""
@@ -203,7 +253,7 @@ class Replays:
         """Send no message of the records before one: the log is about to be cut there."""
         self.reader.hold(first)
         for replay in self._placed:
-            replay.ahead.clear()
+            replay.own.ahead.clear()
         try:
             yield
         finally:
@@ -215,7 +265,7 @@ class Replays:
         state = session.state.replays[topic_filter].replay
         if state is None:
             return
-        replay = Replay(self._node, self.reader, session, topic_filter, state, self._wake)
+        replay = Replay(self._node, self._readers, session, topic_filter, state, self._wake)
         session.delivery.replays = [*(session.delivery.replays or ()), replay]
         if self._actor is None:
             self._actor = ReplayWork(self)
@@ -242,22 +292,30 @@ class Replays:
             self._placed[replay] = None
             self._node.journal.on_stored = self._on_stored
             self._wake(replay)
+        for reader in self._readers.values():
+            reader.replays = max(1, len(self._placed))
 
     def _remove(self, replay: Replay) -> None:
         self._waiting.pop(replay, None)
         self._placed.pop(replay, None)
-        self.reader.withdraw(replay)
-        replay.ahead.clear()
+        for log in replay.logs:
+            log.reader.withdraw(log)
+            log.ahead.clear()
         self.fill_places()
         if not self._placed:
             self._node.journal.on_stored = None
-            self.reader.clear()
+            for reader in self._readers.values():
+                reader.clear()
 
     # Steps.
 
     def _on_stored(self, record: PendingRecord) -> None:
         """Take a record that is on disk."""
         self.reader.stored(record)
+        self._wake_all()
+
+    def _wake_all(self, _log: str = "") -> None:
+        """Look which steps are possible: a log has grown."""
         for replay in self._placed:
             self._wake(replay)
 

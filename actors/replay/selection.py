@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from actors.session.decisions.queueing import within
@@ -16,7 +17,7 @@ from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from eventstore.reading.publications import Publications
 
@@ -76,15 +77,15 @@ class TopicMatches(dict[bytes, bool]):
 class LastMessages:
     """Finds the last message of each topic up to a position, in records that are read in order."""
 
-    __slots__ = ("_order", "_places", "complete", "start", "through", "too_many")
+    __slots__ = ("_order", "complete", "places", "start", "through", "too_many")
 
     def __init__(self, start: Position, through: Position) -> None:
         self.start = start
         """The last position that counts."""
         self.through = through
         """The last position that was searched."""
-        self._places: dict[bytes, Position] = {}
-        """The last position of each topic."""
+        self.places: dict[bytes, tuple[int, Position]] = {}
+        """The time and the position of the last message of each topic."""
         self._order: list[Position] = []
         """The same positions in order, once all are known."""
         self.complete = through >= start
@@ -102,17 +103,23 @@ class LastMessages:
                 if positions[number] > self.start:
                     break
                 if matching[topics[number]]:
-                    self._places[topics[number]] = positions[number]
+                    self.places[topics[number]] = record.time_ms, positions[number]
         self.skip_to(position(record.sequence + 1, 0) - 1)
-        self.too_many = len(self._places) > _LAST_TOPICS
+        self.too_many = len(self.places) > _LAST_TOPICS
 
     def skip_to(self, through: Position) -> None:
         """Go on after a position: what is before it was searched, or was cut off."""
         self.through = max(self.through, through)
         if self.through >= self.start and not self.complete:
             self.complete = True
-            self._order = sorted(self._places.values())
-            self._places = {}
+            self._order = sorted(at for _, at in self.places.values())
+
+    def leave_out(self, topics: Iterable[bytes]) -> None:
+        """Leave out the messages on these topics, once all are known."""
+        for topic in topics:
+            del self.places[topic]
+        self._order = sorted(at for _, at in self.places.values())
+        self.places = {}
 
     def is_left_out(self, at: Position) -> bool:
         """Return whether the message at a position is not the last one of its topic."""
@@ -126,6 +133,35 @@ class LastMessages:
         number = bisect_right(self._order, cursor)
         following = self._order[number] - 1 if number < len(self._order) else self.start
         return max(cursor, following)
+
+
+def keep_latest(logs: Sequence[LastMessages]) -> None:
+    """Of the last messages on a topic in several logs, keep the latest alone.
+
+    Of two at the same time it is that of the later log.
+    """
+    latest: dict[bytes, tuple[int, int]] = {}
+    for number, log in enumerate(logs):
+        for topic, (time_ms, _) in log.places.items():
+            latest[topic] = max(latest.get(topic, (time_ms, number)), (time_ms, number))
+    for number, log in enumerate(logs):
+        log.leave_out([topic for topic in log.places if latest[topic][1] != number])
+
+
+class Budget:
+    """What a step may still send; ``room`` is the number of messages at QoS 1 and 2.
+
+    ``shared``: other clients are active, steps are smaller then.
+    """
+
+    __slots__ = ("messages", "records", "room", "size")
+
+    def __init__(self, room: int, *, shared: bool = False) -> None:
+        part = _SHARED if shared else 1
+        self.room = room
+        self.messages = MESSAGES_AT_ONCE // part
+        self.size = BYTES_AT_ONCE // part
+        self.records = RECORDS_AT_ONCE
 
 
 @dataclass(slots=True)
@@ -148,8 +184,8 @@ class Rules:
     """The only messages that are sent up to its start; None: all are."""
     start_ms: int = 0
     """Unix time in milliseconds before which records are skipped; 0 once the log has reached it."""
-    shared: bool = False
-    """Whether other clients are active: steps are smaller then."""
+    before_ms: float = inf
+    """Unix time in milliseconds of the first record that is left to a later step."""
 
 
 @dataclass(slots=True)
@@ -173,20 +209,21 @@ class Step:
     """Whether the next message needs room that the client does not have."""
     ended: bool = False
     """Whether the end of the replay is reached."""
+    interrupted: bool = False
+    """Whether nothing more fits into the step."""
 
 
 def select(
     ahead: deque[LogRecord],
     through: Position,
     rules: Rules,
-    room: int,
+    budget: Budget,
     is_late: Callable[[], bool],
 ) -> Step:
     """Return what to send after a position; records that were read to their end leave ``ahead``.
 
-    ``room`` is the number of messages at QoS 1 and 2 that may be sent. ``is_late`` is asked between
-    records, and within long ones, whether the step has taken long enough. It also ends at the
-    bounds of this module.
+    ``is_late`` is asked between records, and within long ones, whether the step has taken long
+    enough. It also ends with the budget, from which is taken what it sends.
     """
     step = Step(through)
     looked = 0
@@ -196,6 +233,8 @@ def select(
         if ends <= step.through:
             ahead.popleft()  # it was read before
             continue
+        if record.time_ms >= rules.before_ms:
+            break
         if record.time_ms >= rules.start_ms:
             rules.start_ms = 0
         else:
@@ -214,24 +253,30 @@ def select(
                 stop = bisect_right(positions, rules.until)
             while begin < stop:
                 end = min(stop, begin + _LOOKED_AT_ONCE)
-                if not _take(step, publications, range(begin, end), rules, room):
+                if not _take(step, publications, range(begin, end), rules, budget):
+                    step.interrupted = True
                     return step
                 looked += end - begin
                 if looked >= _LOOKED_AT_ONCE:
                     looked = 0
                     if is_late():
+                        step.interrupted = True
                         return step
                 begin = end
         ahead.popleft()
         step.records += 1
         step.through = ends if rules.until is None else min(ends, rules.until)
         step.ended = step.through == rules.until
-        if step.records >= RECORDS_AT_ONCE or is_late():
+        budget.records -= 1
+        if budget.records <= 0 or is_late():
+            step.interrupted = True
             break
     return step
 
 
-def _take(step: Step, publications: Publications, numbers: range, rules: Rules, room: int) -> bool:
+def _take(
+    step: Step, publications: Publications, numbers: range, rules: Rules, budget: Budget
+) -> bool:
     """Add some messages of an event to a step; return whether it may go on."""
     positions, topics, matching = publications.positions, publications.topics, rules.matches
     matched = [number for number in numbers if matching[topics[number]]]
@@ -246,14 +291,12 @@ def _take(step: Step, publications: Publications, numbers: range, rules: Rules, 
             number: reason for number in matched if (reason := why_not(publications, number, qos))
         }
     candidates = [number for number in matched if number not in reasons] if reasons else matched
-    part = _SHARED if rules.shared else 1
-    most, room_bytes = MESSAGES_AT_ONCE // part, BYTES_AT_ONCE // part - step.size
-    free = room - step.numbered if qos else most
-    chosen = candidates[: min(free, most - step.sent)]
+    free = budget.room if qos else budget.messages
+    chosen = candidates[: min(free, budget.messages)]
     payloads = [publications.payloads[number] for number in chosen]
     size = sum(map(len, payloads))
-    if size > room_bytes:
-        chosen = chosen[: within(payloads, room_bytes)]
+    if size > budget.size:
+        chosen = chosen[: within(payloads, budget.size)]
         size = sum(map(len, payloads[: len(chosen)]))
     stop = numbers.stop
     if len(chosen) < len(candidates):
@@ -269,8 +312,10 @@ def _take(step: Step, publications: Publications, numbers: range, rules: Rules, 
         step.sent += len(chosen)
         step.size += size
         step.numbered += len(chosen) if qos else 0
-    full = step.sent >= most or size >= room_bytes
-    return stop == numbers.stop and not full
+        budget.room -= len(chosen) if qos else 0
+        budget.messages -= len(chosen)
+        budget.size -= size
+    return stop == numbers.stop and budget.messages > 0 and budget.size > 0
 
 
 def picked(column: Sequence[Value], numbers: Sequence[int]) -> Sequence[Value]:

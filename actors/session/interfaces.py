@@ -155,6 +155,9 @@ class MessageExchange(Protocol):
     def await_proof(self) -> None:
         """Hold messages without a record until the events of this turn are on disk."""
 
+    def last_known(self, name: str) -> int:
+        """Return the last record that another log is known to have; 0: that is not known yet."""
+
     def settle(self) -> None:
         """Record how far the other logs were taken; called in the turn of a new subscription."""
 
@@ -209,7 +212,10 @@ class AttachedReplay(Protocol):
     """A replay of a connected client: ``actors.replay.replay.Replay``."""
 
     filter: str
-    cursor: Position | None
+
+    @property
+    def cursor(self) -> Position | None:
+        """The last position of the own log that was read; None: it is to be determined."""
 
     def wake(self) -> None:
         """Look whether a step is possible: the client may have room."""

@@ -32,6 +32,8 @@ TIME: Final = "foldmq-time"
 """When it was recorded, in UTC."""
 STREAM_TIME: Final = "ts"
 """The same as Unix time in microseconds, as in ``stream-offset``; for ``$stream`` only."""
+RESUME: Final = "foldmq-resume"
+"""With several logs: how far each was read; a replay that begins there goes on."""
 GAP: Final = "foldmq-gap"
 """First and last position of a part of the log that was removed before it was read."""
 _EXPIRY_BYTES: Final = 5
@@ -54,26 +56,37 @@ def position_blocks(
     positions: Sequence[Position],
     time_ms: int | None,
     blocks: Sequence[bytes] = (),
-    gap: tuple[Position, Position] | None = None,
+    gap: str = "",
     *,
     of_stream: bool = False,
+    label: str = "",
+    rest: str = "",
 ) -> list[bytes]:
     """Return the property blocks of messages with their positions.
 
     ``time_ms`` is the time of all of them, None if it is not known; ``blocks`` are their own
     properties, empty if none has any. ``gap`` comes before the first one. ``of_stream``: the
-    subscription is a ``$stream``.
+    subscription is a ``$stream``. With several logs ``label`` is the beginning of the positions,
+    such as ``p0:``, and ``rest`` how far the other logs were read, such as ``,p1:7.0``.
     """
     tail = encode_property(USER_PROPERTY, (TIME, iso(time_ms))) if time_ms is not None else b""
     if of_stream and time_ms is not None:
         tail += encode_property(USER_PROPERTY, (STREAM_TIME, str(time_ms * 1000)))
-    added = [
-        b"%b%c%b%b" % (_HEAD, len(text), text, tail)
-        for text in [b"%d.%d" % (at >> INDEX_BITS, at & MAX_INDEX) for at in positions]
-    ]
-    if gap is not None:
-        between = f"{format_position(gap[0])}..{point_text(gap[1])}"
-        added[0] += encode_property(USER_PROPERTY, (GAP, between))
+    if label:
+        texts = [label + format_position(at) for at in positions]
+        added = [
+            encode_property(USER_PROPERTY, (POSITION, text))
+            + encode_property(USER_PROPERTY, (RESUME, text + rest))
+            + tail
+            for text in texts
+        ]
+    else:
+        added = [
+            b"%b%c%b%b" % (_HEAD, len(text), text, tail)
+            for text in [b"%d.%d" % (at >> INDEX_BITS, at & MAX_INDEX) for at in positions]
+        ]
+    if gap:
+        added[0] += encode_property(USER_PROPERTY, (GAP, gap))
     return list(map(_inserted, blocks, added)) if blocks else added
 
 

@@ -274,7 +274,7 @@ class SubscriptionHandler:
                 router.quota.begun(session.name, owner)
             return 0
 
-        filters, options = packet.filters[begin:stop], packet.options[begin:stop]
+        filters, options = self._requested(packet, begin, stop), packet.options[begin:stop]
         if session.state.bridge:
             options = [bridge_options(topic_filter) for topic_filter, _ in filters]
         grant = subscribing.subscribe(
@@ -297,6 +297,16 @@ class SubscriptionHandler:
             session.emit(event)
         self._open_replays(grant, opened)
         return grant
+
+    def _requested(self, packet: Subscribe, begin: int, stop: int) -> list[tuple[str, int]]:
+        """Return some filters of a SUBSCRIBE, each with the QoS that may be granted.
+
+        Deliveries at QoS 1 and 2 refer to messages of this log: several logs are read at QoS 0.
+        """
+        filters = packet.filters[begin:stop]
+        if self._node.exchange is None:
+            return filters
+        return [(name, 0 if is_replay_filter(name) else qos) for name, qos in filters]
 
     def _refuses_replay(
         self,

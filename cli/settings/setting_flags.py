@@ -51,7 +51,7 @@ _TOPICS: Final = {
     "Sessions and delivery": (
         "session_expiry max_clock_gap ack_wait max_ack_pending max_queued_messages "
         "max_queued_bytes max_keep_alive receive_maximum max_topic_aliases topic_aliases_out "
-        "check_payload_format response_information record_qos0 reject_qos2_publish "
+        "check_payload_format response_information record_qos0 streams reject_qos2_publish "
         "downgrade_qos2_subscribe "
         "shared_strategy shared_for_mqtt3 max_shared_members max_replays "
         "max_replays_per_client takeover_delay"
@@ -148,6 +148,7 @@ _METAVARS: Final = {
     "web": "HOST:PORT|off",
     "web_cors": "ORIGIN",
     "record_qos0": "FILTER",
+    "streams": "NAME=FILTER",
 }
 _METAVARS_BY_TYPE: Final[dict[object, str]] = {
     str: "TEXT",

@@ -145,6 +145,7 @@ _LISTED = {
     "ws_path": "path",
     "bridge_always": "topic filter",
     "record_qos0": "topic filter",
+    "streams": "NAME=FILTER",
     "personal_topics": "topic filter",
     "bridge_client_headers": "header name",
     "bridge_filters": "topic filter",

@@ -47,7 +47,13 @@ from cli.settings.setting_types import (
     checked_kind,
     read_settings,
 )
-from cli.settings.sink_settings import LogFilters, SinkSettings, read_sinks, sink_contradictions
+from cli.settings.sink_settings import (
+    LogFilters,
+    SinkSettings,
+    Streams,
+    read_sinks,
+    sink_contradictions,
+)
 from cli.settings.storage_settings import (
     ClusterFields,
     StorageFields,
@@ -141,6 +147,11 @@ class Settings(
         description="Topic filter on which messages at QoS 0 are recorded, too, so that replays, "
         "history and why know them. Their deliveries do not wait for the disk. May be repeated. "
         "Not with several logs.",
+    )
+    streams: Streams = Field(
+        default=(),
+        description="Name of a topic filter, as NAME=FILTER: clients replay its messages with "
+        "$stream/NAME. In the file also a table. May be repeated.",
     )
     reject_qos2_publish: bool = Field(
         default=_OPTIONS.reject_qos2_publish,
@@ -369,6 +380,7 @@ RELOADABLE = frozenset(
         "session_expiry",
         "shared_for_mqtt3",
         "shared_strategy",
+        "streams",
         "sys_interval",
         "tls_cert",
         "tls_ciphers",

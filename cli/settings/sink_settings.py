@@ -125,6 +125,35 @@ LogFilters = Annotated[
 """A setting with filters of messages in the log."""
 
 
+def _pairs(value: object) -> object:
+    """Return the entries of a table as NAME=FILTER."""
+    if isinstance(value, dict):
+        return [f"{name}={topic_filter}" for name, topic_filter in value.items()]
+    return several(value)
+
+
+def _check_streams(streams: tuple[str, ...]) -> tuple[str, ...]:
+    names = [stream.partition("=")[0] for stream in streams]
+    for stream, name in zip(streams, names, strict=True):
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"{stream}: must be NAME=FILTER, and a name up to 64 letters, digits, - or _"
+            )
+        if names.count(name) > 1:
+            raise ValueError(f"the stream {name} is declared twice")
+    check_filters(tuple(stream.partition("=")[2] for stream in streams))
+    return streams
+
+
+Streams = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_pairs),
+    Field(max_length=_MOST_FILTERS),
+    AfterValidator(_check_streams),
+]
+"""A setting with names of filters."""
+
+
 def _retry(value: object) -> object:
     """Return base and maximum of the pauses, from a text such as ``1s 5m``."""
     pauses = tuple(seconds(part) for part in value.split()) if isinstance(value, str) else ()

@@ -267,13 +267,14 @@ class DropAudit:
         return ""
 
     def _erased(
-        self, _state: Any, event: MessageDropped, _first: Any, _limits: Any, at: Position
+        self, state: Any, event: MessageDropped, _first: Any, _limits: Any, at: Position
     ) -> str:
         if self._outline.begin > 1 << INDEX_BITS:
             return ""  # the erasure may have been cut off
         pattern = split_share(event.filter)[1]
         if is_replay_filter(pattern):
-            pattern = replayed_filter(pattern)
+            held = state.replays.get(pattern) if state is not None else None
+            pattern = held.replay.topic_filter if held else replayed_filter(pattern) or "#"
         for place, topics in self._outline.erasures:
             if place < at and (not event.filter or any(matches(pattern, name) for name in topics)):
                 return ""

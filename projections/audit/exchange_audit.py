@@ -23,6 +23,7 @@ from eventstore.log.message_store import Message, MessageStore
 from eventstore.partitions import partition_of
 from eventstore.reading.progress import Progress, silent
 from projections.audit.exchange_check import ExchangeCheck
+from projections.audit.other_log_replays import OtherLogReplays
 from projections.audit.owed_messages import (
     UNKNOWN,
     ClearedTopics,
@@ -174,9 +175,9 @@ async def audit_exchange(
 ) -> ExchangeAudit:
     """Compare a log with those that it follows; ``logs`` are all, in the order of their numbers.
 
-    ``report`` is called with each violation of the rules EXCHANGE and COPY. ``ends`` are the last
-    records that the logs are known to have now: a log cannot have taken later ones. Raises as
-    ``LogRecords.records``.
+    ``report`` is called with each violation of the rules EXCHANGE, COPY and REPLAY. ``ends`` are
+    the last records that the logs are known to have now: a log cannot have taken later ones. Raises
+    as ``LogRecords.records``.
     """
     taker = logs[log]
     audit = _TakerAudit(log, logs, report, ends or {})
@@ -254,6 +255,7 @@ class _TakerAudit:
             if other != log
         }
         self.due = self.compared = 0
+        self._logs, self._replays = logs, OtherLogReplays()
 
     async def take(self, record: Record) -> None:
         """Take the next record of the log."""
@@ -276,12 +278,14 @@ class _TakerAudit:
                 elif isinstance(event, Followed) and event.log in self._origins:
                     await self._followed(self._origins[event.log], event, part, at)
                 self.subscriptions.take(event, at, part.steady_ms)
+                self._replays.take(event, at)
 
     async def finish(self) -> ExchangeAudit:
         """Do the remaining checks at the end of the log."""
         for some in self._doubtful.values():
             for _, one in some:
                 self._report(one)
+        await self._replays.compare(self._log, self._logs, self._report)
         ends = []
         for name, origin in self._origins.items():
             pending = 0

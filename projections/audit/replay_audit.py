@@ -66,6 +66,8 @@ class ReplayStep(NamedTuple):
     """Time since which messages could have been sent; -1: they could not."""
     stood: bool
     """Whether the replay read nothing at all until its connection ended."""
+    last_elsewhere: bool = False
+    """Whether the last message of a topic may be in another log."""
 
 
 class ReplayAudit:
@@ -207,6 +209,7 @@ class ReplayAudit:
             time_ms=ms,
             ready_ms=ready_ms,
             stood=event is None,
+            last_elsewhere=replay.last and len(replay.start) > 1,
         )
         self._tell(step, at)
 

@@ -227,6 +227,8 @@ class _LogReplays:
         read, told = len(chosen), step.sent + left_out
         if read == told or (step.elsewhere and read < told):
             return
+        if step.last_elsewhere and read > told and (step.begin or 0) < (step.last or 0):
+            return
         since = "the beginning" if step.begin is None else place_text(step.begin)
         what = (
             f"of {read:,} messages on {shown(step.topic_filter)} from {since} to "

@@ -18,6 +18,8 @@ from projections.past.event_reader import EventFilter, EventReader
 from projections.past.message_search import find_stories
 from projections.past.message_story import MessageStory
 from projections.past.origin_search import OriginPlace, origin_of, published_here, taken_from
+from projections.past.receiver_past import replays_of, replays_of_message
+from projections.past.receiver_reason import replay_reason
 from projections.past.topic_lookup import topic_matcher
 
 if TYPE_CHECKING:
@@ -72,11 +74,26 @@ async def find_histories(
         progress=progress,
     )
     groups = await stories_elsewhere(logs, log, stories, progress)
+    if client is not None and len(logs) > 1:
+        groups = [await _with_replays(logs[log], log, client, group) for group in groups]
     if topic is not None and client is not None:
         others = await not_taken(logs, log, client, topic, wanted.last, wanted.moment, progress)
         if others:
             groups = sorted(groups + others, key=lambda group: group[0].story.time_ms or 0)
     return groups[-wanted.last :]
+
+
+async def _with_replays(
+    source: LogSource, log: str, client: str, group: list[LogStory]
+) -> list[LogStory]:
+    """Return histories with what the client's replays did with a message of another log."""
+    first = group[0] if group else None
+    state = await replays_of(source, client) if first is not None and first.log != log else None
+    if first is None or state is None:
+        return group
+    replays = await replays_of_message(source, state, first.story, first.log)
+    notes = [f"{display.name(client)} {replay_reason(first.story, one)}" for one in replays]
+    return [first._replace(note="; ".join(filter(None, [first.note, *notes]))), *group[1:]]
 
 
 async def published_anywhere(
@@ -195,7 +212,8 @@ async def not_taken(
                         "it matched no session there, or it had expired; foldmq log verify checks "
                         "this"
                     )
-                found.append([LogStory(name, story, note)])
+                group = [LogStory(name, story, note)]
+                found.append(await _with_replays(logs[log], log, client, group))
     return found
 
 

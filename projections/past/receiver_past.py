@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import (
+    LOG_SESSION,
     LONGEST_DROPPED_TOPIC,
     MAX_DROPPED_TOPICS,
     MessageDropped,
@@ -337,27 +338,33 @@ async def replays_of(source: LogSource, client: str) -> SessionState | None:
 
 
 async def replays_of_message(
-    source: LogSource, state: SessionState, story: MessageStory
+    source: LogSource, state: SessionState, story: MessageStory, log: str = ""
 ) -> list[ReplayPast]:
-    """Return what each replay did with a message that matches; raises as ``LogSource.records``."""
-    replays = []
+    """Return what each replay did with a message that matches.
+
+    ``log`` is that of the message, if it is not the one of the session. A replay reads a message
+    where it was published, not a copy. Raises as ``LogSource.records``.
+    """
+    replays: list[ReplayPast] = []
+    if (story.session or "").startswith(LOG_SESSION):
+        return replays
     for name, held in state.replays.items():
         replay = held.replay
         if replay is None or not matches(replay.topic_filter, story.topic or ""):
             continue
-        reason = _never(replay, story)
-        through = replay.through.get("", -1)
+        reason = _never(replay, story, log)
+        through = replay.through.get(log, -1)
         mark = None
         if not reason and through >= story.effective_at:
-            mark = await _read_mark(source, state.session, name, story)
+            mark = await _read_mark(source, state.session, name, story, log)
         replays.append(ReplayPast(name, through, replay.state, reason, mark))
     return replays
 
 
-def _never(replay: ReplayState, story: MessageStory) -> str:
+def _never(replay: ReplayState, story: MessageStory, log: str) -> str:
     """Return why a replay does not read a message; empty: it reads it."""
     at, time_ms = story.effective_at, story.time_ms or 0
-    start, until = replay.start.get(""), replay.until.get("")
+    start, until = replay.start.get(log), replay.until.get(log)
     if start is not None and at <= start:
         return "last" if replay.last else "before"
     if start is None and story.time_ms is not None and time_ms < replay.start_ms:
@@ -368,19 +375,20 @@ def _never(replay: ReplayState, story: MessageStory) -> str:
 
 
 async def _read_mark(
-    source: LogSource, client: str, topic_filter: str, story: MessageStory
+    source: LogSource, client: str, topic_filter: str, story: MessageStory, log: str
 ) -> ReadMark | None:
     """Return the step in which a replay passed a message; None: the log does not show it."""
     reader = EventReader(source, EventFilter((ReplayReached,), client))
-    first = LogPoint(max(source.begin, sequence_of(story.effective_at)), 0)
+    begin = source.begin if log else max(source.begin, sequence_of(story.effective_at))
+    first = LogPoint(begin, 0)
     last = LogPoint(source.last, MAX_INDEX)
     turns = TurnAssembler(anywhere=True)
     async for entry in reader.entries(first, last, turns, ended=True):
         event = entry.event
         if not isinstance(event, ReplayReached) or entry.void or event.filter != topic_filter:
             continue
-        if event.through.get("", -1) >= story.effective_at:
-            gap = event.gap.get("")
+        if event.through.get(log, -1) >= story.effective_at:
+            gap = event.gap.get(log)
             unread = bool(gap) and gap is not None and gap[0] <= story.effective_at <= gap[-1]
             return ReadMark(entry.at, entry.time_ms, event.sent, event.left_out, unread)
     return None

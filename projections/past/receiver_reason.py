@@ -22,7 +22,7 @@ def receiver_reason(story: MessageStory) -> str:
     if story.share and not (subscriber is not None and story.share in subscriber.shared):
         return f"was not a receiver: the message was assigned to {display.name(story.share)} only"
     if subscriber is not None and subscriber.replays:
-        replays = "; it ".join(_replay(story, replay) for replay in subscriber.replays)
+        replays = "; it ".join(replay_reason(story, replay) for replay in subscriber.replays)
         if not (subscriber.filters or subscriber.shared):
             return replays
         return f"{_standing(story, subscriber)}; it {replays}"
@@ -57,7 +57,7 @@ def _standing(story: MessageStory, subscriber: SubscriberState | None) -> str:
     return f"was subscribed ({granted}) and connected: sent at QoS 0, which is not recorded"
 
 
-def _replay(story: MessageStory, replay: ReplayPast) -> str:
+def replay_reason(story: MessageStory, replay: ReplayPast) -> str:
     """Return what a replay did with the message."""
     which = f"has a replay, {display.name(replay.filter)}, which"
     if replay.never:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from protocol.mqtt.replay_filters import is_replay_filter, replayed_filter
 from protocol.mqtt.shared_filters import SHARE, split_share
 from protocol.mqtt.topics import matches
 
@@ -39,9 +38,9 @@ def readers_of(sessions: Iterable[tuple[str, SessionState]], topic: str) -> Iter
             continue
         for held in state.active():
             inner = split_share(held.filter)[1]
-            if is_replay_filter(inner):
-                inner = replayed_filter(inner)
-            if inner and matches(inner, topic):
+            if held.replay is not None:
+                inner = held.replay.topic_filter
+            if matches(inner, topic):
                 yield ReaderView(
                     log, state.session, held.filter, held.qos, state.connected, state.user
                 )

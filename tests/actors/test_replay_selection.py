@@ -9,11 +9,13 @@ from actors.replay.selection import (
     BYTES_AT_ONCE,
     MESSAGES_AT_ONCE,
     RECORDS_AT_ONCE,
+    Budget,
     LastMessages,
     LogRecord,
     Rules,
     Step,
     TopicMatches,
+    keep_latest,
     select,
 )
 from actors.session.position_properties import position_blocks
@@ -45,10 +47,15 @@ def rules(topic_filter: str = "a/#", qos: int = 2, denied: str = "", **more: int
 
 
 def step(
-    records: Sequence[LogRecord], given: Rules, through: int = 0, room: int = 5000
+    records: Sequence[LogRecord],
+    given: Rules,
+    through: int = 0,
+    room: int = 5000,
+    *,
+    shared: bool = False,
 ) -> tuple[Step, deque[LogRecord]]:
     ahead = deque(records)
-    return select(ahead, through, given, room, lambda: False), ahead
+    return select(ahead, through, given, Budget(room, shared=shared), lambda: False), ahead
 
 
 def topics(chosen: Step) -> list[str]:
@@ -137,12 +144,38 @@ def test_the_bounds_of_a_step() -> None:
 
 
 def test_steps_are_smaller_while_other_clients_are_active() -> None:
-    given = rules()
-    given.shared = True
-    few, _ = step([record(5, *["a/1"] * MESSAGES_AT_ONCE)], given)
+    few, _ = step([record(5, *["a/1"] * MESSAGES_AT_ONCE)], rules(), shared=True)
     assert few.sent == MESSAGES_AT_ONCE // 4
-    large, _ = step([record(5, *["a/1"] * 9, payload=bytes(BYTES_AT_ONCE // 4))], given)
+    large, _ = step(
+        [record(5, *["a/1"] * 9, payload=bytes(BYTES_AT_ONCE // 4))], rules(), shared=True
+    )
     assert large.sent == 1
+
+
+def test_steps_of_several_logs_share_a_budget_and_stop_where_another_log_goes_on() -> None:
+    budget, given = Budget(3), rules()
+    given.before_ms = 6000
+    ahead = deque([record(5, "a/1", "a/2"), record(6, "a/3")])
+    first = select(ahead, 0, given, budget, lambda: False)
+    assert (topics(first), first.interrupted, len(ahead)) == (["a/1", "a/2"], False, 1)
+    given.before_ms = 7000
+    second = select(deque([record(6, "a/4", "a/5", "a/6")]), 0, given, budget, lambda: False)
+    assert (topics(second), second.interrupted, second.no_room) == (["a/4"], True, True)
+    assert (second.sent, budget.room) == (1, 0)
+
+
+def test_of_several_logs_the_latest_message_of_a_topic_is_the_last() -> None:
+    here, there = LastMessages(position(9, 0), -1), LastMessages(position(9, 0), -1)
+    for one in (record(5, "a/1", "a/2"), record(7, "a/3"), record(9)):
+        here.add(one, TopicMatches("a/#"))
+    for one in (record(6, "a/1"), record(7, "a/3"), record(9)):
+        there.add(one, TopicMatches("a/#"))
+    keep_latest([here, there])
+    known = (position(5, 0), position(5, 1), position(7, 0))
+    kept = [at for at in known if not here.is_left_out(at)]
+    assert kept == [position(5, 1)]
+    assert not there.is_left_out(position(6, 0))
+    assert not there.is_left_out(position(7, 0)), "of two at the same time that of the later log"
 
 
 def test_what_is_left_out_behind_the_last_message_is_not_counted_yet() -> None:
@@ -167,10 +200,10 @@ def test_it_ends_at_a_time() -> None:
 
 def test_a_late_step_stops_within_a_long_record() -> None:
     ahead = deque([record(5, *["b"] * 2000, "a/1")])
-    chosen = select(ahead, 0, rules(), 10, lambda: True)
+    chosen = select(ahead, 0, rules(), Budget(10), lambda: True)
     assert not chosen.sent
     assert position(5, 0) < chosen.through < position(5, 2000)
-    assert topics(select(ahead, position(5, 1999), rules(), 10, lambda: False)) == ["a/1"]
+    assert topics(select(ahead, position(5, 1999), rules(), Budget(10), lambda: False)) == ["a/1"]
 
 
 @pytest.mark.parametrize("expiry", [None, 60])
@@ -178,7 +211,7 @@ def test_positions_come_before_the_properties_of_the_publisher(expiry: int | Non
     block = encode_message_properties(
         MessageProperties(expiry=expiry, content_type="text", user=(("foldmq-position", "1.0"),))
     )
-    gap = position(3, 1), position(5, 0) - 1
+    gap = "3.1..4"
     blocks = position_blocks((position(7, 2), position(7, 3)), 1500, (block, b""), gap)
     found, following = map(decode_message_properties, blocks)
     assert found.user == (

@@ -161,7 +161,7 @@ def test_malformed_filters_are_refused(clients: Clients5, topic: str, bad: str) 
         ("$replay/yesterday/{}", "not a moment: yesterday"),
         ("$replay/5..4/{}", "the replay ends before it begins"),
         ("$replay/99999999/{}", "the position is beyond the end of the log"),
-        ("$stream/x", "the stream has no filter"),
+        ("$stream/x", "no such stream is declared"),
     ],
 )
 def test_a_refusal_says_which_part_is_wrong(
@@ -357,6 +357,28 @@ def test_streams(clients: Clients5, topic: str) -> None:
     third = clients.five()
     third.subscribe((f"$stream/any/{topic}", 1), properties=again)
     assert receive(third, 1)[0].payload in (b"0", b"1")  # both may be of one millisecond
+
+
+def test_a_declared_stream(own: Callable[..., tuple[Broker, Clients5]], tmp_path: object) -> None:
+    rules = f"{tmp_path}/rules.toml"
+    with open(rules, "w", encoding="utf-8") as file:  # noqa: PTH123 - a path as text
+        file.write('[[allow]]\nboth = ["a/#", "b/#"]\nhistory = ["a/#"]\n')
+    config = f'permissions = "{rules}"\n[streams]\nalarms = "a/+/alarm"\nothers = "b/#"\n'
+    broker, clients = own(config)
+    for number, name in enumerate(("a/1/alarm", "a/1/state", "b/2/alarm", "a/3/alarm")):
+        clients.five().publish(name, b"%d" % number, 1)
+    client = clients.five(properties=KEEP)
+    earliest = ((p.USER_PROPERTY, ("stream-offset", "earliest")),)
+    filters = [("$stream/alarms", 1), ("$stream/others", 1), ("$stream/none", 1)]
+    assert client.subscribe(*filters, properties=earliest) == (1, 0x87, 0x8F)
+    assert payloads(receive(client, 2)) == [b"0", b"3"]
+    broker.restart(kill=True)
+    clients.five().publish("a/4/alarm", b"4", 1)
+    again = clients.five(client.client_id, clean=False, properties=KEEP, session_present=True)
+    until_live = [receive(again, 1)[0].payload]
+    while until_live[-1] != b"4":
+        until_live.append(receive(again, 1)[0].payload)
+    assert set(until_live) <= {b"0", b"3", b"4"}
 
 
 def test_limits(own: Callable[..., tuple[Broker, Clients5]]) -> None:

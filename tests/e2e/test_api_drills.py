@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness.broker import Broker
+from harness.broker import Broker, free_port
 from harness.chromium import chromium, needs_chromium
 from harness.fixtures import Clients
 from harness.packets import Connack
@@ -45,11 +45,11 @@ def served_here() -> Iterator[int]:
 
 @needs_chromium
 def test_a_page_of_thirty_lines_shows_the_last_hour_and_goes_on(tmp_path: Path) -> None:
-    assert len((EXAMPLES / "last-hour.html").read_text().splitlines()) <= 32
+    assert len((EXAMPLES / "last-hour.html").read_text().splitlines()) <= 34
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(served_here())
         config = f'web_cors = ["http://127.0.0.1:{port}"]\n'
-        arguments = ("--web", "127.0.0.1:0")
+        arguments = ("--web", f"127.0.0.1:{free_port()}")
         broker = stack.enter_context(Broker(tmp_path, args=arguments, config=config, forked=True))
         clients = stack.enter_context(contextlib.closing(Clients("127.0.0.1", broker.port)))
         api = Api(broker)
@@ -78,6 +78,13 @@ def test_a_page_of_thirty_lines_shows_the_last_hour_and_goes_on(tmp_path: Path) 
         assert shown()[:2] == ["hall/door open", "hall/door shut"]
         sensor.publish("hall/door", b"ajar", 1)
         until(lambda: shown()[-1] == "hall/door ajar", "it goes on live")
+        broker.kill()
+        broker.start()
+        sensor = clients.connect("sensor")
+        sensor.publish("hall/door", b"locked", 1)
+        until(lambda: shown()[-1] == "hall/door locked", "it goes on behind what it has")
+        expected = [f"hall/door {payload}" for payload in ("open", "shut", "ajar", "locked")]
+        assert shown() == expected
 
 
 def test_rules_for_the_api_are_those_of_its_user(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Replays of real clients: what they get is what the log has, over kills and beside publishers."""
 
 import asyncio
+import os
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Callable
@@ -10,6 +12,7 @@ import aiomqtt
 import paho.mqtt.client as mqtt
 import pytest
 from harness.broker import Broker
+from harness.brokerprocesses import TWO, client_of, processes
 from harness.fixtures import unique
 from harness.mqtt5_rawclient import Clients5
 from harness.waiting import until
@@ -24,11 +27,13 @@ _SECONDS = 60.0
 class Replayed:
     """A paho client with a session that replays; it connects again by itself."""
 
-    def __init__(self, port: int, topic_filter: str, qos: int) -> None:
+    def __init__(self, port: int, topic_filter: str, qos: int, name: str = "") -> None:
         self.got: list[tuple[str, bytes]] = []
         """Position and payload of each message, in the order in which they came."""
+        self.resume = ""
+        """How far all logs were read, with several."""
         self.client = mqtt.Client(
-            mqtt.CallbackAPIVersion.VERSION2, unique("replay"), protocol=mqtt.MQTTv5
+            mqtt.CallbackAPIVersion.VERSION2, name or unique("replay"), protocol=mqtt.MQTTv5
         )
         self.client.reconnect_delay_set(1, 1)
         self.client.on_message = self._on_message
@@ -42,6 +47,7 @@ class Replayed:
     def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
         pairs = getattr(message.properties, "UserProperty", [])
         position = next(value for name, value in pairs if name == "foldmq-position")
+        self.resume = next((value for name, value in pairs if name == "foldmq-resume"), "")
         self.got.append((position, message.payload))
 
     def close(self) -> None:
@@ -120,6 +126,52 @@ def test_kills_in_the_middle(make_broker: Callable[..., Broker], qos: int) -> No
         assert payloads == sent
     assert list(dict.fromkeys(payloads)) == sent
     broker.stop()
+
+
+def test_several_processes(make_broker: Callable[..., Broker]) -> None:
+    """A replay reads all logs, also over the end of each process, and a client can go on."""
+    broker = make_broker("", *TWO)
+    broker.start()
+    parts = [f"{name} " for name in ("a", "b", "c", "d")]
+    publishers = [
+        threading.Thread(target=publish, args=(broker.port, f"t/{part[0]}", part[0], 40, qos))
+        for part, qos in zip(parts, (1, 2, 1, 2), strict=True)
+    ]
+    for thread in publishers:
+        thread.start()
+    replays = [
+        Replayed(broker.port, "$replay/all/t/#", 2, client_of(number, "replay"))
+        for number in (0, 1)
+    ]
+    for thread in publishers:
+        thread.join()
+    for replay in replays:
+        until(lambda replay=replay: len(replay.got) >= 160, _SECONDS)  # type: ignore[misc]
+        assert len(set(replay.got)) == len(replay.got) == 160
+        logs = {position.partition(":")[0] for position, _ in replay.got}
+        assert logs == {"p0", "p1"}
+        for part in parts:
+            own = [payload for _, payload in replay.got if payload.startswith(part.encode())]
+            assert own == [b"%s%d" % (part.encode(), number) for number in range(40)]
+    for number, pid in sorted(processes(broker).items()):
+        os.kill(pid, signal.SIGKILL)
+        until(lambda n=number, old=pid: processes(broker).get(n, old) != old, _SECONDS)  # type: ignore[misc]
+    resume = replays[0].resume
+    publish(broker.port, "t/e", "e", 10, 1)
+    resumed = Replayed(broker.port, f"$replay/{resume}/t/#", 0)
+    wanted = [b"e %d" % number for number in range(10)]
+    for replay in (*replays, resumed):
+        until(lambda replay=replay: replay.got[-10:] and replay.got[-1][1] == wanted[-1], _SECONDS)  # type: ignore[misc]
+        assert [payload for _, payload in replay.got][-10:] == wanted
+        replay.close()
+    assert len(resumed.got) == 10
+    broker.stop()
+    verified = run("log", "verify", "--data-dir", str(broker.data_dir))
+    assert verified.code == 0, verified.out
+    why = run("why", "--topic", "t/e", "--client", client_of(0, "replay"), "--data-dir",
+              str(broker.data_dir))  # fmt: skip
+    assert "has a replay, " in why.out
+    assert "which read it at" in why.out
 
 
 @pytest.mark.skipif(not shutil.which("mosquitto_sub"), reason="there is no mosquitto_sub")
