@@ -58,6 +58,9 @@ _COLUMNS: list[Column[ErasureEntry]] = [
     Column("requested", lambda entry: text.clock(entry.requested_ms), ready=True),
     Column("by", lambda entry: entry.by, name=True),
     Column("cause", lambda entry: entry.cause),
+    Column(
+        "before", lambda entry: text.clock(entry.before_ms) if entry.before_ms else None, ready=True
+    ),
     Column("keys", lambda entry: entry.keys, right=True),
     Column(
         "done",

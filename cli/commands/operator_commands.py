@@ -505,6 +505,14 @@ def _erase(
         str | None,
         typer.Option("--topic", metavar="FILTER", help="Erase the contents of matching topics."),
     ] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            "--before",
+            metavar="TIME",
+            help="Only contents of periods that ended before: '2026-11-21 14:00', '30d ago'.",
+        ),
+    ] = None,
     listed: Annotated[
         bool, typer.Option("--list", help="List the erasures in the log, and who requested them.")
     ] = False,
@@ -533,7 +541,8 @@ def _erase(
 
     Destroys the keys of all topics that match and that personal_topics has sealed: payloads and
     properties can no longer be read anywhere, also not in archives and backups of the log. Names of
-    topics and clients stay. Exits with 1 if no such topic matches, or --check found the text; with
+    topics and clients stay. Each key is used for a period, a 30th of personal_keep or 30 days:
+    --before erases whole periods, and says what remains until when. Exits with 1 if no such topic matches, or --check found the text; with
     74 if it found nothing, but could not search everything.
     """
     from cli.commands import bulk_change, erase, erase_check, erase_list
@@ -542,6 +551,8 @@ def _erase(
         raise UsageError("give --topic, --list or --check, one of them")
     if places and wanted is None:
         raise UsageError("--in is for --check")
+    if before is not None and topic_filter is None:
+        raise UsageError("--before is for --topic")
     if wanted is not None:
         erase_check.check(source, wanted, places or (), as_json=as_json)
     elif listed:
@@ -549,7 +560,8 @@ def _erase(
     else:
         if as_json:
             raise UsageError("--json is for --list and --check")
-        erase.erase(source, topic_filter or "", bulk_change.ChangeOptions(yes, dry_run))
+        manner = bulk_change.ChangeOptions(yes, dry_run)
+        erase.erase(source, topic_filter or "", before, manner)
 
 
 @with_broker_flags

@@ -32,6 +32,8 @@ class ErasureEntry:
     topics: list[str]
     """Each topic once."""
     keys: int
+    before_ms: int = 0
+    """Contents of periods that ended up to here, Unix time in milliseconds; 0: all."""
     done_ms: int = 0
     """Time at which its keys were destroyed; 0: that is not finished."""
 
@@ -44,6 +46,7 @@ class ErasureEntry:
             "cause": self.cause,
             "topics": self.topics,
             "keys": self.keys,
+            "before": iso(self.before_ms) if self.before_ms else None,
             "done": iso(self.done_ms) if self.done_ms else None,
         }
 
@@ -71,6 +74,7 @@ class ErasureList:
                     event.cause,
                     [*dict.fromkeys(event.topics)],
                     len(from_runs(event.keys)),
+                    event.before_ms and event.before_ms + record.jumps.total_ms,
                 )
                 self.entries.append(entry)
             elif isinstance(event, Erased):

@@ -494,3 +494,160 @@ async def test_messages_of_several_clients_in_one_turn_are_sealed(world: SealedW
     back = await world.connect("reader", present=True)
     assert await acknowledged(world, back) == [b"secret", b"secret", PLAIN]
     await check_promises(world)
+
+
+# ------------------------------------------------------------------------------- periods
+
+HOUR = 3600.0
+in_periods = functools.partial(in_sealed_world, personal_keep=30 * HOUR)
+
+
+async def played(world: SealedWorld) -> int:
+    """Publish in three periods; return the time, in milliseconds, at which the second one ends."""
+    start = await whole_hour(world)
+    await publish(world, (ALICE, b"first"), (BOB, OTHER), retain=True)
+    await world.go(HOUR)
+    await publish(world, (ALICE, b"second"), retain=True)
+    await world.go(HOUR)
+    await publish(world, (ALICE, b"third"))
+    return start + 2 * 3_600_000
+
+
+async def whole_hour(world: SealedWorld) -> int:
+    """Wait for the beginning of an hour, and some minutes; return that beginning."""
+    now_ms = world.broker.node.clock.time_ms()
+    await world.go(HOUR - now_ms % 3_600_000 / 1000 + 600)
+    return world.broker.node.clock.time_ms() // 3_600_000 * 3_600_000
+
+
+@in_periods()
+async def test_a_topic_gets_a_key_for_each_period(world: SealedWorld) -> None:
+    end = await played(world)
+    keyed = events(world, TopicsKeyed)
+    assert [one.topics for one in keyed] == [[ALICE], [BOB], [ALICE], [ALICE]]
+    assert [one.ends_ms for one in keyed] == [end - 3_600_000, end - 3_600_000, end, end + 3_600_000]
+    assert len({*map(str, (one.keys for one in keyed))}) == 4
+    await world.restart()
+    await publish(world, (ALICE, b"again"))
+    assert len(events(world, TopicsKeyed)) == 4
+    await check_promises(world)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@in_periods()
+async def test_an_erasure_of_older_contents_destroys_whole_periods(
+    world: SealedWorld, *, restarted: bool
+) -> None:
+    reader = await world.connect("reader", filters=[("#", 1)])
+    reader.drop()
+    await world.go(1)
+    end = await played(world)
+    plan = await ask(world, "erasures", filter=ALICE, before_ms=end - 1)
+    assert (plan["total"], plan["keys"], plan["retained"]) == (1, 1, 0)
+    assert (plan["left"], plan["left_until_ms"]) == (1, end)
+    answer = await change(world, "erase", filter=ALICE, before_ms=end - 1)
+    assert answer == {"keys": 1, "retained": 0, "erasures": [1]}
+    plan = await ask(world, "erasures", filter="#", before_ms=end - 1)
+    assert (plan["total"], plan["topics"]) == (1, [BOB])
+    with pytest.raises(Refused, match="no sealed contents in a period that ended before match"):
+        await change(world, "erase", filter=ALICE, before_ms=end - 1)
+    if restarted:
+        await world.restart()
+    back = await world.connect("reader", present=True)
+    assert await acknowledged(world, back) == [OTHER, b"second", b"third"]
+    late = await world.connect("late", filters=[(ALICE, 1)])
+    assert [one.payload for one in late.received] == [b"second"]
+    (requested,) = events(world, ErasureRequested)
+    assert (requested.topics, requested.keys, requested.before_ms) == ([ALICE], [1], end - 1)
+    await check_promises(world)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@in_periods()
+async def test_a_retained_message_of_an_erased_period_goes(
+    world: SealedWorld, *, restarted: bool
+) -> None:
+    end = await played(world)
+    if restarted:
+        await world.restart()
+    answer = await change(world, "erase", filter="home/+/heart", before_ms=end)
+    assert answer == {"keys": 3, "retained": 2, "erasures": [1]}
+    late = await world.connect("late", filters=[("#", 1)])
+    assert late.received == []
+    await publish(world, (ALICE, b"again"), retain=True)
+    assert [one.payload for one in late.take() if isinstance(one, Publish)] == [b"again"]
+    replayed = await world.connect("replayed", filters=[("$replay/all/#", 1)])
+    await world.go(1)
+    got = [one.payload for one in replayed.take() if isinstance(one, Publish)]
+    assert got == [b"third", b"again"]
+    await check_promises(world)
+
+
+@in_periods()
+async def test_contents_are_erased_by_themselves(world: SealedWorld) -> None:
+    await played(world)
+    await world.go(26 * HOUR)
+    assert events(world, ErasureRequested) == []
+    await world.go(6 * HOUR)
+    requested = events(world, ErasureRequested)
+    assert [key for one in requested for key in one.keys] == [1, 2, 3, 4]
+    assert {one.cause for one in requested} == {"keep"}
+    assert len(events(world, Erased)) == len(requested)
+    late = await world.connect("late", filters=[("#", 1)])
+    assert late.received == []
+    assert world.broker.node.state.keys.count == 0
+    await check_promises(world)
+
+
+@in_periods(keep=0.0, keep_bytes=40_000)
+async def test_a_cut_log_keeps_the_keys_of_its_periods(
+    world: SealedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_MIN", 2000)
+    reader = await world.connect("reader", filters=[("home/#", 1)])
+    reader.drop()
+    end = await played(world)
+    noisy = await world.connect("noisy")
+    await publish_noise(world, noisy, 400)
+    await world.go(10)
+    assert world.disk.stream.first > 1
+    await world.restart()
+    await change(world, "erase", filter=ALICE, before_ms=end - 3_600_000)
+    back = await world.connect("reader", present=True)
+    assert await acknowledged(world, back) == [OTHER, b"second", b"third"]
+    await check_promises(world)
+
+
+@pytest.mark.parametrize("fuse", range(20))
+@in_periods()
+async def test_an_erasure_of_a_period_survives_a_kill(world: SealedWorld, *, fuse: int) -> None:
+    reader = await world.connect("reader", filters=[("#", 1)])
+    reader.drop()
+    end = await played(world)
+    world.fuse = fuse
+    erasing = asyncio.ensure_future(change(world, "erase", filter=ALICE, before_ms=end))
+    await world.go(2)
+    world.fuse = None
+    erasing.cancel()
+    await world.restart()
+    await world.go(1)
+    requested = bool(events(world, ErasureRequested))
+    assert len(events(world, Erased)) == requested
+    assert [world.keys.key(number) is None for number in (1, 3)] == [requested] * 2
+    assert world.keys.key(2) is not None
+    back = await world.connect("reader", present=True)
+    got = await acknowledged(world, back)
+    assert got == ([OTHER] if requested else [b"first", OTHER, b"second"]) + [b"third"]
+    await check_promises(world)
+
+
+@in_periods()
+async def test_a_restored_log_learns_which_periods_were_erased(world: SealedWorld) -> None:
+    end = await played(world)
+    restore = restoring(world)
+    await change(world, "erase", filter=ALICE, before_ms=end - 3_600_000)
+    await restore()
+    (requested,) = events(world, ErasureRequested)
+    assert (requested.cause, requested.topics, requested.keys) == ("restored", [ALICE], [1])
+    late = await world.connect("late", filters=[("#", 1)])
+    assert [one.payload for one in late.received] == [OTHER, b"second"]
