@@ -21,6 +21,7 @@ from actors.session.decisions.subscribing import by_text
 from eventstore.format.erasure_events import Erased, ErasureRequested
 from eventstore.format.positions import format_position, to_runs
 from eventstore.format.sealing import SealedBytes
+from eventstore.log.key_file import KeyFileError
 from protocol.errors import FoldmqError
 from protocol.mqtt.topics import TopicError, matches, validate_topic_filter
 
@@ -67,9 +68,7 @@ class Scope(NamedTuple):
         if self.filter and not self._matches(topic):
             return []
         return [
-            key.number
-            for key in keys
-            if not self.before_ms or 0 < key.ends_ms <= self.before_ms
+            key.number for key in keys if not self.before_ms or 0 < key.ends_ms <= self.before_ms
         ]
 
     def left(self, topic: str, keys: Sequence[TopicKey]) -> int:
@@ -291,7 +290,14 @@ class Erasure:
         await until_durable(node, node.journal.end)
         if node.failed.done():  # the request may not be on disk
             raise node.failed.result()
-        await in_thread(keys.erase, numbers, erasure)
+        try:
+            await in_thread(keys.erase, numbers, erasure)
+        except KeyFileError as error:
+            if node.sealing is not None:
+                node.sealing.trouble = str(error)
+            raise
+        if node.sealing is not None:
+            node.sealing.trouble = ""
         node.messages.clear()  # a start may have loaded some before
         node.emit(Erased(erasure, len(numbers)))
         node.kernel.wake()

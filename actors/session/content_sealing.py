@@ -84,6 +84,8 @@ class ContentSealing:
         """The number of the next key; 0: not known yet."""
         self.forgotten: dict[bytes, Position] = {}
         """Topics whose contents before a position were erased since the start."""
+        self.trouble = ""
+        """Why the keys of the last erasure could not be destroyed; empty: they were."""
 
     def start(self, *, continues: bool) -> None:
         """Begin to hand out keys; ``continues``: no later state of this log is known to exist.
@@ -186,12 +188,15 @@ class ContentSealing:
     def _is_full(self) -> bool:
         return self._state().count >= _MOST_KEYS
 
-    def refuses(self, topic: str) -> bool:
+    def refuses(self, raw: bytes) -> bool:
         """Return whether a topic needs a key, and there are too many: nobody may publish on it.
 
         Topics that have one use it for longer.
         """
-        return self._is_full() and topic not in self._state().by_topic and self.is_personal(topic)
+        if not self._is_full():
+            return False
+        topic = raw.decode()
+        return topic not in self._state().by_topic and self.is_personal(topic)
 
     def forget(self, topic: str, before: Position) -> None:
         """Note that the contents of a topic before a position are erased, unless a key is left."""
@@ -222,7 +227,9 @@ class ContentSealing:
             return False
         for part in (message.payload, message.block):
             if isinstance(part, SealedBytes):
-                return all(key.number != part.key for key in self._state().of(message.topic.decode()))
+                return all(
+                    key.number != part.key for key in self._state().of(message.topic.decode())
+                )
         return ref < self.forgotten[message.topic]
 
 

@@ -347,7 +347,7 @@ class NodeContext:
         """Return whether messages at QoS 0 on a topic are recorded."""
         return any(matches(topic_filter, topic) for topic_filter in self.options.record_qos0)
 
-    def lacks_key(self, topic: str) -> bool:
+    def lacks_key(self, topic: bytes) -> bool:
         """Return whether the contents of a topic need a key for which there is no room."""
         return self.sealing is not None and self.sealing.refuses(topic)
 

@@ -22,9 +22,7 @@ _NEVER_MS: Final = 1 << 50
 """A time after all periods."""
 
 
-def erase(
-    flags: SourceFlags, topic_filter: str, before: str | None, manner: ChangeOptions
-) -> None:
+def erase(flags: SourceFlags, topic_filter: str, before: str | None, manner: ChangeOptions) -> None:
     """Erase the contents of the topics that match, and print what was erased.
 
     ``before``: only those of periods that ended before this time. Raises UsageError for an invalid

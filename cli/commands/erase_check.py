@@ -1,4 +1,4 @@
-"""``foldmq erase --check``: is a text left in any file of a broker?"""
+"""``foldmq erase --check``: whether a text is left in any file of a broker."""
 
 from __future__ import annotations
 
@@ -83,8 +83,9 @@ def _columns() -> Callable[[Path], Iterable[bytes]] | None:
 
 def _lines(search: TextSearch, where: Sequence[str]) -> Iterator[str]:
     files = text.count_of(search.files, "file")
-    yield f"searched {files}, {text.size(search.bytes)}, in {len(search.forms)} forms: " + ", ".join(
-        map(text.escaped, where)
+    yield (
+        f"searched {files}, {text.size(search.bytes)}, in {len(search.forms)} forms: "
+        + ", ".join(map(text.escaped, where))
     )
     for hit in search.hits:
         forms = ", ".join(f"{form} ({count:,})" for form, count in hit.forms.items())

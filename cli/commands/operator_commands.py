@@ -542,8 +542,9 @@ def _erase(
     Destroys the keys of all topics that match and that personal_topics has sealed: payloads and
     properties can no longer be read anywhere, also not in archives and backups of the log. Names of
     topics and clients stay. Each key is used for a period, a 30th of personal_keep or 30 days:
-    --before erases whole periods, and says what remains until when. Exits with 1 if no such topic matches, or --check found the text; with
-    74 if it found nothing, but could not search everything.
+    --before erases whole periods, and says what remains until when. Exits with 1 if no such topic
+    matches, or --check found the text; with 74 if it found nothing, but could not search
+    everything.
     """
     from cli.commands import bulk_change, erase, erase_check, erase_list
 

@@ -301,15 +301,15 @@ class Journal:
 
         Raises EventTooLarge, and records nothing, when the event does not fit into any record.
         """
-        text, own = TEXT_LENGTHS.get(type(event)), size
+        text, stored = TEXT_LENGTHS.get(type(event)), size
         if self.key is not None:
-            own += _SEALED_BYTES * len(payloads)
+            stored += _SEALED_BYTES * len(payloads)
         if text is not None:
-            need = own + _EVENT_BYTES + ENTRY_BYTES * count + ESCAPED * text(event)
+            need = stored + _EVENT_BYTES + ENTRY_BYTES * count + ESCAPED * text(event)
         else:
-            need = own + json_size(event)
+            need = stored + json_size(event)
         if need > self.max_event:
-            need = own + json_size(event)
+            need = stored + json_size(event)
             if need > self.max_event:
                 raise EventTooLarge(event.e, need, self.max_event)
         if self._events and not self._in_turn and not self._only_acks and self._stale():

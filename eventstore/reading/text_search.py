@@ -30,7 +30,7 @@ import orjson
 from eventstore.errors import EventStoreError, UsageError
 from eventstore.format.records import MAGIC, deflated_json
 from eventstore.reading.backup_files import SEALED_SEGMENT, SegmentCover
-from eventstore.reading.segment import SEALED_INDEX, BadIndex, Segment
+from eventstore.reading.segment import SEALED_INDEX, Segment
 from eventstore.server.store_encryption import block_key, read_block
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _UNPACKED: Final = 64 * 1024 * 1024
 _OPENERS: Final[dict[bytes, Callable[[IO[bytes]], IO[bytes]]]] = {
     b"\x1f\x8b\x08": lambda file: cast("IO[bytes]", gzip.GzipFile(fileobj=file)),
     b"BZh": lambda file: cast("IO[bytes]", bz2.BZ2File(file)),
-    b"\xfd7zXZ\0": lambda file: cast("IO[bytes]", lzma.LZMAFile(file)),
+    b"\xfd7zXZ\0": lambda file: cast("IO[bytes]", lzma.LZMAFile(file)),  # noqa: SIM115 - as given
 }
 _CLOSED: Final = {
     b"PK\x03\x04": "it is a zip archive",

@@ -33,7 +33,9 @@ from protocol.mqtt.topics import matches
 
 _SHOWN: Final = 60
 _NOT_AUTHORIZED: Final = 0x87
-_OF_PUBLISHERS: Final = frozenset({"reserved_topic", "topic_levels", "personal_keys", "payload_format"})
+_OF_PUBLISHERS: Final = frozenset(
+    {"reserved_topic", "topic_levels", "personal_keys", "payload_format"}
+)
 """Reasons for which a publication is dropped before it is recorded: the log has no message."""
 _OF_RECEIVERS: Final = frozenset(
     {"queue_messages", "queue_bytes", "unsubscribed", "other_prefix", LOST}

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 _LEVEL_5: Final = 5
 _LATE_MS: Final = 3_600_000
 """Milliseconds after its delay from which a will that still exists is overdue."""
-_WITHHELD: Final = frozenset({"not_permitted", "reserved_topic", "topic_levels", "personal_keys", "erased"})
+_WITHHELD: Final = frozenset(
+    {"not_permitted", "reserved_topic", "topic_levels", "personal_keys", "erased"}
+)
 """Reasons for which a due will is dropped."""
 
 _UNARMED: Final = {

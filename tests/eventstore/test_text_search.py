@@ -52,9 +52,9 @@ FORMS = {
     "base64": base64.b64encode(DATA),
     "base64url": base64.urlsafe_b64encode(b"\xff" + DATA + b"\xff"),
     "base64third": base64.b64encode(b"12" + DATA + b"345"),
-    "json": json.dumps(TEXT).encode(),
-    "jsoncapital": json.dumps(TEXT).replace("\\u00fc", "\\u00FC").encode(),
-    "jsonslash": json.dumps(TEXT).replace("/", "\\/").encode(),
+    "json": json.dumps(TEXT)[1:-1].encode(),
+    "jsoncapital": json.dumps(TEXT)[1:-1].replace("\\u00fc", "\\u00FC").encode(),
+    "jsonslash": json.dumps(TEXT)[1:-1].replace("/", "\\/").encode(),
     "percent": quote(TEXT, safe="").encode(),
     "percentsmall": quote(TEXT, safe="").lower().replace("patients%2fm", "patients%2fM").encode(),
     "path": quote(TEXT).encode(),
@@ -154,9 +154,7 @@ def test_a_text_at_the_end_of_a_part_counts_once(
         ("parquet", b"PAR1" + bytes(50) + b"PAR1", "Parquet file: install"),
     ],
 )
-def test_what_cannot_be_searched_is_named(
-    tmp_path: Path, name: str, data: bytes, why: str
-) -> None:
+def test_what_cannot_be_searched_is_named(tmp_path: Path, name: str, data: bytes, why: str) -> None:
     (tmp_path / name).write_bytes(data)
     search = searched(tmp_path)
     assert search.files == 0

@@ -11,9 +11,9 @@ This is the one place of the policy. A session decides about all messages of a p
 4. ``payload_format``: the payload is not the UTF-8 that it claims to be. The message is dropped.
 5. ``message_too_large``: no record has room for the message. The connection is closed.
 6. ``reserved_topic``, ``topic_levels`` and ``personal_keys``: no client may publish to the topic.
-   The message is dropped. Only bridges of other brokers may publish to ``$SYS/broker/connection/NAME/state``, and
-   MQTT 5 clients if NAME is their client identifier: at MQTT 5 a bridge does not say that it is
-   one.
+   The message is dropped. Only bridges of other brokers may publish to
+   ``$SYS/broker/connection/NAME/state``, and MQTT 5 clients if NAME is their client identifier: at
+   MQTT 5 a bridge does not say that it is one.
    Messages at QoS 0 without RETAIN to reserved topics have no receivers, so the first is not asked
    about them.
 
@@ -63,7 +63,7 @@ class PublishRules:
         close_denied: bool = False,
         check_payload_format: bool = False,
         max_levels: int = 0,
-        lacks_key: Callable[[str], bool] | None = None,
+        lacks_key: Callable[[bytes], bool] | None = None,
     ) -> None:
         self.reject_qos2 = reject_qos2
         """Close the connection of a client that publishes at QoS 2."""
@@ -180,6 +180,8 @@ def admits(
         return False
     if is_text and rules.check_payload_format:
         return False
+    if rules.lacks_key is not None and rules.lacks_key(topic):
+        return False
     return qos != 2 or not (rules.reject_qos2 or packet_id in inbound)
 
 
@@ -197,8 +199,6 @@ def refused_topic(
             return RESERVED_TOPIC
     if rules.max_levels and topic.count(b"/") >= rules.max_levels:
         return TOPIC_LEVELS
-    if rules.lacks_key is not None and rules.lacks_key(topic.decode()):
-        return PERSONAL_KEYS
     return ""
 
 
@@ -209,6 +209,8 @@ def _refused(
     reasons: dict[bytes, str] = {}
     for raw in set(packet.topics):
         reason = refused_topic(raw, rules, retain=packet.retain, bridge=bridge)
+        if not reason and rules.lacks_key is not None and rules.lacks_key(raw):
+            reason = PERSONAL_KEYS
         if reason:
             reasons[raw] = reason
     return reasons

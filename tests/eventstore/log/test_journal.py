@@ -17,8 +17,8 @@ from eventstore.format.events import (
 )
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.positions import index_of, position, sequence_of
-from eventstore.format.sealing import SealedBytes
 from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
+from eventstore.format.sealing import SealedBytes
 from eventstore.log.journal import Journal
 from eventstore.log.message_store import Message, MessageStore
 from eventstore.log.pending_record import GatedOutput, PendingRecord
@@ -707,9 +707,7 @@ def test_what_a_record_says_of_sealed_parts_counts() -> None:
     room = [bench.journal.has_room(size, "c", "t") for size in (5550, 5570)]
     assert room == [True, False]
     single = MessagePublished("c", 1, False, ["t"], [], [1], 5450, 100, 1, blocks=[100])
-    block, payload = (
-        SealedBytes.of(b"x" * size, 7, opened=True) for size in (100, single.sizes)
-    )
+    block, payload = (SealedBytes.of(b"x" * size, 7, opened=True) for size in (100, single.sizes))
     bench.journal.append(single, 1, [block, payload], 5550)
 
 

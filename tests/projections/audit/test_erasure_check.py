@@ -61,7 +61,11 @@ A, B, C = ("a", 1), ("b", 2), ("c", 3)
         [KeysSnapshot([], [], 9, 4), keyed(("a", 10))],
         [period(1, 2, A), period(2, 4, ("a", 2)), requested(1, A, before=3), Erased(1, 1)],
         [period(1, 2, A, B), period(2, 4, ("a", 3)), requested(1, A, ("a", 3)), Erased(1, 2)],
-        [period(1, 2, A), period(1, 9, A), KeysSnapshot(["a"], [1], 1, 0, begins_ms=[1], ends_ms=[9])],
+        [
+            period(1, 2, A),
+            period(1, 9, A),
+            KeysSnapshot(["a"], [1], 1, 0, begins_ms=[1], ends_ms=[9]),
+        ],
         [
             period(1, 2, A),
             period(2, 4, ("a", 2)),
