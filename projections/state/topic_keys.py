@@ -48,7 +48,7 @@ class KeysOfTopic(NamedTuple):
         """Return them as the projections store them."""
         if len(self.keys) == 1 and self.keys[0] == (self.keys[0].number, self.changed, 0, 0):
             return b"%d" % self.keys[0].number
-        return orjson.dumps(self.keys)
+        return orjson.dumps([[*key] for key in self.keys])
 
     @classmethod
     def decode(cls, body: bytes, version: Position) -> KeysOfTopic:
