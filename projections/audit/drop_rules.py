@@ -276,8 +276,8 @@ class DropAudit:
         pattern = split_share(event.filter)[1]
         if is_replay_filter(pattern):
             pattern = replayed_filter(pattern)
-        for place, topics in self._outline.erasures:
-            if place < at and (not event.filter or any(matches(pattern, name) for name in topics)):
+        for topic, spans in self._outline.erased.items():
+            if spans[0].at < at and (not event.filter or matches(pattern, topic)):
                 return ""
         return "dropped as erased, but nothing that its filter matches was erased before"
 

@@ -19,6 +19,7 @@ from eventstore.format.erasure_events import (
 from eventstore.format.positions import from_runs
 from eventstore.format.sealing import SealedBytes
 from projections.audit.chain_check import UNSEALED, ChainBreak
+from projections.audit.log_outline import ErasedSpan
 from projections.audit.rule_table import Rule
 
 if TYPE_CHECKING:
@@ -121,6 +122,29 @@ def erasure_breaks(
         what = f"erasure {fold.erasure} was requested more than a day before the end of the log, "
         breaks.append(ChainBreak(Rule.EVENT, begun.at, what + "and is not completed"))
     return breaks
+
+
+def erased_spans(notes: Iterable[LogNote]) -> dict[str, list[ErasedSpan]]:
+    """Return what was erased of each topic; the notes are in the order of the log.
+
+    A key that only a checkpoint names sealed what was published before, at unknown positions.
+    """
+    begins: dict[str, dict[int, Position]] = {}
+    """The keys of each topic, and where each was named."""
+    spans: dict[str, list[ErasedSpan]] = {}
+    for note in notes:
+        pairs = [*zip(note.values.get("topics", ()), note.values.get("keys", ()), strict=True)]
+        if note.values["e"] != "ErasureRequested":
+            for topic, key in pairs:
+                begins.setdefault(topic, {}).setdefault(key, note.at)
+            continue
+        for topic, key in pairs:
+            named = begins.get(topic, {})
+            later = [at for other, at in named.items() if other > key]
+            end = min([note.at, *later])
+            span = ErasedSpan(note.at, named.get(key, end), end)
+            spans.setdefault(topic, []).append(span)
+    return spans
 
 
 class _Keys:

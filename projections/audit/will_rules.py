@@ -24,7 +24,7 @@ from eventstore.format.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.format.positions import Position
+from eventstore.format.positions import Position, format_position
 from projections.audit.log_outline import LogOutline
 from projections.audit.rule_table import Rule, Violation
 from protocol.mqtt.sparkplug import is_death, with_timestamp
@@ -78,6 +78,8 @@ class _Publication(NamedTuple):
     retain: bool
     armed: WillArmed | None
     """None: it was armed before the first record of the log."""
+    ref: Position
+    """Where it was armed."""
 
 
 class WillAudit:
@@ -256,7 +258,7 @@ class WillAudit:
             self._publication = None
             return
         armed = self._armed[1] if self._armed is not None and self._armed[0] == will.ref else None
-        self._publication = _Publication(at, will.topic, will.qos, will.retain, armed)
+        self._publication = _Publication(at, will.topic, will.qos, will.retain, armed, will.ref)
         self._ended, self._delay = "published", will.delay
         self._before = self._ended
         if state.connected:
@@ -293,6 +295,11 @@ class WillAudit:
         if owed is None:
             self._report(at, "a message was published as a will, but none was due")
             return
+        if owed.topic in self._outline.erased and owed.armed is not None and owed.armed.size:
+            self._cases(Rule.ERASURE)
+            if 0 < (erased := self._outline.erased_at(owed.topic, owed.ref)) < at:
+                what = f"a will was published, but was erased at {format_position(erased)}"
+                self._found(Violation(Rule.ERASURE, at, what))
         differs = [*_differences(event, owed)]
         if differs:
             what = f"the will for {shown(owed.topic)} was published with another"
