@@ -179,8 +179,10 @@ class Erasure:
             scope = self._scope(request)
             keys = await self.keys(scope)
             if not keys:
-                ended = " in a period that ended before" if scope.before_ms else ""
-                return Refused(f"no sealed contents{ended} match {shown(scope.filter)}")
+                what = "no topic with sealed contents"
+                if scope.before_ms:
+                    what += " in a period that ended before"
+                return Refused(f"{what} matches {shown(scope.filter)}")
             return (await self.erase(keys, by, before_ms=scope.before_ms)).fields()
         except FoldmqError as error:
             return error

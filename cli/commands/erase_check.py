@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _INCOMPLETE = 74
 """Exit code if nothing was found, but something could not be searched."""
+_PATH = 4096
+"""Characters of a path that are shown."""
 _NEVER = (
     "never searched: contents that are sealed under a key that exists, the memory of programs, "
     "and what subscribers received"
@@ -85,13 +87,13 @@ def _lines(search: TextSearch, where: Sequence[str]) -> Iterator[str]:
     files = text.count_of(search.files, "file")
     yield (
         f"searched {files}, {text.size(search.bytes)}, in {len(search.forms)} forms: "
-        + ", ".join(map(text.escaped, where))
+        + ", ".join(text.escaped(place, _PATH) for place in where)
     )
     for hit in search.hits:
         forms = ", ".join(f"{form} ({count:,})" for form, count in hit.forms.items())
-        yield f"found: {text.escaped(hit.place)}: {forms}"
+        yield f"found: {text.escaped(hit.place, _PATH)}: {forms}"
     for place, why in search.skipped:
-        yield f"not searched: {text.escaped(place)}: {text.escaped(why)}"
+        yield f"not searched: {text.escaped(place, _PATH)}: {text.escaped(why)}"
     if not search.hits:
         yield "found nowhere" + (" that was searched" if search.skipped else "")
     yield _NEVER

@@ -70,16 +70,12 @@ def delivered_under_a_new_key(name: str) -> Case:
 
 
 def erased_but_retained(name: str) -> Case:
-    story = keyed(name)(
-        published("t", retain=True), delivered(at(3)), payloads=1, sealed=UNDER_1
-    )
+    story = keyed(name)(published("t", retain=True), delivered(at(3)), payloads=1, sealed=UNDER_1)
     return erased(story).breaks("erasure", at(4), None)
 
 
 def erased_and_not_retained(name: str) -> Case:
-    story = keyed(name)(
-        published("t", retain=True), delivered(at(3)), payloads=1, sealed=UNDER_1
-    )
+    story = keyed(name)(published("t", retain=True), delivered(at(3)), payloads=1, sealed=UNDER_1)
     erased(story, OperatorActed("clear_retained", "ann", "t"), RetainedCleared(["t"]))
     return story.keeps()
 

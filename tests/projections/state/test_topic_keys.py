@@ -84,9 +84,7 @@ def test_what_changes_between_the_parts_of_a_snapshot(monkeypatch: pytest.Monkey
     keys.fold(requested(1, ("a", 2), ("b", 3)), 9)
     keys.fold(named("a", 5, 3, 4), 10)
     got += parts
-    pairs = [
-        (topic, key) for part in got for topic, key in zip(part.topics, part.keys, strict=True)
-    ]
+    pairs = [pair for part in got for pair in zip(part.topics, part.keys, strict=True)]
     assert pairs == [("a", 1), ("a", 5), ("c", 4)]
 
 
