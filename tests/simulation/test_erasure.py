@@ -14,11 +14,13 @@ import pytest
 from harness import mqtt5_packets as p5
 from harness import packets as p
 from harness.packets import Publish
+from harness.plainaudit import violations
 
 from actors.inspection import erasure
 from actors.inspection.inspector import Refused
 from actors.maintenance import retention
 from actors.session import content_sealing
+from actors.session.content_sealing import ContentSealing
 from eventstore.format.erasure_events import (
     Erased,
     ErasureRequested,
@@ -28,7 +30,9 @@ from eventstore.format.erasure_events import (
 from eventstore.format.events import InboundReplaced, MessageDropped
 from eventstore.format.records import Record, header_of
 from eventstore.log.key_file import KeyDamaged, KeyFile, KeyFileError
+from projections.audit.rule_table import Rule
 from projections.state import topic_keys
+from projections.state.topic_keys import TopicKeys
 from simulation.checking import acknowledged, check_promises
 from simulation.fold import compare
 from simulation.inspection import ask, change
@@ -785,3 +789,84 @@ async def test_a_checkpoint_repeats_many_keys_in_several_turns(
     assert sorted(topic for one in repeated for topic in one.topics) == sorted(topics)
     assert pauses >= len(repeated) - 1
     await check_promises(world)
+
+
+# ----------------------------------------------------------------------------- the audit finds
+
+
+def sends_what_was_erased(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ContentSealing, "is_erased", lambda _sealing, _ref, _message: False)
+
+
+def keeps_what_was_retained(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(erasure, "clear_topics", lambda *_: None)
+
+
+def uses_a_key_for_ever(patch: pytest.MonkeyPatch) -> None:
+    add = ContentSealing._add_keys
+
+    def added(sealing: ContentSealing, topics: list[str]) -> None:
+        add(sealing, [topic for topic in topics if not sealing._state().of(topic)])
+
+    patch.setattr(ContentSealing, "_add_keys", added)
+
+
+def changes_keys_in_a_period(patch: pytest.MonkeyPatch) -> None:
+    add = ContentSealing._add_keys
+
+    def added(sealing: ContentSealing, topics: list[str]) -> None:
+        with pytest.MonkeyPatch.context() as later:
+            later.setattr(sealing, "_state", TopicKeys)
+            add(sealing, topics)
+
+    patch.setattr(ContentSealing, "_add_keys", added)
+
+
+def destroys_the_key_in_use(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(erasure.Scope, "numbers", lambda _scope, _topic, keys: [keys[-1].number])
+
+
+MUTANTS = [
+    (sends_what_was_erased, Rule.ERASURE),
+    (keeps_what_was_retained, Rule.ERASURE),
+    (uses_a_key_for_ever, Rule.EVENT),
+    (changes_keys_in_a_period, Rule.EVENT),
+    (destroys_the_key_in_use, Rule.EVENT),
+]
+
+
+async def eventful(world: SealedWorld) -> set[Rule]:
+    """Publish, erase and deliver in three periods; return the rules that the broker violates."""
+    reader = await world.connect("reader", filters=[("home/#", 1)])
+    reader.drop()
+    await world.connect("c", will=p.Will(BOB, b"last words", 1))
+    start = await whole_period(world)
+    await publish(world, (ALICE, SECRET), retain=True)
+    await world.go(2 * PERIOD)
+    await publish(world, (ALICE, b"third"))
+    await change(world, "erase", filter="home/+/heart", before_ms=start + 60_000)
+    await publish(world, (ALICE, b"fourth"))
+    back = await world.connect("reader", present=True)
+    await acknowledged(world, back)
+    await world.connect("c", clean=True)  # takes over: the will is due
+    await world.go(1)
+    return {Rule(one.rule) for one in violations(world.disk.decoded())}
+
+
+@in_periods()
+async def test_a_broker_that_keeps_its_promises_passes(world: SealedWorld) -> None:
+    assert await eventful(world) == set()
+
+
+@pytest.mark.parametrize(("mutant", "rule"), MUTANTS, ids=[one.__name__ for one, _ in MUTANTS])
+@in_periods()
+async def test_a_broker_that_does_not_is_detected(
+    world: SealedWorld,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    mutant: Callable[[pytest.MonkeyPatch], None],
+    rule: Rule,
+) -> None:
+    monkeypatch.setattr("eventstore.log.key_file.KeyFile.erase", lambda *_: None)  # as if slow
+    mutant(monkeypatch)
+    assert rule in await eventful(world)
