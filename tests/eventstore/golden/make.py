@@ -12,6 +12,7 @@ that are sent to it again. With ``salvage``: records that
 were given up. With ``unproven``: starts that could not show that the log was whole. With
 ``clock``: a jump of the clock, in a record that says so. With ``replay``: subscriptions that read
 the log. With ``sealed``: keys of topics and their erasure, and a record with sealed contents.
+With ``periods``: keys that are used for a period.
 With ``formats``: records of format 2, plain and deflated, with destinations and without,
 and one of format 1.
 """
@@ -43,6 +44,7 @@ from samples import (
     mqtt5_events,
     mqtt5_turn_events,
     packet_events,
+    period_events,
     replay_events,
     retry_events,
     salvage_events,
@@ -73,6 +75,7 @@ ONE_TURN = {
     "destinations": destination_events,
     "retries": retry_events,
     "replay": replay_events,
+    "periods": period_events,
 }
 """Logs of one turn without payloads."""
 
