@@ -18,6 +18,8 @@ DROP_REASONS: Final[Mapping[str, str]] = {
     "not_permitted": "the permissions do not let the client publish or read this topic "
     "(`permissions`)",
     "topic_levels": "the topic has more levels than `max_topic_levels` allows",
+    "personal_keys": "the topic is personal, and there is no room for further keys "
+    "(`personal_keep`)",
     "packet_too_large": "larger than the Maximum Packet Size of the client",
     "payload_format": "the payload is not UTF-8 although its Payload Format Indicator says so "
     "(`check_payload_format`)",

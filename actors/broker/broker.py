@@ -119,7 +119,7 @@ class Broker(LoopActor):
         self.session_admission = SessionAdmission(node, self.admission)
         node.limits = self.admission.limits
         node.delivery_limits = _delivery_limits(options)
-        node.publish_rules = _publish_rules(options)
+        node.publish_rules = _publish_rules(options, node)
         node.permissions = Authorizer(node, permissions or Permissions())
         self._loop = asyncio.get_running_loop()
         self._reset()
@@ -205,6 +205,9 @@ class Broker(LoopActor):
                 ("retention", self.retention.run()),
             )
         ]
+        if self.node.options.personal_keep:
+            work = self.inspection.erasure.keep(self.node.options.personal_keep)
+            self._background.append(self._loop.create_task(work, name="personal_keep"))
         if self.node.options.destinations or self.node.state.destinations:
             open_destinations(self.node)
             self.kernel.wake()
@@ -302,7 +305,7 @@ class Broker(LoopActor):
         self.node.journal.ack_delay = options.ack_delay
         self.kernel.gathering.delay = options.commit_delay
         self.node.delivery_limits = _delivery_limits(options)
-        self.node.publish_rules = _publish_rules(options)
+        self.node.publish_rules = _publish_rules(options, self.node)
         if self.node.publish_rules.max_levels != levels or options.record_qos0 != recorded:
             self.node.router.routes.forget()
         if permissions is not None and options.clear_denied_retained:
@@ -478,12 +481,13 @@ class Broker(LoopActor):
         self.session_admission.suspended = stuck
 
 
-def _publish_rules(options: BrokerOptions) -> PublishRules:
+def _publish_rules(options: BrokerOptions, node: NodeContext) -> PublishRules:
     return PublishRules(
         reject_qos2=options.reject_qos2_publish,
         close_denied=options.close_denied,
         check_payload_format=options.check_payload_format,
         max_levels=options.bounds.max_topic_levels,
+        lacks_key=node.lacks_key if options.personal_topics else None,
     )
 
 

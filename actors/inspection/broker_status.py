@@ -72,9 +72,11 @@ def status(sources: StatusSources) -> dict[str, Any]:
             "unsure": node.state.unsure_state(),
             "not_proven": [doubt_object(doubt) for doubt in doubts[-_MAX_DOUBTS:]],
         }
+        sealing = node.sealing
+        answer["erasures"]["trouble"] = sealing.trouble if sealing is not None else ""
         answer["position"] = node.journal.last
     else:
-        answer |= dict.fromkeys(("log", "position", "commit", "record_events"))
+        answer |= dict.fromkeys(("log", "position", "commit", "record_events", "erasures"))
     answer["destinations"] = sources.destinations() if node.recovered else []
     answer["bridge"] = None
     if sources.bridge is not None:

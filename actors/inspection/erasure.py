@@ -8,17 +8,20 @@ crash in between, the next start completes the erasure before any client connect
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
 from actors.inspection.inspector import Refused, shown, text
 from actors.inspection.operations import clear_topics
 from actors.maintenance.recovery import until_durable
-from actors.session.content_sealing import ContentSealing
+from actors.session.content_sealing import ContentSealing, period_ms
 from actors.session.decisions.subscribing import by_text
 from eventstore.format.erasure_events import Erased, ErasureRequested
 from eventstore.format.positions import format_position, to_runs
+from eventstore.format.sealing import SealedBytes
+from eventstore.log.key_file import KeyFileError
 from protocol.errors import FoldmqError
 from protocol.mqtt.topics import TopicError, matches, validate_topic_filter
 
@@ -28,22 +31,59 @@ if TYPE_CHECKING:
     from actors.inspection.inspector import Work
     from actors.session.node_context import NodeContext
     from eventstore.log.key_file import KeyFile
+    from projections.state.topic_keys import TopicKey
 
 _log = structlog.get_logger("foldmq")
 
 in_thread = asyncio.to_thread
 
 RESTORED = "restored"
+KEEP = "keep"
+"""Causes of erasures that no operator requested."""
 _BROKER = "foldmq"
-"""The operator in the log of what a restored backup requires."""
+"""The operator in the log of these."""
 _AT_ONCE = 512
 """Topics compared with a filter in one turn of the event loop."""
 _KEYS_AT_ONCE = 4096
 """Keys looked at in one turn of the event loop."""
 _SHOWN = 1000
 """Maximum number of topics in an answer."""
-_TOPICS = 500
-"""Maximum number of topics of one erasure: it begins in one turn."""
+_KEYS = 500
+"""Maximum number of keys of one erasure: it begins in one turn."""
+_NEVER_MS = 1 << 53
+_LONGEST_PAUSE = 3600.0
+"""Seconds after which it is looked again for contents that are too old."""
+
+
+class Scope(NamedTuple):
+    """What an erasure erases."""
+
+    filter: str = ""
+    """Topics that match it; empty: all topics with keys."""
+    before_ms: int = 0
+    """Only contents of periods that ended up to here, without the jumps of the clock; 0: all."""
+
+    def numbers(self, topic: str, keys: Sequence[TopicKey]) -> list[int]:
+        """Return the keys of a topic that are destroyed."""
+        if self.filter and not self._matches(topic):
+            return []
+        return [
+            key.number for key in keys if not self.before_ms or 0 < key.ends_ms <= self.before_ms
+        ]
+
+    def left(self, topic: str, keys: Sequence[TopicKey]) -> int:
+        """Return until when contents from before that time remain; 0: none do."""
+        if not self.before_ms or (self.filter and not self._matches(topic)):
+            return 0
+        ends = [
+            key.ends_ms or _NEVER_MS
+            for key in keys
+            if key.begins_ms < self.before_ms and not 0 < key.ends_ms <= self.before_ms
+        ]
+        return max(ends, default=0)
+
+    def _matches(self, topic: str) -> bool:
+        return matches(self.filter, topic) or ContentSealing.matches([self.filter], topic)
 
 
 class Erasure:
@@ -64,34 +104,56 @@ class Erasure:
         if is_old:
             await self._destroy_again(keys)
         again = [
-            topic for topic, key in node.state.keys.by_topic.items() if keys.erasure(key.number)
+            (topic, key.number)
+            for topic, held in node.state.keys.by_topic.items()
+            for key in held.keys
+            if keys.erasure(key.number)
         ]
         if again:
-            _log.warning("contents were erased after this log was copied", topics=len(again))
+            _log.warning("contents were erased after this log was copied", keys=len(again))
             await self.erase(again, _BROKER, RESTORED)
+
+    async def keep(self, seconds: float) -> None:
+        """Erase contents that are older than so many seconds, again and again."""
+        node, keep_ms = self._node, round(seconds * 1000)
+        pause = min(_LONGEST_PAUSE, period_ms(keep_ms) / 4000)
+        while not (node.draining or node.failed.done()):
+            before_ms = node.journal.event_ms() - keep_ms
+            try:
+                keys = await self.keys(Scope("", before_ms))
+                await self.erase(keys, _BROKER, KEEP, before_ms)
+            except FoldmqError as error:
+                _log.warning("contents older than personal_keep are not erased", reason=str(error))
+            await asyncio.sleep(pause)
 
     def answer(self, request: Mapping[str, Any]) -> Work:
         """Return the topics that match ``filter`` and have a key: what an erasure would erase."""
-        topic_keys, retained = self._node.state.keys, self._node.state.retained
-        topic_filter = _filter_of(request)
+        topic_keys, scope = self._node.state.keys, self._scope(request)
         keyed = [*topic_keys.by_topic]
         first: list[str] = []
-        total = with_retained = 0
+        total = keys = with_retained = left = until_ms = 0
         for begin in range(0, len(keyed), _AT_ONCE):
-            part = [
-                topic
-                for topic in keyed[begin : begin + _AT_ONCE]
-                if _is_chosen(topic_filter, topic)
-            ]
+            part: list[str] = []
+            for topic in keyed[begin : begin + _AT_ONCE]:
+                held = topic_keys.of(topic)
+                numbers = scope.numbers(topic, held)
+                if numbers:
+                    part.append(topic)
+                    keys += len(numbers)
+                    with_retained += self._has_retained(topic, numbers, len(numbers) == len(held))
+                if ends_ms := scope.left(topic, held):
+                    left, until_ms = left + 1, max(until_ms, ends_ms)
             total += len(part)
-            with_retained += sum(retained.get(topic) is not None for topic in part)
             first = sorted([*first, *part])[:_SHOWN]
             yield None
         return {
             "total": total,
             "topics": first,
+            "keys": keys,
             "retained": with_retained,
             "keyed": len(topic_keys.by_topic),
+            "left": left,
+            "left_until_ms": until_ms + self._node.clock.jumped_ms,
             "erasures": topic_keys.erasure,
             "pending": len(topic_keys.pending),
         }
@@ -101,71 +163,124 @@ class Erasure:
         node = self._node
         if node.sealing is None:
             raise Refused("nothing is sealed: personal_topics is not set")
-        task = asyncio.get_running_loop().create_task(self._erase_matching(_filter_of(request), by))
+        task = asyncio.get_running_loop().create_task(self._erase_matching(request, by))
         yield task
         done = task.result()
+        if isinstance(done, Refused):
+            raise done
         if isinstance(done, FoldmqError):
             raise Refused(f"not erased yet, try again: {done}")
         return done
 
-    async def _erase_matching(self, topic_filter: str, by: str) -> dict[str, Any] | FoldmqError:
+    async def _erase_matching(
+        self, request: Mapping[str, Any], by: str
+    ) -> dict[str, Any] | FoldmqError:
         try:
-            topics = await self.topics(topic_filter)
-            if not topics:
-                return Refused(f"no topic with sealed contents matches {shown(topic_filter)}")
-            return (await self.erase(topics, by)).fields()
+            scope = self._scope(request)
+            keys = await self.keys(scope)
+            if not keys:
+                what = "no topic with sealed contents"
+                if scope.before_ms:
+                    what += " in a period that ended before"
+                return Refused(f"{what} matches {shown(scope.filter)}")
+            return (await self.erase(keys, by, before_ms=scope.before_ms)).fields()
         except FoldmqError as error:
             return error
 
-    async def topics(self, topic_filter: str) -> list[str]:
-        """Return the topics with keys that match a filter."""
-        chosen: list[str] = []
-        keyed = [*self._node.state.keys.by_topic]
+    def _scope(self, request: Mapping[str, Any]) -> Scope:
+        """Return what a request asks for; raises Refused for an invalid one."""
+        topic_filter, before_ms = text(request, "filter"), request.get("before_ms", 0)
+        try:
+            validate_topic_filter(topic_filter)
+        except TopicError as error:
+            raise Refused(str(error)) from None
+        if not isinstance(before_ms, int):
+            raise Refused("before_ms is not an integer")
+        return Scope(topic_filter, before_ms and max(1, before_ms - self._node.clock.jumped_ms))
+
+    async def keys(self, scope: Scope) -> list[tuple[str, int]]:
+        """Return the keys to be destroyed, each with its topic."""
+        chosen: list[tuple[str, int]] = []
+        topic_keys = self._node.state.keys
+        keyed = [*topic_keys.by_topic]
         for begin in range(0, len(keyed), _AT_ONCE):
-            part = keyed[begin : begin + _AT_ONCE]
-            chosen += [topic for topic in part if _is_chosen(topic_filter, topic)]
+            for topic in keyed[begin : begin + _AT_ONCE]:
+                numbers = scope.numbers(topic, topic_keys.of(topic))
+                chosen += [(topic, number) for number in numbers]
             await asyncio.sleep(0)
         return chosen
 
-    async def erase(self, topics: Sequence[str], by: str, cause: str = "request") -> Outcome:
-        """Erase the contents of topics; raises KeyFileError if the keys cannot be destroyed."""
+    async def erase(
+        self,
+        keys: Sequence[tuple[str, int]],
+        by: str,
+        cause: str = "request",
+        before_ms: int = 0,
+    ) -> Outcome:
+        """Erase what keys sealed; raises KeyFileError if the keys cannot be destroyed."""
         outcome = Outcome(0, 0, [])
         async with self._lock:
             await self._destroy()
-            for begin in range(0, len(topics), _TOPICS):
-                for part in by_text(topics[begin : begin + _TOPICS], str):
-                    self._request(part, by, cause, outcome)
+            for begin in range(0, len(keys), _KEYS):
+                for part in by_text(keys[begin : begin + _KEYS], itemgetter(0)):
+                    self._request(part, by, cause, before_ms, outcome)
                     await self._destroy()
         return outcome
 
-    def _request(self, topics: list[str], by: str, cause: str, outcome: Outcome) -> None:
+    def _request(
+        self,
+        keys: Sequence[tuple[str, int]],
+        by: str,
+        cause: str,
+        before_ms: int,
+        outcome: Outcome,
+    ) -> None:
         """Record an erasure in this turn, after which the contents are no longer sent."""
         node, topic_keys = self._node, self._node.state.keys
-        topics = [topic for topic in topics if topic in topic_keys.by_topic]
-        if not topics:
+        numbers: dict[str, list[int]] = {}
+        for topic, number in keys:
+            if any(key.number == number for key in topic_keys.of(topic)):
+                numbers.setdefault(topic, []).append(number)
+        if not numbers:
             return
-        numbers = [topic_keys.by_topic[topic].number for topic in topics]
+        topics = [topic for topic, own in numbers.items() for _ in own]
+        destroyed = [number for own in numbers.values() for number in own]
         erasure = topic_keys.erasure + 1
-        at = node.emit(ErasureRequested(erasure, by, cause, topics, to_runs(numbers)))
-        retained = node.state.retained
-        for topic in topics:
-            retained.unrecorded.pop(topic, None)
-        present = [topic for topic in topics if retained.get(topic) is not None]
+        event = ErasureRequested(erasure, by, cause, topics, to_runs(destroyed))
+        event.before_ms = before_ms
+        at = node.emit(event)
+        present: list[str] = []
+        for topic, own in numbers.items():
+            held = topic_keys.of(topic)
+            if not held:
+                node.state.retained.unrecorded.pop(topic, None)
+            if self._has_retained(topic, own, not held):
+                present.append(topic)
+            if node.sealing is not None:
+                node.sealing.forget(topic, held[0].since if held else at)
         if present:
             clear_topics(node, present, by)
-        if node.sealing is not None:
-            node.sealing.forgotten.update(dict.fromkeys(map(str.encode, topics), at))
         node.messages.clear()
         node.kernel.wake()
-        outcome.keys += len(numbers)
+        outcome.keys += len(destroyed)
         outcome.retained += len(present)
         outcome.erasures.append(erasure)
         _log.info(
             "erasure requested",
             erasure=erasure,
             by=by,
-            topics=len(topics),
+            topics=len(numbers),
             position=format_position(at),
+        )
+
+    def _has_retained(self, topic: str, numbers: Sequence[int], is_whole: bool) -> bool:
+        """Return whether a topic's retained message is erased; ``is_whole``: no key is left."""
+        message = self._node.state.retained.get(topic)
+        if message is None or is_whole:
+            return message is not None
+        return any(
+            isinstance(part, SealedBytes) and part.key in numbers
+            for part in (message.payload, message.block)
         )
 
     async def _destroy(self) -> None:
@@ -177,7 +292,14 @@ class Erasure:
         await until_durable(node, node.journal.end)
         if node.failed.done():  # the request may not be on disk
             raise node.failed.result()
-        await in_thread(keys.erase, numbers, erasure)
+        try:
+            await in_thread(keys.erase, numbers, erasure)
+        except KeyFileError as error:
+            if node.sealing is not None:
+                node.sealing.trouble = str(error)
+            raise
+        if node.sealing is not None:
+            node.sealing.trouble = ""
         node.messages.clear()  # a start may have loaded some before
         node.emit(Erased(erasure, len(numbers)))
         node.kernel.wake()
@@ -187,7 +309,7 @@ class Erasure:
     async def _destroy_again(self, keys: KeyFile) -> None:
         """Destroy the keys that belong to no topic: an older copy of the file has them again."""
         topic_keys = self._node.state.keys
-        used = {key.number for key in topic_keys.by_topic.values()}
+        used = {key.number for held in topic_keys.by_topic.values() for key in held.keys}
         numbers: list[int] = []
         for begin in range(1, topic_keys.last + 1, _KEYS_AT_ONCE):
             part = range(begin, min(begin + _KEYS_AT_ONCE, topic_keys.last + 1))
@@ -216,17 +338,3 @@ class Outcome:
     def fields(self) -> dict[str, Any]:
         """Return it as JSON."""
         return {"keys": self.keys, "retained": self.retained, "erasures": self.erasures}
-
-
-def _is_chosen(topic_filter: str, topic: str) -> bool:
-    return matches(topic_filter, topic) or ContentSealing.matches([topic_filter], topic)
-
-
-def _filter_of(request: Mapping[str, Any]) -> str:
-    """Return the filter of a request; raises Refused for an invalid one."""
-    topic_filter = text(request, "filter")
-    try:
-        validate_topic_filter(topic_filter)
-    except TopicError as error:
-        raise Refused(str(error)) from None
-    return topic_filter

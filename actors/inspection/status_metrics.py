@@ -518,6 +518,18 @@ BROKER_VALUES = (
 
 LOG_VALUES = (
     _value(
+        "foldmq_erasures_pending",
+        "Erasures that were requested and whose keys are not destroyed yet.",
+        "erasures.pending",
+        lambda sources: int(bool(sources.node.state.keys.pending)),
+    ),
+    _value(
+        "foldmq_personal_keys",
+        "Keys of personal topics that exist; there can be a million.",
+        "erasures.keys",
+        lambda sources: sources.node.state.keys.count,
+    ),
+    _value(
         "foldmq_log_writable",
         "1 while the log can be written, 0 after a failed append.",
         "log",

@@ -67,6 +67,8 @@ class BrokerOptions:
     """Key for hashing client identifiers; empty: they are not hashed."""
     personal_topics: tuple[str, ...] = ()
     """Filters of the topics whose contents are sealed."""
+    personal_keep: float = 0.0
+    """Time after which contents of personal topics are erased; 0: never."""
     users_digest: str = ""
     """Digest of the password file and of the keys for tokens; empty: there are none."""
     users_elsewhere: bool = False

@@ -307,8 +307,8 @@ class Projector:
         if kind == RETAINED:
             return self._retained(name)
         if kind == KEY:
-            key = self._node.state.keys.by_topic.get(name)
-            return [] if key is None else [StoredEntry(KEY, name, key.since, 0, b"%d" % key.number)]
+            held = self._node.state.keys.by_topic.get(name)
+            return [] if held is None else [StoredEntry(KEY, name, held.changed, 0, held.encode())]
         return self._session(name) if kind == SESSION else self._history(name)
 
     def _retained(self, topic: str) -> list[StoredEntry]:

@@ -16,6 +16,7 @@ import contextlib
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from operator import itemgetter
 from typing import TypeAlias
 
@@ -34,6 +35,7 @@ from actors.maintenance.projector import Projector
 from actors.maintenance.recovery import applied_limits
 from actors.session.node_context import NodeContext
 from eventstore.errors import CorruptLog, EventTooLarge, Fenced, LogUnavailable
+from eventstore.format.erasure_events import KeysSnapshot
 from eventstore.format.node_events import (
     CheckpointBegun,
     CheckpointCompleted,
@@ -87,6 +89,8 @@ class Retention:
         self._begun_at: dict[int, int] = {}
         """Bytes appended when a checkpoint began, by its number."""
         self._took: Counter[str] = Counter()
+        self._keys: Iterator[KeysSnapshot] = iter(())
+        """The rest of the keys that a checkpoint repeats."""
         """Approximate bytes of the last checkpoint and of repeated messages, which do not count as
         growth: of sessions, retained messages, and waiting messages."""
         self._queues: dict[str, int] = {}
@@ -260,6 +264,10 @@ class Retention:
         number, begun = await self._begin()
         self._begun_at[number] = before
         self._took.clear()
+        for keys in self._keys:
+            started = self._now()
+            self._node.emit(keys)
+            await self._yield_time(started)
         sessions = retained = 0
         names = node_state.sessions.names()
         names.reverse()
@@ -314,7 +322,8 @@ class Retention:
                 self._node.emit(Followed(name, *place))
             for event in node_state.destinations.repeated():
                 self._node.emit(event)
-            for keys in node_state.keys.snapshot():
+            self._keys = node_state.keys.snapshot()
+            for keys in islice(self._keys, 1):  # the others follow in turns of their own
                 self._node.emit(keys)
             self._node.kernel.wake()
             if journal.last_closed is not None:

@@ -37,15 +37,22 @@ async def begin_sealing(node: NodeContext, *, continues: bool) -> None:
                 "the file with the keys"
             )
         return
-    damaged = [topic for topic, key in held.by_topic.items() if keys.is_damaged(key.number)]
+    numbers = (key.number for topic_keys in held.by_topic.values() for key in topic_keys.keys)
+    damaged = sum(map(keys.is_damaged, numbers))
     if damaged:
         raise KeyDamaged(
             f"personal_key_file = {keys.path}: keys are missing or damaged, and were not erased: "
-            f"{len(damaged)} of {len(held.by_topic)}: restore the file from its newest copy"
+            f"{damaged} of {held.count}: restore the file from its newest copy"
         )
     await _check_newest(node, keys)
     node.sealing = ContentSealing(
-        node.options.personal_topics, keys, lambda: node.state.keys, node.emit, node.fail
+        node.options.personal_topics,
+        keys,
+        lambda: node.state.keys,
+        node.emit,
+        node.fail,
+        lambda: node.journal.event_ms(),
+        round(node.options.personal_keep * 1000),
     )
     node.sealing.start(continues=continues)
     node.journal.key = keys.key
@@ -58,12 +65,12 @@ async def _check_newest(node: NodeContext, keys: KeyFile) -> None:
     for an older copy of the log. Raises KeyDamaged.
     """
     by_topic = node.state.keys.by_topic
-    topic = max(by_topic, key=lambda topic: by_topic[topic].number, default=None)
+    topic = max(by_topic, key=lambda topic: by_topic[topic].keys[-1].number, default=None)
     if topic is None:
         return
-    number, since = by_topic[topic]
-    key = keys.key(number)
-    check = await _check_in_log(node.log, topic, sequence_of(since))
+    newest = by_topic[topic].keys[-1]
+    number, key = newest.number, keys.key(newest.number)
+    check = await _check_in_log(node.log, topic, sequence_of(newest.since))
     if key is not None and check not in ("", key_check(key)):
         raise KeyDamaged(
             f"personal_key_file = {keys.path}: key {number} is not the one that the log names: "

@@ -1,7 +1,8 @@
-"""Seals what is published on personal topics: each of them has a key of its own.
+"""Seals what is published on personal topics: each of them has keys of its own.
 
-A topic gets its key with its first message, in the same turn. The payload and the properties of the
-message are passed on as they are; the journal seals them in the record.
+A topic gets a key with its first message, and another one with the first message of each later
+period, in the same turn. The payload and the properties of the message are passed on as they are;
+the journal seals them in the record.
 """
 
 from __future__ import annotations
@@ -37,6 +38,20 @@ _REPEATS: Final = (RetainedSnapshot, MessagesCarried)
 _KNOWN: Final = 65_536
 """Topics of which it is remembered that no pattern matches them."""
 _AHEAD: Final = 1024
+_MOST_KEYS: Final = 1_000_000
+"""Maximum number of keys that exist, some 300 bytes of memory each."""
+_FORGOTTEN: Final = 65_536
+"""Erased topics that are remembered: the last ones, while copies of messages may be in use."""
+_PERIODS: Final = 30
+"""Periods in personal_keep."""
+_SHORTEST_MS: Final = 60_000
+_UNBOUNDED_MS: Final = 30 * 86_400_000
+"""Length of a period without personal_keep: a key of each is kept for ever."""
+
+
+def period_ms(keep_ms: int) -> int:
+    """Return for how long a key is used if contents are kept for a time; 0: for ever."""
+    return max(_SHORTEST_MS, keep_ms // _PERIODS) if keep_ms else _UNBOUNDED_MS
 
 
 class ContentSealing:
@@ -49,21 +64,28 @@ class ContentSealing:
         state: Callable[[], TopicKeys],
         emit: Callable[[LogEvent], Position],
         fail: Callable[[FoldmqError], None],
+        now_ms: Callable[[], int],
+        keep_ms: int,
     ) -> None:
         """Seal topics that ``filters`` match; ``state`` returns the keys in the log.
 
-        ``fail`` ends the broker: it cannot store further keys.
+        ``fail`` ends the broker: it cannot store further keys. ``now_ms`` returns the steady time
+        of records, ``keep_ms`` is the time for which contents are kept; 0: for ever.
         """
         self.keys = keys
         self._filters = filters
         self._state = state
         self._emit = emit
         self._fail = fail
+        self._now_ms = now_ms
+        self._period_ms = period_ms(keep_ms)
         self._plain: dict[str, None] = {}
         self._next = 0
         """The number of the next key; 0: not known yet."""
         self.forgotten: dict[bytes, Position] = {}
         """Topics whose contents before a position were erased since the start."""
+        self.trouble = ""
+        """Why the keys of the last erasure could not be destroyed; empty: they were."""
 
     def start(self, *, continues: bool) -> None:
         """Begin to hand out keys; ``continues``: no later state of this log is known to exist.
@@ -132,19 +154,57 @@ class ContentSealing:
             topics = [topics[at] for at in indices(event.which, topics, event.count)]
         payloads = pieces[len(event.blocks) :]
         numbers = [payload.key if isinstance(payload, SealedBytes) else 0 for payload in payloads]
+        of = event.block_of or [1] * len(payloads)
         for at, payload in enumerate(payloads):
-            if not payload:  # only its properties are sealed
-                numbers[at] = self._state().number_of(topics[at])
+            if not payload and event.blocks:  # only its properties are sealed
+                block = pieces[of[at] - 1] if of[at] else b""
+                key = block.key if isinstance(block, SealedBytes) else 0
+                own = [held.number for held in self._state().of(topics[at])]
+                numbers[at] = key if key in own else self._state().number_of(topics[at])
         return _with_keys(event, pieces, size, numbers)
 
     def _add_keys(self, topics: Sequence[str]) -> None:
-        held = self._state().by_topic
-        new = [topic for topic in dict.fromkeys(topics) if topic not in held]
-        for part in by_text(new, str):
-            unused = [self._unused_key() for _ in part]
-            numbers = [number for number, _ in unused]
-            checks = [key_check(key) for _, key in unused]
-            self._emit(TopicsKeyed(part, to_runs(numbers), checks))
+        """Give topics a key for the present period, in this turn."""
+        now_ms, state, period = self._now_ms(), self._state(), self._period_ms
+        held = state.by_topic
+        due = [
+            topic
+            for topic in dict.fromkeys(topics)
+            if topic not in held or 0 < held[topic].keys[-1].ends_ms <= now_ms
+        ]
+        ends_ms = (now_ms // period + 1) * period
+        for part in by_text(due, str):
+            keep = [topic for topic in part if topic in held and self._is_full()]
+            new = [topic for topic in part if topic not in keep]
+            unused = [self._unused_key() for _ in new]
+            last = [held[topic].keys[-1].number for topic in keep]
+            numbers = [*last, *(number for number, _ in unused)]
+            keys = [*map(self.keys.key, last), *(key for _, key in unused)]
+            checks = [key_check(key or b"") for key in keys]
+            event = TopicsKeyed([*keep, *new], to_runs(numbers), checks)
+            event.begins_ms, event.ends_ms = now_ms, ends_ms
+            self._emit(event)
+
+    def _is_full(self) -> bool:
+        return self._state().count >= _MOST_KEYS
+
+    def refuses(self, raw: bytes) -> bool:
+        """Return whether a topic needs a key, and there are too many: nobody may publish on it.
+
+        Topics that have one use it for longer.
+        """
+        if not self._is_full():
+            return False
+        topic = raw.decode()
+        return topic not in self._state().by_topic and self.is_personal(topic)
+
+    def forget(self, topic: str, before: Position) -> None:
+        """Note that the contents of a topic before a position are erased, unless a key is left."""
+        name = topic.encode()
+        self.forgotten.pop(name, None)
+        self.forgotten[name] = before
+        if len(self.forgotten) > _FORGOTTEN:
+            del self.forgotten[next(iter(self.forgotten))]
 
     def _unused_key(self) -> tuple[int, bytes]:
         """Return the next key that exists, and its number.
@@ -163,7 +223,14 @@ class ContentSealing:
         """Return whether the content of a message is erased."""
         if is_closed(message.payload) or is_closed(message.block):
             return True
-        return bool(self.forgotten) and ref < self.forgotten.get(message.topic, 0)
+        if not self.forgotten or message.topic not in self.forgotten:
+            return False
+        for part in (message.payload, message.block):
+            if isinstance(part, SealedBytes):
+                return all(
+                    key.number != part.key for key in self._state().of(message.topic.decode())
+                )
+        return ref < self.forgotten[message.topic]
 
 
 def _with_keys(

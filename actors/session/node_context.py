@@ -351,6 +351,10 @@ class NodeContext:
         """Return whether messages at QoS 0 on a topic are recorded."""
         return any(matches(topic_filter, topic) for topic_filter in self.options.record_qos0)
 
+    def lacks_key(self, topic: bytes) -> bool:
+        """Return whether the contents of a topic need a key for which there is no room."""
+        return self.sealing is not None and self.sealing.refuses(topic)
+
     def is_refused(self, topic: bytes) -> bool:
         """Return whether no client may publish to a topic."""
         return bool(refused_topic(topic, self.publish_rules))

@@ -335,7 +335,7 @@ class Publisher:
         if recorded:
             where = format_position(node.emit(dropped_unrecorded(self.name, reason, topics)))
         node.count_dropped(reason, len(topics), client=self.name, position=where)
-        if reason == publish_admission.TOPIC_LEVELS:
+        if reason in (publish_admission.TOPIC_LEVELS, publish_admission.PERSONAL_KEYS):
             node.limits.refused.add(reason, node.clock.monotonic(), len(set(topics)))
 
     def _split(self, packet: Publishes) -> list[Publishes]:

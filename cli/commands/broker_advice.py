@@ -109,6 +109,17 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
         )
     for doubt in (status.get("log") or {}).get("not_proven", ()):
         yield _advise_on_doubt(doubt, status["time_ms"])
+    erasures = status.get("erasures") or {}
+    if erasures.get("pending"):
+        yield Advice(
+            "problem" if erasures["trouble"] else "warning",
+            "an erasure",
+            "is not finished",
+            text.escaped(erasures["trouble"], 500) or "it was requested, and its keys still exist",
+            "what it erases is no longer sent, but whoever reads personal_key_file can still open "
+            "it: mend the file or its disk; the next foldmq erase, or start, destroys the keys",
+            "foldmq erase --list",
+        )
     jump = (status.get("clock") or {}).get("last")
     if jump is not None and jump["age_ms"] < _HOUR_MS:
         yield _clock_advice(jump)

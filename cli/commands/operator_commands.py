@@ -1,11 +1,13 @@
 """The commands for a running broker: nodes, actors, sessions, retained, subscriptions, topics."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli.logs.source_flags import SourceFlags, with_broker_flags
 from cli.program.help_pages import Program
+from eventstore.errors import UsageError
 
 _Match = Annotated[
     str | None,
@@ -500,20 +502,67 @@ def _reload(source: SourceFlags) -> None:
 def _erase(
     source: SourceFlags,
     topic_filter: Annotated[
-        str, typer.Option("--topic", metavar="FILTER", help="Topic or topic filter.")
-    ],
+        str | None,
+        typer.Option("--topic", metavar="FILTER", help="Erase the contents of matching topics."),
+    ] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            "--before",
+            metavar="TIME",
+            help="Only contents of periods that ended before: '2026-11-21 14:00', '30d ago'.",
+        ),
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the erasures in the log, and who requested them.")
+    ] = False,
+    wanted: Annotated[
+        str | None,
+        typer.Option(
+            "--check",
+            metavar="TEXT",
+            help="Search all files of the data directory for a text, in all forms; -: read it from "
+            "stdin.",
+        ),
+    ] = None,
+    places: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--in", metavar="PATH", help="Also search a backup, an archive or a log file."
+        ),
+    ] = None,
     yes: _Yes = False,
     dry_run: _DryRun = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the list, or the result of the check, as JSON.")
+    ] = False,
 ) -> None:
     """Erase the contents of personal topics, for ever.
 
     Destroys the keys of all topics that match and that personal_topics has sealed: payloads and
     properties can no longer be read anywhere, also not in archives and backups of the log. Names of
-    topics and clients stay. Exits with 1 if no such topic matches.
+    topics and clients stay. Each key is used for a period, a 30th of personal_keep or 30 days:
+    --before erases whole periods, and says what remains until when. Exits with 1 if no such topic
+    matches, or --check found the text; with 74 if it found nothing, but could not search
+    everything.
     """
-    from cli.commands import bulk_change, erase
+    from cli.commands import bulk_change, erase, erase_check, erase_list
 
-    erase.erase(source, topic_filter, bulk_change.ChangeOptions(yes, dry_run))
+    if [topic_filter is not None, listed, wanted is not None].count(True) != 1:
+        raise UsageError("give --topic, --list or --check, one of them")
+    if places and wanted is None:
+        raise UsageError("--in is for --check")
+    if before is not None and topic_filter is None:
+        raise UsageError("--before is for --topic")
+    if wanted is not None:
+        erase_check.check(source, wanted, places or (), as_json=as_json)
+    elif listed:
+        erase_list.list_erasures(source, as_json=as_json)
+    else:
+        if as_json:
+            raise UsageError("--json is for --list and --check")
+        manner = bulk_change.ChangeOptions(yes, dry_run)
+        erase.erase(source, topic_filter or "", before, manner)
 
 
 @with_broker_flags

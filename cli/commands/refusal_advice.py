@@ -280,6 +280,12 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
         "the client uses longer topics than the limit allows for",
         _SESSION,
     ),
+    "personal_keys": _RefusalText(
+        "denied",
+        "a personal topic needed a key, and there is no room for further ones",
+        "erase contents, set personal_keep, or match fewer topics by personal_topics",
+        "foldmq erase --topic FILTER --before TIME",
+    ),
 }
 _LARGE: Final = re.compile(r"packet of \d+ bytes, at most \d+ are accepted")
 _LARGER: Final = "the client sends larger packets than it may: send less, or raise max_packet_size"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _PORTS = 65_536
+_SHORTEST_KEEP = 3600.0
 _LONGEST_CLUSTER = 28
 """Characters: a suffix with the number of the log follows."""
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with
@@ -53,6 +54,13 @@ class StorageFields(SettingsGroup):
         description="File with the keys of --personal-topics, outside the data directory; made at "
         "the first start.",
     )
+    personal_keep: Seconds = Field(
+        default=0.0,
+        ge=0,
+        description="How long contents of --personal-topics are kept, in archives and backups too: "
+        "then their keys are destroyed, at most a 30th of this time later, or a minute. At least "
+        "1h. 0: until 'foldmq erase'.",
+    )
 
 
 def personal_contradictions(settings: "Settings") -> Iterator[str]:
@@ -71,9 +79,14 @@ def personal_contradictions(settings: "Settings") -> Iterator[str]:
             yield f"personal_topics = {shown}: {error}"
         if pattern.startswith("$"):
             yield f"personal_topics = {shown}: topics that begin with $ are not sealed"
+    keep = settings.personal_keep
+    if 0 < keep < _SHORTEST_KEEP:
+        yield f"personal_keep = {keep:g}s: must be at least 1h, or 0"
     if path is None:
         if settings.personal_topics:
             yield "personal_topics also needs personal_key_file, the file with the keys"
+        elif keep:
+            yield "personal_keep also needs personal_topics and personal_key_file"
         return
     if path.resolve().is_relative_to(settings.data_dir.resolve()):
         yield (

@@ -1,7 +1,9 @@
 """The events of sealed contents: the keys of topics, and their erasure.
 
-What is published on a personal topic is sealed under the key of the topic (``sealing``). An erasure
-destroys keys: it is requested in the log first, then the keys are destroyed, then the log says so.
+What is published on a personal topic is sealed under the newest key of the topic (``sealing``). A
+key is used for a period; then the topic gets another one. An erasure destroys keys: it is requested
+in the log first, then the keys are destroyed, then the log says so. Times of periods are those of
+records, without the jumps of the clock.
 """
 
 from __future__ import annotations
@@ -17,13 +19,18 @@ class TopicsKeyed:
     """From here on, what is published on these topics is sealed under their keys."""
 
     topics: list[str]
-    """Topics that had no key."""
+    """Topics that had no key, or none whose period goes on."""
     keys: list[Run]
-    """The number of the key of each topic; no other topic has or had it."""
+    """The number of the key of each topic; no other topic has or had it. A key that the topic has
+    already is used for a longer period: there is no room for others."""
     checks: list[str]
     """A hash of each key, in hexadecimal: no other key opens its contents."""
     e: Literal["TopicsKeyed"] = "TopicsKeyed"
     v: Literal[1] = 1
+    begins_ms: int = 0
+    """When the period of these keys begins, Unix time in milliseconds."""
+    ends_ms: int = 0
+    """When it ends; 0: never."""
 
 
 @dataclass(slots=True)
@@ -31,9 +38,9 @@ class KeysSnapshot:
     """The keys of topics that exist at this position, in a checkpoint; several events if many."""
 
     topics: list[str]
-    """The topics of these keys."""
+    """The topic of each key: several times if it has several, the oldest first."""
     keys: list[Run]
-    """The number of the key of each topic."""
+    """The number of each key."""
     highest: int
     """The highest number that a key has, or had."""
     erasure: int
@@ -42,13 +49,17 @@ class KeysSnapshot:
     """The keys that this erasure destroys, while it is not completed."""
     e: Literal["KeysSnapshot"] = "KeysSnapshot"
     v: Literal[1] = 1
+    begins_ms: list[Run] = field(default_factory=list)
+    """When the period of each key begins; empty: none has a period."""
+    ends_ms: list[Run] = field(default_factory=list)
+    """When it ends."""
 
 
 @dataclass(slots=True)
 class ErasureRequested:
-    """What was published on these topics is erased: the broker no longer sends it.
+    """What was published on these topics under these keys is erased: the broker no longer sends it.
 
-    Their keys are destroyed next, which ``Erased`` confirms.
+    The keys are destroyed next, which ``Erased`` confirms.
     """
 
     erasure: int
@@ -56,13 +67,16 @@ class ErasureRequested:
     by: str
     """Name given by the operator, who had the credentials of the NATS account."""
     cause: str
-    """request; restored: the keys had been erased before the log was restored from a backup."""
+    """request; keep: the contents are older than personal_keep; restored: the keys had been erased
+    before the log was restored from a backup."""
     topics: list[str]
-    """The topics whose contents are erased."""
+    """The topic of each key."""
     keys: list[Run]
-    """The number of the key of each topic."""
+    """The numbers of the keys."""
     e: Literal["ErasureRequested"] = "ErasureRequested"
     v: Literal[1] = 1
+    before_ms: int = 0
+    """Only contents of periods that ended up to here are erased; 0: all contents of the topics."""
 
 
 @dataclass(slots=True)

@@ -184,6 +184,21 @@ def header_of(data: bytes) -> bytes:
     return header
 
 
+def deflated_json(data: bytes, at: int) -> bytes:
+    """Return the JSON of what may be a record at an offset, if it is deflated; otherwise empty."""
+    end = at + HEAD_SIZE + _LENGTHS.size + 2
+    head = data[at:end]
+    if len(head) < end - at or not head[HEAD_SIZE] & _DEFLATED or not head[HEAD_SIZE] & _FORMAT_2:
+        return b""
+    size = int.from_bytes(head[HEAD_SIZE + 1 : HEAD_SIZE + 5], "big") + SALT_BYTES
+    if head[HEAD_SIZE] & _DESTINED:
+        size += _DESTINATION.size * int.from_bytes(head[-2:], "big")
+    try:
+        return header_of(data[at : end + size])
+    except (ValueError, IndexError):
+        return b""
+
+
 def mentions(data: bytes, words: Iterable[bytes]) -> bool:
     """Return whether the JSON of a record has one of some words; true if it cannot be read."""
     try:

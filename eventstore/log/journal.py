@@ -301,15 +301,15 @@ class Journal:
 
         Raises EventTooLarge, and records nothing, when the event does not fit into any record.
         """
-        text = TEXT_LENGTHS.get(type(event))
-        if text is not None:
-            need = size + _EVENT_BYTES + ENTRY_BYTES * count + ESCAPED * text(event)
-        else:
-            need = size + json_size(event)
+        text, stored = TEXT_LENGTHS.get(type(event)), size
         if self.key is not None:
-            need += _SEALED_BYTES * len(payloads)
+            stored += _SEALED_BYTES * len(payloads)
+        if text is not None:
+            need = stored + _EVENT_BYTES + ENTRY_BYTES * count + ESCAPED * text(event)
+        else:
+            need = stored + json_size(event)
         if need > self.max_event:
-            need = size + json_size(event)
+            need = stored + json_size(event)
             if need > self.max_event:
                 raise EventTooLarge(event.e, need, self.max_event)
         if self._events and not self._in_turn and not self._only_acks and self._stale():
@@ -367,6 +367,8 @@ class Journal:
     def has_room(self, size: int, *texts: str) -> bool:
         """Return whether a message of ``size`` bytes with these texts fits into a record."""
         need = size + _EVENT_BYTES + ENTRY_BYTES
+        if self.key is not None:
+            need += 2 * _SEALED_BYTES  # its properties and its payload
         if need + ESCAPED * sum(map(len, texts)) <= self.max_event:
             return True
         return need + sum(len(orjson.dumps(text)) for text in texts) <= self.max_event

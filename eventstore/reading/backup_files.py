@@ -37,8 +37,8 @@ _FORMAT: Final = 1
 _FORMAT_SEALED: Final = 2
 _SEGMENT: Final = ".records"
 _FRAME: Final = struct.Struct(">QI")
-_SEALED: Final = b"FMQBAKS2"
-_MARK_END: Final = len(_SEALED) + 8
+SEALED_SEGMENT: Final = b"FMQBAKS2"
+_MARK_END: Final = len(SEALED_SEGMENT) + 8
 SEGMENT_BYTES: Final = 8 * 1024 * 1024
 """Size from which a segment is complete; a smaller last one is replaced by a longer one."""
 
@@ -138,18 +138,18 @@ class SegmentCover:
         """Return a segment as it is stored."""
         if self._key is None or self._sealer is None:
             return data
-        return _SEALED + bytes.fromhex(self._key.mark) + self._sealer.seal(data, name)
+        return SEALED_SEGMENT + bytes.fromhex(self._key.mark) + self._sealer.seal(data, name)
 
     def opened(self, name: str, stored: bytes) -> bytes:
         """Return a segment that is stored. Raises StoreKeyError and BadBackup."""
-        if not stored.startswith(_SEALED):
+        if not stored.startswith(SEALED_SEGMENT):
             return stored
         if self._key is None or self._sealer is None:
             raise StoreKeyError(
                 f"backup {self._where} is encrypted: give the file with its key "
                 "(--encryption-key-file)"
             )
-        if stored[len(_SEALED) : _MARK_END].hex() != self._key.mark:
+        if stored[len(SEALED_SEGMENT) : _MARK_END].hex() != self._key.mark:
             raise StoreKeyError(
                 f"encryption_key_file = {self._key.file}: this is not the key of backup "
                 f"{self._where}"

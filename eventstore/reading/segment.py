@@ -26,7 +26,7 @@ from eventstore.encryption import Sealer
 from eventstore.errors import EventStoreError
 
 _MAGIC: Final = b"FMQINDX5"
-_MAGIC_SEALED: Final = b"FMQINDS5"
+SEALED_INDEX: Final = b"FMQINDS5"
 _TRAILER: Final = struct.Struct(">QI16s8s")
 _BLOCK_BYTES: Final = 16 * 1024
 _HELD_BLOCKS: Final = 64
@@ -66,7 +66,7 @@ def write_segment(
     sealer: Sealer | None = None,
 ) -> None:
     """Write a segment atomically; the keys must be sorted. Raises OSError."""
-    magic = _MAGIC if sealer is None else _MAGIC_SEALED
+    magic = _MAGIC if sealer is None else SEALED_INDEX
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -152,7 +152,7 @@ class Segment:
                 raise self._damaged()
             trailer = os.pread(self._file, _TRAILER.size, self.size - _TRAILER.size)
             begin, size, digest, magic = _TRAILER.unpack(trailer)
-            wanted = _MAGIC if self._sealer is None else _MAGIC_SEALED
+            wanted = _MAGIC if self._sealer is None else SEALED_INDEX
             if magic != wanted or begin + size + _TRAILER.size != self.size:
                 raise self._damaged()
             data = os.pread(self._file, size, begin)

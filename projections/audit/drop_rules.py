@@ -33,7 +33,9 @@ from protocol.mqtt.topics import matches
 
 _SHOWN: Final = 60
 _NOT_AUTHORIZED: Final = 0x87
-_OF_PUBLISHERS: Final = frozenset({"reserved_topic", "topic_levels", "payload_format"})
+_OF_PUBLISHERS: Final = frozenset(
+    {"reserved_topic", "topic_levels", "personal_keys", "payload_format"}
+)
 """Reasons for which a publication is dropped before it is recorded: the log has no message."""
 _OF_RECEIVERS: Final = frozenset(
     {"queue_messages", "queue_bytes", "unsubscribed", "other_prefix", LOST}
@@ -275,8 +277,8 @@ class DropAudit:
         if is_replay_filter(pattern):
             held = state.replays.get(pattern) if state is not None else None
             pattern = held.replay.topic_filter if held else replayed_filter(pattern) or "#"
-        for place, topics in self._outline.erasures:
-            if place < at and (not event.filter or any(matches(pattern, name) for name in topics)):
+        for topic, spans in self._outline.erased.items():
+            if spans[0].at < at and (not event.filter or matches(pattern, topic)):
                 return ""
         return "dropped as erased, but nothing that its filter matches was erased before"
 

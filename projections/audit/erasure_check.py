@@ -2,7 +2,7 @@
 
 A scan notes the events of keys and erasures; the notes of the whole log are checked together. While
 it scans, it compares each message with the keys that it has seen: what is published on a topic with
-a key is sealed under this key.
+a key is sealed under its newest one, in the period of this one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from eventstore.format.erasure_events import (
 from eventstore.format.positions import from_runs
 from eventstore.format.sealing import SealedBytes
 from projections.audit.chain_check import UNSEALED, ChainBreak
+from projections.audit.log_outline import ErasedSpan
 from projections.audit.rule_table import Rule
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _DAY_MS = 86_400_000
 """Milliseconds within which an erasure is completed in a log that goes on."""
+_LATE_MS = 60_000
+"""Milliseconds by which a record may be later than what was decided for it."""
 
 
 class KeyNotes:
@@ -41,8 +44,8 @@ class KeyNotes:
     def __init__(self, note: Callable[[Position, str, dict[str, Any]], None], about: str) -> None:
         self._note = note
         self._about = about
-        self._keys: dict[str, int] = {}
-        """The keys of topics that this piece names."""
+        self._keys: dict[str, tuple[int, int]] = {}
+        """The newest key of each topic that this piece names, and the end of its period."""
 
     def take(self, event: KeyEvent, at: Position, time_ms: int) -> None:
         """Note an event; ``time_ms`` is the time of its record."""
@@ -55,17 +58,33 @@ class KeyNotes:
                 raise IndexError("columns of different lengths")
             values |= {"topics": event.topics, "keys": keys}
             if isinstance(event, ErasureRequested):
-                values["erasure"] = event.erasure
-                for topic in event.topics:
-                    self._keys.pop(topic, None)
+                values |= {"erasure": event.erasure, "before_ms": event.before_ms}
+                for topic, key in zip(event.topics, keys, strict=True):
+                    if self._keys.get(topic, (0, 0))[0] == key:
+                        del self._keys[topic]
             else:
-                self._keys.update(zip(event.topics, keys, strict=True))
+                ends = self._ends(event, len(keys))
+                values["ends_ms"] = ends
+                for topic, *newest in zip(event.topics, keys, ends, strict=True):
+                    key, ends_ms = newest
+                    self._keys[topic] = max(self._keys.get(topic, (0, 0)), (key, ends_ms))
             if isinstance(event, KeysSnapshot):
                 values |= {"erasure": event.erasure, "last": event.highest}
                 values["pending"] = from_runs(event.pending)
-            elif isinstance(event, TopicsKeyed) and len(event.checks) != len(keys):
-                raise IndexError("columns of different lengths")
         self._note(at, self._about, values)
+
+    @staticmethod
+    def _ends(event: TopicsKeyed | KeysSnapshot, count: int) -> list[int]:
+        """Return the end of the period of each key; raises IndexError for columns that differ."""
+        if isinstance(event, TopicsKeyed):
+            ends, others = [event.ends_ms] * count, len(event.checks)
+        else:
+            ends, others = from_runs(event.ends_ms), len(from_runs(event.begins_ms))
+            if not ends and not others:
+                return [0] * count
+        if not len(ends) == others == count:
+            raise IndexError("columns of different lengths")
+        return ends
 
     def check(self, event: MessagePublished, at: Position, record: Record) -> None:
         """Check that an event's messages are sealed under the keys of their topics."""
@@ -73,12 +92,18 @@ class KeyNotes:
             return
         for number, payload in enumerate(record.payloads(event)):
             topic = event.topics[event.which[number] if event.which else 0]
-            topic_key = self._keys.get(topic)
+            topic_key, ends_ms = self._keys.get(topic, (0, 0))
             key = payload.key if isinstance(payload, SealedBytes) else None
-            if payload and topic_key is not None and key != topic_key:
+            if not payload or not topic_key:
+                continue
+            if key != topic_key:
                 what = "is not sealed" if key is None else f"is sealed under key {key}"
                 text = f"a message on {shown(topic)} {what}, but its topic has key {topic_key}"
-                self._note(at + number, UNSEALED, {"what": text})
+            elif 0 < ends_ms < record.steady_ms - _LATE_MS:
+                text = f"a message on {shown(topic)} is sealed under key {key}, whose period ended"
+            else:
+                continue
+            self._note(at + number, UNSEALED, {"what": text})
 
 
 def erasure_breaks(
@@ -99,6 +124,29 @@ def erasure_breaks(
     return breaks
 
 
+def erased_spans(notes: Iterable[LogNote]) -> dict[str, list[ErasedSpan]]:
+    """Return what was erased of each topic; the notes are in the order of the log.
+
+    A key that only a checkpoint names sealed what was published before, at unknown positions.
+    """
+    begins: dict[str, dict[int, Position]] = {}
+    """The keys of each topic, and where each was named."""
+    spans: dict[str, list[ErasedSpan]] = {}
+    for note in notes:
+        pairs = [*zip(note.values.get("topics", ()), note.values.get("keys", ()), strict=True)]
+        if note.values["e"] != "ErasureRequested":
+            for topic, key in pairs:
+                begins.setdefault(topic, {}).setdefault(key, note.at)
+            continue
+        for topic, key in pairs:
+            named = begins.get(topic, {})
+            later = [at for other, at in named.items() if other > key]
+            end = min([note.at, *later])
+            span = ErasedSpan(note.at, named.get(key, end), end)
+            spans.setdefault(topic, []).append(span)
+    return spans
+
+
 class _Keys:
     """The keys of a log, from its first event about them on."""
 
@@ -109,7 +157,10 @@ class _Keys:
         """The number of the last erasure; None: not known yet."""
         self._pending = 0
         self._last = 0
-        self._by_topic: dict[str, int] = {}
+        self._is_cut = False
+        """Whether the log begins with a checkpoint, so that further keys may come with it."""
+        self._by_topic: dict[str, dict[int, int]] = {}
+        """The keys of each topic, in order, and the ends of their periods; 0: never."""
 
     def take(self, note: LogNote) -> Iterator[str]:
         """Yield what is wrong with an event, and apply it."""
@@ -117,7 +168,7 @@ class _Keys:
         kind = values["e"]
         pairs = [*zip(values.get("topics", ()), values.get("keys", ()), strict=True)]
         if kind == "TopicsKeyed":
-            yield from self._named(pairs)
+            yield from self._named(pairs, values)
         elif kind == "KeysSnapshot":
             yield from self._repeated(values, pairs)
         elif kind == "ErasureRequested":
@@ -131,35 +182,45 @@ class _Keys:
                 yield f"erasure {values['erasure']} is completed with other keys than requested"
             self.begun, self._pending = None, 0
 
-    def _named(self, pairs: list[tuple[str, int]]) -> Iterator[str]:
+    def _named(self, pairs: list[tuple[str, int]], values: dict[str, Any]) -> Iterator[str]:
         self.erasure = self.erasure or 0
-        for topic, key in pairs:
-            if key <= self._last:
+        for (topic, key), ends_ms in zip(pairs, values["ends_ms"], strict=True):
+            held = self._by_topic.setdefault(topic, {})
+            newest = max(held, default=0)
+            if key in held:
+                if not 0 < held[key] < ends_ms:
+                    yield f"key {key} of {shown(topic)} is named again, but for no longer period"
+            elif key <= self._last:
                 yield f"key {key} is named for {shown(topic)}, but was named before"
-            if topic in self._by_topic:
+            elif newest and not held[newest]:
                 yield f"{shown(topic)} gets a second key, but its first one was not erased"
-            self._by_topic[topic] = key
+            elif newest and values["time_ms"] < held[newest]:
+                yield f"{shown(topic)} gets another key in the period of key {newest}"
+            held[key] = ends_ms
             self._last = max(self._last, key)
 
     def _repeated(self, values: dict[str, Any], pairs: list[tuple[str, int]]) -> Iterator[str]:
         if self.erasure is None:  # the log begins with this checkpoint
-            self._pending = len(values["pending"])
+            self._pending, self._is_cut = len(values["pending"]), True
         elif values["erasure"] != self.erasure or values["last"] != self._last:
             yield "a checkpoint repeats other keys than there are"
-        known = self.erasure is not None and self._last > 0
-        for topic, key in pairs:
-            if known and self._by_topic.get(topic, key) != key:
+        for (topic, key), ends_ms in zip(pairs, values["ends_ms"], strict=True):
+            held = self._by_topic.setdefault(topic, {})
+            if held and held.get(key, ends_ms if self._is_cut else None) != ends_ms:
                 yield f"a checkpoint repeats another key of {shown(topic)}"
-            self._by_topic[topic] = key
+            held[key] = ends_ms
         self._last, self.erasure = max(self._last, values["last"]), values["erasure"]
 
     def _requested(self, note: LogNote, pairs: list[tuple[str, int]]) -> Iterator[str]:
-        number = note.values["erasure"]
+        number, before_ms = note.values["erasure"], note.values["before_ms"]
         if self.begun is not None or (self._pending and self.erasure is not None):
             yield f"erasure {number} is requested, but the one before is not completed"
         if self.erasure is not None and number != self.erasure + 1:
             yield f"erasure {number} follows erasure {self.erasure}"
         for topic, key in pairs:
-            if self._by_topic.pop(topic, None) != key and self.erasure is not None:
+            ends_ms = self._by_topic.get(topic, {}).pop(key, None)
+            if ends_ms is not None and before_ms and not 0 < ends_ms <= before_ms:
+                yield f"erasure {number} names key {key} of {shown(topic)}, which was in use later"
+            elif ends_ms is None and self.erasure is not None:
                 yield f"erasure {number} names key {key} of {shown(topic)}, which it does not have"
         self.erasure, self.begun, self._pending = number, note, len(pairs)

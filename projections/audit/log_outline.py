@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -74,6 +74,16 @@ class BrokerRun(NamedTuple):
     """Time of the last record before the start; 0: not known."""
 
 
+class ErasedSpan(NamedTuple):
+    """The messages on a topic that were sealed under an erased key."""
+
+    at: Position
+    """Position of the request."""
+    begin: Position
+    end: Position
+    """They were published from one position up to, and without, the other."""
+
+
 _place: Final = attrgetter("at")
 
 
@@ -100,8 +110,13 @@ class LogOutline:
     """Where the clock jumped, in order: position, sum of the jumps from there on in milliseconds,
     and the time of the record before, without jumps; 0: not known."""
 
-    erasures: tuple[tuple[Position, tuple[str, ...]], ...] = ()
-    """Positions at which contents were erased, in order, and their topics."""
+    erased: Mapping[str, Sequence[ErasedSpan]] = field(default_factory=dict)
+    """By topic, what was erased of it, in order."""
+
+    def erased_at(self, topic: str, ref: Position) -> Position:
+        """Return where the erasure of a message's content was requested; 0: it was not."""
+        spans = self.erased.get(topic, ())
+        return next((span.at for span in spans if span.begin <= ref < span.end), 0)
 
     def limits_at(self, at: Position) -> Limits | None:
         """Return the limits that apply at a position; None: they are not known."""

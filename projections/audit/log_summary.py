@@ -41,7 +41,7 @@ from projections.audit.chain_check import (
     join_pieces,
 )
 from projections.audit.destination_check import destination_breaks
-from projections.audit.erasure_check import erasure_breaks
+from projections.audit.erasure_check import erased_spans, erasure_breaks
 from projections.audit.log_outline import Limits, LogOutline, OutlineBuilder
 from projections.audit.rule_table import Rule
 from projections.log_proof import Doubt, LogProof, damaged, doubts_of
@@ -302,13 +302,9 @@ def _outline(
         (note.at, note.values["jumped_ms"], note.values["before_ms"])
         for note in sorted(notes[CLOCK], key=_at)
     )
-    erasures = tuple(
-        (note.at, tuple(note.values["topics"]))
-        for note in sorted(notes[KEYS], key=_at)
-        if note.values["e"] == "ErasureRequested"
-    )
+    erased = erased_spans(sorted(notes[KEYS], key=_at))
     return replace(
-        made.outline(ends_ms), given_up=given_up, begin=begin, clocks=clocks, erasures=erasures
+        made.outline(ends_ms), given_up=given_up, begin=begin, clocks=clocks, erased=erased
     )
 
 

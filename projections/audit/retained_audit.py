@@ -52,7 +52,7 @@ def fold_retained(plan: AuditPlan, rows: Iterable[Row]) -> Iterator[Row]:
 class _Held:
     """A message that is retained on a topic."""
 
-    __slots__ = ("at", "digest", "expires", "publisher", "qos", "ref", "topic", "until")
+    __slots__ = ("at", "digest", "expires", "origin", "publisher", "qos", "ref", "topic", "until")
 
     def __init__(
         self, topic: str, at: Position, ref: Position, qos: int, digest: str, expires: int,
@@ -63,6 +63,8 @@ class _Held:
         self.until: Position = BEYOND_ALL
         """Where it was replaced or removed."""
         self.ref = ref
+        self.origin = ref
+        """Where it was published, also if a checkpoint has repeated it; 0: not known."""
         self.qos = qos
         self.digest = digest
         self.expires = expires
@@ -102,6 +104,18 @@ class RetainedAudit:
         self._complete = sorted(
             (one for one in complete if self._judges(one[0])), key=itemgetter(0), reverse=True
         )
+        self._erasures = sorted(
+            (
+                (span.at, topic, span.begin, span.end)
+                for topic, spans in log.outline.erased.items()
+                for span in spans
+                if log.whole <= span.at < log.unsure
+            ),
+            reverse=True,
+        )
+        """What was erased: the next erasure last."""
+        self._erased: dict[str, tuple[Position, _Held]] = {}
+        """Messages that an erasure must remove in its turn."""
         self._claimed: set[tuple[str, str]] = set()
         """Source and topic of claims."""
         self._unclaimed: list[tuple[Position, str, _Held]] = []
@@ -136,6 +150,9 @@ class RetainedAudit:
     def finish(self) -> None:
         """Do the remaining checks at the end of the log."""
         self._pass(BEYOND_ALL)
+        for at, held in self._erased.values():
+            what = f"message {format_position(held.ref)} was erased, but stays retained"
+            self._report(Rule.ERASURE, at, what, held.topic)
         for bound, where, one in self._unclaimed:
             # A message removed later may have been removed before the projections were read.
             if (where, one.topic) not in self._claimed and (
@@ -161,6 +178,10 @@ class RetainedAudit:
     ) -> None:
         topic, at = new.topic, new.at
         before = self._held.pop(topic, None)
+        if how == REPEATED_SO:
+            new.origin = 0 if before is None else before.origin
+        if topic in self._erased and how != REPEATED_SO:
+            del self._erased[topic]
         if at >= self._log.whole:
             self._check_change(new, how, before, old, digest)
         if before is not None:
@@ -227,6 +248,12 @@ class RetainedAudit:
             else:
                 needed = (one.ref for one in self._held.values() if one.ref < value)
                 self._results.needed(self._log.node, None, at, needed)
+        while self._erasures and self._erasures[-1][0] <= here:
+            at, topic, begin, end = self._erasures.pop()
+            held = self._held.get(topic)
+            if held is not None and begin <= held.origin < end:
+                self._counts[f"cases {Rule.ERASURE}"] += 1
+                self._erased[topic] = at, held
         while self._complete and self._complete[-1][0] <= here:
             bound, where = self._complete.pop()
             self._unclaimed += [

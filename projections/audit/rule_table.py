@@ -148,6 +148,14 @@ class Rule(StrEnum):
         "retained messages",
         "the retained message of a topic is the one that was retained last",
     )
+    ERASURE = (
+        "erasure",
+        "messages on topics with erased contents",
+        (
+            "after the request of an erasure, what it erases is not delivered, published as a will "
+            "or retained"
+        ),
+    )
     REPLAY = (
         "replay",
         "messages read for replays",

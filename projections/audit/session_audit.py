@@ -478,6 +478,7 @@ class SessionAudit:
                 if message is None:  # queued before the log began
                     continue
                 self._order.left(message.stream)
+            self._check_erased(message, ref, at + number)
             self._open[ref] = message
             if not self._order.delivered(message.stream, message.at):
                 what = f"message {format_position(ref)} came after a later one of its topic"
@@ -614,6 +615,8 @@ class SessionAudit:
                 message = self._queue.pop(ref, None)
                 if message is not None:
                     self._order.left(message.stream)
+            if message is not None:
+                self._check_erased(message, ref, at + number)
             found.append(message)
         if self._shared is not None:
             self._shared.assigned(event, found, at, self._turn)
@@ -645,6 +648,15 @@ class SessionAudit:
         self._check_turn(message, at)
         if not message.may_be_at(qos):
             self._report(Rule.QOS, at, f"at QoS {qos}, which its subscriptions do not allow")
+
+    def _check_erased(self, message: ExpectedMessage, ref: Position, at: Position) -> None:
+        """Check that a message that was sent had not been erased; an empty one has no content."""
+        if message.topic not in self._outline.erased or not message.size:
+            return
+        self._case(Rule.ERASURE)
+        if 0 < (erased := self._outline.erased_at(message.topic, ref)) < at:
+            what = f"message {format_position(ref)} was delivered, but was erased at "
+            self._report(Rule.ERASURE, at, what + format_position(erased))
 
     def _check_sent(self, message: ExpectedMessage, ref: Position, at: Position) -> None:
         """Check that a message that was sent at once had not expired."""

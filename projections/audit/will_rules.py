@@ -24,7 +24,7 @@ from eventstore.format.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.format.positions import Position
+from eventstore.format.positions import Position, format_position
 from projections.audit.log_outline import LogOutline
 from projections.audit.rule_table import Rule, Violation
 from protocol.mqtt.sparkplug import is_death, with_timestamp
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 _LEVEL_5: Final = 5
 _LATE_MS: Final = 3_600_000
 """Milliseconds after its delay from which a will that still exists is overdue."""
-_WITHHELD: Final = frozenset({"not_permitted", "reserved_topic", "topic_levels", "erased"})
+_WITHHELD: Final = frozenset(
+    {"not_permitted", "reserved_topic", "topic_levels", "personal_keys", "erased"}
+)
 """Reasons for which a due will is dropped."""
 
 _UNARMED: Final = {
@@ -76,6 +78,8 @@ class _Publication(NamedTuple):
     retain: bool
     armed: WillArmed | None
     """None: it was armed before the first record of the log."""
+    ref: Position
+    """Where it was armed."""
 
 
 class WillAudit:
@@ -254,7 +258,7 @@ class WillAudit:
             self._publication = None
             return
         armed = self._armed[1] if self._armed is not None and self._armed[0] == will.ref else None
-        self._publication = _Publication(at, will.topic, will.qos, will.retain, armed)
+        self._publication = _Publication(at, will.topic, will.qos, will.retain, armed, will.ref)
         self._ended, self._delay = "published", will.delay
         self._before = self._ended
         if state.connected:
@@ -291,6 +295,11 @@ class WillAudit:
         if owed is None:
             self._report(at, "a message was published as a will, but none was due")
             return
+        if owed.topic in self._outline.erased and owed.armed is not None and owed.armed.size:
+            self._cases(Rule.ERASURE)
+            if 0 < (erased := self._outline.erased_at(owed.topic, owed.ref)) < at:
+                what = f"a will was published, but was erased at {format_position(erased)}"
+                self._found(Violation(Rule.ERASURE, at, what))
         differs = [*_differences(event, owed)]
         if differs:
             what = f"the will for {shown(owed.topic)} was published with another"

@@ -28,9 +28,13 @@ def _named(topics: Sequence[str], keys: Sequence[Run]) -> str:
 
 
 def _requested(event: ErasureRequested, _: Any) -> str:
-    why = ", as before the log was restored" if event.cause == "restored" else ""
+    why = {"restored": ", as before the log was restored", "keep": ", by personal_keep"}
+    ended = ", periods that had ended" if event.before_ms else ""
     topics = _named(event.topics, event.keys)
-    return f"erasure {event.erasure} requested by {display.name(event.by)}{why}: {topics}"
+    return (
+        f"erasure {event.erasure} requested by {display.name(event.by)}"
+        f"{why.get(event.cause, '')}{ended}: {topics}"
+    )
 
 
 def _snapshot(event: KeysSnapshot, _: Any) -> str:

@@ -9,14 +9,15 @@ bytes  content
 16     the first half of the SHA-256 of everything that follows
 8      digest: exclusive or of the tags of all keys, this one included
 8      version: the log position that the message reflects (everything before it)
-1      kind: 1 session, 2 retained message, 3 mark, 4 removed key, 5 history of a client, 6 key
+1      kind: 1 session, 2 retained message, 3 mark, 4 removed key, 5 history of a client, 6 keys
        of a topic
 2, 2   number of the part and of parts (a session's large state)
 4      length of the name
 n      client identifier or topic, UTF-8
 rest   session: JSON (``projections.state.snapshot``); retained: QoS, position, key and salt if
        its content is sealed, publisher if it is known, properties if it has any, payload; mark:
-       JSON; history: JSON (``projections.state.client_history``); key of a topic: its number
+       JSON; history: JSON (``projections.state.client_history``); keys of a topic: JSON
+       (``projections.state.topic_keys``)
 =====  ===========================================================================
 
 A *tag* is a hash of key and version: if the exclusive or of the tags that a reader has equals the

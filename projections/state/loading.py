@@ -83,7 +83,7 @@ class ProjectionLoader:
         elif entry.kind == HISTORY:
             self._history(entry)
         elif entry.kind == KEY:
-            self.node.keys.load(entry.name, int(entry.body), entry.version)
+            self._keys(entry)
         elif entry.parts > 1:
             self._large.setdefault(entry.name, {})[entry.part] = entry
         else:
@@ -99,6 +99,12 @@ class ProjectionLoader:
             raise BadProjection("the projections are incomplete")
         parts = {name: len(entries) for name, entries in self._large.items()}
         return LoadedProjections(self._mark, self._digest, last, parts)
+
+    def _keys(self, entry: StoredEntry) -> None:
+        try:
+            self.node.keys.load(entry.name, entry.body, entry.version)
+        except (ValueError, TypeError):
+            raise BadProjection("the keys of a topic cannot be read") from None
 
     def _history(self, entry: StoredEntry) -> None:
         clients = self.node.clients

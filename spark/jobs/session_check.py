@@ -41,7 +41,7 @@ from protocol.mqtt.sparkplug import is_death, with_timestamp
 _AT_RESTART: Final = frozenset({"broker_restarted", "session_failed"})
 """Close reasons of connections left open by the previous broker; the second applies if an actor
 failed with it."""
-_WILL_DROPPED: Final = ("reserved_topic", "not_permitted", "topic_levels")
+_WILL_DROPPED: Final = ("reserved_topic", "not_permitted", "topic_levels", "personal_keys")
 """Reasons for which a due will may not have been published."""
 _WHILE_OFFLINE: Final = (
     *(Queued, MessageDropped, Expired, SessionSnapshot, RetainedSnapshot),

@@ -30,7 +30,6 @@ from eventstore.format.destination_events import (
 from eventstore.format.erasure_events import (
     Erased,
     ErasureRequested,
-    KeysSnapshot,
     TopicsKeyed,
 )
 from eventstore.format.event_parsing import Event, LogEvent, entries
@@ -89,11 +88,24 @@ from eventstore.log.message_store import Message
 from projections.state.node_state import NodeState
 from projections.state.session import InFlight, SessionState
 from projections.state.snapshot import decode_session, encode_session
+from projections.state.topic_keys import TopicKeys
 from protocol.mqtt.packets import Publishes
 
 NAME = "\x01" * NAME_BYTES
 IDS = random.Random(1).sample(range(1, 65_536), 65_535)
 MANY = 200_000
+
+
+def many_keys() -> TopicKeys:
+    """Keys of several periods, of topics with long and with short names."""
+    keys = TopicKeys()
+    for at, topic in enumerate([NAME, *map(str, range(3000)), NAME[1:]]):
+        for period in range(3):
+            number = NUMBER - 9 * at - 2 * period
+            event = TopicsKeyed([topic], [number], [""], begins_ms=number, ends_ms=number - 1)
+            keys.fold(event, at)
+    keys.pending = [NUMBER - 2 * at * at for at in range(500)]
+    return keys
 
 
 def refs(count: int) -> list[int]:
@@ -311,9 +323,9 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
             for made in (
                 TopicsKeyed(part, keys, ["0" * 32] * len(part)),
                 ErasureRequested(NUMBER, "\x01" * 256, "restored", part, keys),
-                KeysSnapshot(part, keys, NUMBER, NUMBER, keys),
             )
         ),
+        *many_keys().snapshot(),
         Erased(NUMBER, NUMBER),
         BrokerStarted("1.2.3", epoch=NUMBER, leader="n" * 32, cause="stopped"),
         LeaderProved(NUMBER),

@@ -325,6 +325,18 @@ def test_a_damaged_record_is_a_problem_of_a_broker_that_serves() -> None:
     assert (one.evidence, one.next) == ("record 7 has a wrong checksum", "foldmq log verify")
 
 
+@pytest.mark.parametrize("trouble", ["", "personal_key_file = k: cannot be written: I/O error"])
+def test_an_erasure_that_is_not_finished_is_named(trouble: str) -> None:
+    status: dict[str, Any] = {
+        "trouble": [], "time_ms": 200_000, "started_ms": 0,
+        "erasures": {"pending": 1, "keys": 7, "trouble": trouble},
+    }  # fmt: skip
+    (one,) = advise_on_broker(status, [])
+    assert (one.severity, one.title) == ("problem" if trouble else "warning", "is not finished")
+    assert one.evidence == (trouble or "it was requested, and its keys still exist")
+    assert [*advise_on_broker({**status, "erasures": {"pending": 0}}, [])] == []
+
+
 @pytest.mark.parametrize(
     ("counts", "delay", "slow"),
     [

@@ -59,10 +59,18 @@ def test_contents_are_never_in_a_file_and_gone_for_ever(tmp_path: Path, *, kille
         assert readable_in(broker.data_dir) == {PLAIN}
         assert KEPT in run("retained", "get", "home/bob/kept", *data).out
         run("backup", str(tmp_path / "early"), *data)
+        assert "no erasure" in run("erase", "--list", *data).err
+        searched = run("erase", "--check", PLAIN, *data, code=1).out
+        assert "/msgs/" in searched
+        assert "UTF-8 (" in searched
+        assert "found nowhere\n" in run("erase", "--check", KEPT, *data).out
         assert "dry run" in run("erase", "--topic", "home/alice/#", "--dry-run", *data).err
         assert "3 keys, 1 retained" in run("erase", "--topic", "home/alice/#", "--yes", *data).out
         missing = refused("erase", "--topic", "home/alice/#", "--yes", *data, code=1)
         assert "no topic with sealed contents matches" in missing
+        before = ("--topic", "home/bob/#", "--before", "now", "--yes")
+        missing = refused("erase", *before, *data, code=1)
+        assert "contents of 1 topic from before that time remain, in periods that end by" in missing
         if killed:
             broker.kill_all()
             broker.start()
@@ -71,16 +79,41 @@ def test_contents_are_never_in_a_file_and_gone_for_ever(tmp_path: Path, *, kille
             assert reader.expect_publish("home/bob/kept", KEPT.encode(), 1)
             assert reader.expect_publish("news", PLAIN.encode(), 1)
             reader.disconnect()
+        (listed,) = run("erase", "--list", "--json", *data).objects
+        assert (listed["erasure"], listed["keys"], listed["cause"]) == (1, 3, "request")
+        assert (len(listed["topics"]), listed["done"] is not None) == (3, True)
+        assert "home/alice/kept" in run("erase", "--list", *data).out
         assert "sealed under key" in run("log", "--payload", *data).out
         assert "intact" in run("log", "verify", *data).out
         assert "equal" in run("verify", *data).out
-        assert "kept: 17 guarantees" in run("audit", *data).out
+        assert "kept: 18 guarantees" in run("audit", *data).out
         run("log", "index", *data)
         broker.stop()
         backup = tmp_path / "backup"
         run("backup", str(backup), *data)
         assert readable_in(broker.data_dir, backup, tmp_path / "early", keys) == {PLAIN}
+        places = ("--in", str(backup), "--in", str(tmp_path / "early"), "--in", str(keys))
+        (checked,) = run("erase", "--check", ERASED[1], *places, "--json", *data).objects
+        assert (checked["found"], checked["not_searched"]) == ([], [])
+        assert str(backup) in checked["searched"]
+        assert "in a record" in run("erase", "--check", TOPICS, *places, *data, code=1).out
         assert not any(text in broker.log for text in ERASED)
         new = tmp_path / "new"
         run("restore", str(tmp_path / "early"), "--data-dir", str(new))
         assert readable_in(new) == {PLAIN}
+
+
+def test_what_cannot_be_asked_for_is_one_line(tmp_path: Path) -> None:
+    for words, line in (
+        ((), "give --topic, --list or --check, one of them"),
+        (("--list", "--check", "text"), "give --topic, --list or --check, one of them"),
+        (("--topic", "a/#", "--in", str(tmp_path)), "--in is for --check"),
+        (("--list", "--before", "now"), "--before is for --topic"),
+        (("--topic", "a/#", "--json"), "--json is for --list and --check"),
+        (("--check", "abc"), "--check: the text needs at least 4 bytes"),
+        (("--check", "abcd", "--in", str(tmp_path / "none")), "none: does not exist"),
+        (("--topic", "a/#", "--before", "7.1"), "--before 7.1: must be a time, not a position"),
+    ):
+        assert line in refused("erase", *words, "--data-dir", str(tmp_path), code=2)
+    missing = str(tmp_path / "missing")
+    assert "does not exist" in refused("erase", "--check", "abcd", "--data-dir", missing, code=66)

@@ -89,6 +89,7 @@ def every_event() -> list[Event]:
         *retry_events(),
         *origin_events(),
         *erasure_events(),
+        *period_events(),
         *salvage_events(),
         *unproven_events(),
         *replay_events(),
@@ -352,6 +353,17 @@ def erasure_events() -> list[Event]:
         KeysSnapshot(["a", "b/c"], [7, 8], 9, 2, [9]),
         ErasureRequested(3, "ann", "request", ["a"], [7]),
         Erased(3, 1),
+    ]
+
+
+def period_events() -> list[Event]:
+    """Keys that are used for a period, and the erasure of one."""
+    return [
+        TopicsKeyed(
+            ["a"], [7], ["0f" * 16], begins_ms=1_700_000_000_000, ends_ms=1_700_000_060_000
+        ),
+        KeysSnapshot(["a", "a"], [7, 8], 8, 2, [], begins_ms=[1, 5], ends_ms=[5, 9]),
+        ErasureRequested(3, "foldmq", "keep", ["a"], [7], before_ms=1_700_000_070_000),
     ]
 
 

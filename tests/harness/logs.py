@@ -11,6 +11,7 @@ from eventstore.format.event_parsing import Event
 from eventstore.format.node_events import ClockJumped
 from eventstore.format.positions import position
 from eventstore.format.records import GENESIS, NO_JUMPS, ClockJumps, encode_record, link_of
+from eventstore.format.sealing import SALT_BYTES, SealedPart
 from eventstore.nats.log_stream import ensure_stream
 from harness.nats import Nats
 
@@ -49,6 +50,7 @@ class LogBuilder:
         time_ms: int | None = None,
         part: int = 0,
         last: bool = True,
+        sealed: Sequence[SealedPart] = (),
     ) -> int:
         """Append a record; returns its sequence. An event may be the JSON object of one."""
         if time_ms is not None:
@@ -65,6 +67,8 @@ class LogBuilder:
             last=last,
             jumps=self._jumps,
             record_format=1 + len(self.records) % 2,
+            sealed=sealed,
+            salt=bytes(SALT_BYTES),
         )
         self._link = link_of(data)
         self.records.append(data)

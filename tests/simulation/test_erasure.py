@@ -11,16 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import mqtt5_packets as p5
 from harness import packets as p
 from harness.packets import Publish
+from harness.plainaudit import violations
 
 from actors.inspection import erasure
 from actors.inspection.inspector import Refused
 from actors.maintenance import retention
-from eventstore.format.erasure_events import Erased, ErasureRequested, TopicsKeyed
+from actors.session import content_sealing
+from actors.session.content_sealing import ContentSealing
+from eventstore.format.erasure_events import (
+    Erased,
+    ErasureRequested,
+    KeysSnapshot,
+    TopicsKeyed,
+)
 from eventstore.format.events import InboundReplaced, MessageDropped
 from eventstore.format.records import Record, header_of
-from eventstore.log.key_file import KeyDamaged, KeyFile
+from eventstore.log.key_file import KeyDamaged, KeyFile, KeyFileError
+from projections.audit.rule_table import Rule
+from projections.state import topic_keys
+from projections.state.topic_keys import TopicKeys
 from simulation.checking import acknowledged, check_promises
 from simulation.fold import compare
 from simulation.inspection import ask, change
@@ -494,3 +506,367 @@ async def test_messages_of_several_clients_in_one_turn_are_sealed(world: SealedW
     back = await world.connect("reader", present=True)
     assert await acknowledged(world, back) == [b"secret", b"secret", PLAIN]
     await check_promises(world)
+
+
+# ------------------------------------------------------------------------------- periods
+
+PERIOD = 60.0
+in_periods = functools.partial(in_sealed_world, personal_keep=30 * PERIOD)
+
+
+async def played(world: SealedWorld) -> int:
+    """Publish in three periods; return the time, in milliseconds, at which the second one ends."""
+    start = await whole_period(world)
+    await publish(world, (ALICE, b"first"), (BOB, OTHER), retain=True)
+    await world.go(PERIOD)
+    await publish(world, (ALICE, b"second"), retain=True)
+    await world.go(PERIOD)
+    await publish(world, (ALICE, b"third"))
+    return start + 2 * 60_000
+
+
+async def whole_period(world: SealedWorld) -> int:
+    """Wait for the beginning of a period, and some seconds; return that beginning."""
+    now_ms = world.broker.node.clock.time_ms()
+    await world.go(PERIOD - now_ms % 60_000 / 1000 + 10)
+    return world.broker.node.clock.time_ms() // 60_000 * 60_000
+
+
+@in_periods()
+async def test_a_topic_gets_a_key_for_each_period(world: SealedWorld) -> None:
+    end = await played(world)
+    keyed = events(world, TopicsKeyed)
+    assert [one.topics for one in keyed] == [[ALICE], [BOB], [ALICE], [ALICE]]
+    assert [one.ends_ms for one in keyed] == [
+        end - 60_000,
+        end - 60_000,
+        end,
+        end + 60_000,
+    ]
+    assert len({*map(str, (one.keys for one in keyed))}) == 4
+    await world.restart()
+    await publish(world, (ALICE, b"again"))
+    assert len(events(world, TopicsKeyed)) == 4
+    await check_promises(world)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@in_periods()
+async def test_an_erasure_of_older_contents_destroys_whole_periods(
+    world: SealedWorld, *, restarted: bool
+) -> None:
+    reader = await world.connect("reader", filters=[("#", 1)])
+    reader.drop()
+    await world.go(1)
+    end = await played(world)
+    plan = await ask(world, "erasures", filter=ALICE, before_ms=end - 1)
+    assert (plan["total"], plan["keys"], plan["retained"]) == (1, 1, 0)
+    assert (plan["left"], plan["left_until_ms"]) == (1, end)
+    answer = await change(world, "erase", filter=ALICE, before_ms=end - 1)
+    assert answer == {"keys": 1, "retained": 0, "erasures": [1]}
+    plan = await ask(world, "erasures", filter="#", before_ms=end - 1)
+    assert (plan["total"], plan["topics"]) == (1, [BOB])
+    with pytest.raises(Refused, match="contents in a period that ended before matches"):
+        await change(world, "erase", filter=ALICE, before_ms=end - 1)
+    if restarted:
+        await world.restart()
+    back = await world.connect("reader", present=True)
+    assert await acknowledged(world, back) == [OTHER, b"second", b"third"]
+    late = await world.connect("late", filters=[(ALICE, 1)])
+    assert [one.payload for one in late.received] == [b"second"]
+    (requested,) = events(world, ErasureRequested)
+    assert (requested.topics, requested.keys, requested.before_ms) == ([ALICE], [1], end - 1)
+    await check_promises(world)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@in_periods()
+async def test_a_retained_message_of_an_erased_period_goes(
+    world: SealedWorld, *, restarted: bool
+) -> None:
+    end = await played(world)
+    if restarted:
+        await world.restart()
+    answer = await change(world, "erase", filter="home/+/heart", before_ms=end)
+    assert answer == {"keys": 3, "retained": 2, "erasures": [1]}
+    late = await world.connect("late", filters=[("#", 1)])
+    assert late.received == []
+    await publish(world, (ALICE, b"again"), retain=True)
+    assert [one.payload for one in late.take() if isinstance(one, Publish)] == [b"again"]
+    replayed = await world.connect("replayed", filters=[("$replay/all/#", 1)])
+    await world.go(1)
+    got = [one.payload for one in replayed.take() if isinstance(one, Publish)]
+    assert got == [b"third", b"again"]
+    await check_promises(world)
+
+
+@in_periods()
+async def test_contents_are_erased_by_themselves(world: SealedWorld) -> None:
+    await played(world)
+    await world.go(26 * PERIOD)
+    assert events(world, ErasureRequested) == []
+    await world.go(6 * PERIOD)
+    requested = events(world, ErasureRequested)
+    assert [key for one in requested for key in one.keys] == [1, 2, 3, 4]
+    assert {one.cause for one in requested} == {"keep"}
+    assert len(events(world, Erased)) == len(requested)
+    late = await world.connect("late", filters=[("#", 1)])
+    assert late.received == []
+    assert world.broker.node.state.keys.count == 0
+    await check_promises(world)
+
+
+@in_periods(keep=0.0, keep_bytes=40_000)
+async def test_a_cut_log_keeps_the_keys_of_its_periods(
+    world: SealedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_MIN", 2000)
+    reader = await world.connect("reader", filters=[("home/#", 1)])
+    reader.drop()
+    end = await played(world)
+    noisy = await world.connect("noisy")
+    await publish_noise(world, noisy, 400)
+    await world.go(10)
+    assert world.disk.stream.first > 1
+    await world.restart()
+    await change(world, "erase", filter=ALICE, before_ms=end - 60_000)
+    back = await world.connect("reader", present=True)
+    assert await acknowledged(world, back) == [OTHER, b"second", b"third"]
+    await check_promises(world)
+
+
+@pytest.mark.parametrize("fuse", range(20))
+@in_periods()
+async def test_an_erasure_of_a_period_survives_a_kill(world: SealedWorld, *, fuse: int) -> None:
+    reader = await world.connect("reader", filters=[("#", 1)])
+    reader.drop()
+    end = await played(world)
+    world.fuse = fuse
+    erasing = asyncio.ensure_future(change(world, "erase", filter=ALICE, before_ms=end))
+    await world.go(2)
+    world.fuse = None
+    erasing.cancel()
+    await world.restart()
+    await world.go(1)
+    requested = bool(events(world, ErasureRequested))
+    assert len(events(world, Erased)) == requested
+    assert [world.keys.key(number) is None for number in (1, 3)] == [requested] * 2
+    assert world.keys.key(2) is not None
+    back = await world.connect("reader", present=True)
+    got = await acknowledged(world, back)
+    assert got == ([OTHER] if requested else [b"first", OTHER, b"second"]) + [b"third"]
+    await check_promises(world)
+
+
+@in_periods()
+async def test_a_restored_log_learns_which_periods_were_erased(world: SealedWorld) -> None:
+    end = await played(world)
+    restore = restoring(world)
+    await change(world, "erase", filter=ALICE, before_ms=end - 60_000)
+    await restore()
+    (requested,) = events(world, ErasureRequested)
+    assert (requested.cause, requested.topics, requested.keys) == ("restored", [ALICE], [1])
+    late = await world.connect("late", filters=[("#", 1)])
+    assert [one.payload for one in late.received] == [OTHER, b"second"]
+
+
+# ---------------------------------------------------------------------- bounds and failures
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@in_periods(record_qos0=("home/#",))
+async def test_a_topic_for_which_there_is_no_key_is_refused(
+    world: SealedWorld, monkeypatch: pytest.MonkeyPatch, *, qos: int
+) -> None:
+    monkeypatch.setattr(content_sealing, "_MOST_KEYS", 2)
+    reader = await world.connect("reader", filters=[("#", 1)])
+    sender = await world.connect("sender", mqtt5=True)
+    sender.mqtt5 = False  # what follows is at level 5 already
+    await world.go(3)
+    expected: list[bytes] = []
+    got: list[bytes] = []
+    topics = [ALICE, BOB, "home/carl/x", "news", ALICE, "home/dora/x"]
+    for number, topic in enumerate(topics, 1):
+        sender.send(p5.publish(topic, topic.encode(), qos, number if qos else None))
+        await world.go(0.1)
+        if qos == 2 and topic not in ("home/carl/x", "home/dora/x"):
+            sender.send(p.pubrel(number))
+            await world.go(0.1)
+        expected += [topic.encode()] if topic in (ALICE, BOB, "news") else []
+        got += [one.payload for one in drained(reader)]
+        assert got == expected
+    received = b"".join(data for _, data in sender.transcript)
+    assert (b"\x00\x03\x97" in received) is (qos > 0)
+    assert world.broker.node.dropped == {"personal_keys": 2}
+    assert world.broker.node.limits.refused.counts["personal_keys"] == 2
+    assert [one.reason for one in events(world, MessageDropped)] == ["personal_keys"] * 2 * bool(
+        qos
+    )
+    await change(world, "erase", filter=BOB)
+    sender.send(p5.publish("home/carl/x", b"now", qos, 7 if qos else None))
+    await world.go(0.1)
+    if qos == 2:
+        sender.send(p.pubrel(7))
+    await world.go(1)
+    assert [one.payload for one in drained(reader)] == [b"now"]
+    await check_promises(world)
+
+
+def drained(client: Any) -> list[Publish]:
+    """Take and acknowledge what a client got."""
+    got = [one for one in client.take() if isinstance(one, Publish)]
+    client.send(*(p.puback(one.packet_id) for one in got if one.qos == 1))
+    return got
+
+
+@in_periods()
+async def test_without_room_for_keys_a_key_is_used_for_longer(
+    world: SealedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content_sealing, "_MOST_KEYS", 1)
+    start = await whole_period(world)
+    await publish(world, (ALICE, b"first"))
+    await world.go(PERIOD)
+    await publish(world, (ALICE, b"second"))
+    first, second = events(world, TopicsKeyed)
+    assert (first.keys, first.checks) == (second.keys, second.checks)
+    assert second.ends_ms - first.ends_ms == 60_000
+    with pytest.raises(Refused, match="contents in a period that ended"):
+        await change(world, "erase", filter=ALICE, before_ms=start + 60_000)
+    await world.restart()
+    plan = await ask(world, "erasures", filter=ALICE, before_ms=start + 60_000)
+    assert (plan["left"], plan["left_until_ms"]) == (1, start + 120_000)
+    await world.go(PERIOD)
+    await change(world, "erase", filter=ALICE, before_ms=start + 120_000)
+    await check_promises(world)
+
+
+@in_sealed_world()
+async def test_an_erasure_that_cannot_be_finished_is_shown(
+    world: SealedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await publish(world, *THREE, retain=True)
+    assert world.broker.inspection.status()["erasures"] == {"pending": 0, "keys": 2, "trouble": ""}
+
+    def fail(*_: Any) -> None:
+        raise KeyFileError("personal_key_file = k: cannot be written: I/O error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(world.keys, "erase", fail)
+        with pytest.raises(Refused, match=r"not erased yet, try again: .*I/O error"):
+            await change(world, "erase", filter=ALICE)
+    shown = world.broker.inspection.status()["erasures"]
+    assert (shown["pending"], shown["keys"]) == (1, 1)
+    assert "I/O error" in shown["trouble"]
+    late = await world.connect("late", filters=[("#", 1)])
+    assert [one.payload for one in late.received] == [OTHER, PLAIN]
+    await change(world, "erase", filter=BOB)
+    assert world.broker.inspection.status()["erasures"] == {"pending": 0, "keys": 0, "trouble": ""}
+    assert [one.erasure for one in events(world, Erased)] == [1, 2]
+    await check_promises(world)
+
+
+@in_sealed_world()
+async def test_a_checkpoint_repeats_many_keys_in_several_turns(
+    world: SealedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_keys, "_AT_ONCE", 300)
+    topics = [f"home/person-{number}/heart" for number in range(60)]
+    await publish(world, *((topic, SECRET) for topic in topics))
+    pauses, pause = 0, world.broker.retention._yield_time
+
+    async def counted(started: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        await pause(started)
+
+    monkeypatch.setattr(world.broker.retention, "_yield_time", counted)
+    writing = asyncio.ensure_future(world.broker.retention.checkpoint())
+    await world.go(10)
+    assert writing.done()
+    repeated = events(world, KeysSnapshot)
+    assert len(repeated) > 5
+    assert sorted(topic for one in repeated for topic in one.topics) == sorted(topics)
+    assert pauses >= len(repeated) - 1
+    await check_promises(world)
+
+
+# ----------------------------------------------------------------------------- the audit finds
+
+
+def sends_what_was_erased(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ContentSealing, "is_erased", lambda _sealing, _ref, _message: False)
+
+
+def keeps_what_was_retained(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(erasure, "clear_topics", lambda *_: None)
+
+
+def uses_a_key_for_ever(patch: pytest.MonkeyPatch) -> None:
+    add = ContentSealing._add_keys
+
+    def added(sealing: ContentSealing, topics: list[str]) -> None:
+        add(sealing, [topic for topic in topics if not sealing._state().of(topic)])
+
+    patch.setattr(ContentSealing, "_add_keys", added)
+
+
+def changes_keys_in_a_period(patch: pytest.MonkeyPatch) -> None:
+    add = ContentSealing._add_keys
+
+    def added(sealing: ContentSealing, topics: list[str]) -> None:
+        with pytest.MonkeyPatch.context() as later:
+            later.setattr(sealing, "_state", TopicKeys)
+            add(sealing, topics)
+
+    patch.setattr(ContentSealing, "_add_keys", added)
+
+
+def destroys_the_key_in_use(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(erasure.Scope, "numbers", lambda _scope, _topic, keys: [keys[-1].number])
+
+
+MUTANTS = [
+    (sends_what_was_erased, Rule.ERASURE),
+    (keeps_what_was_retained, Rule.ERASURE),
+    (uses_a_key_for_ever, Rule.EVENT),
+    (changes_keys_in_a_period, Rule.EVENT),
+    (destroys_the_key_in_use, Rule.EVENT),
+]
+
+
+async def eventful(world: SealedWorld) -> set[Rule]:
+    """Publish, erase and deliver in three periods; return the rules that the broker violates."""
+    reader = await world.connect("reader", filters=[("home/#", 1)])
+    reader.drop()
+    await world.connect("c", will=p.Will(BOB, b"last words", 1))
+    start = await whole_period(world)
+    await publish(world, (ALICE, SECRET), retain=True)
+    await world.go(2 * PERIOD)
+    await publish(world, (ALICE, b"third"))
+    await change(world, "erase", filter="home/+/heart", before_ms=start + 60_000)
+    await publish(world, (ALICE, b"fourth"))
+    back = await world.connect("reader", present=True)
+    await acknowledged(world, back)
+    await world.connect("c", clean=True)  # takes over: the will is due
+    await world.go(1)
+    return {Rule(one.rule) for one in violations(world.disk.decoded())}
+
+
+@in_periods()
+async def test_a_broker_that_keeps_its_promises_passes(world: SealedWorld) -> None:
+    assert await eventful(world) == set()
+
+
+@pytest.mark.parametrize(("mutant", "rule"), MUTANTS, ids=[one.__name__ for one, _ in MUTANTS])
+@in_periods()
+async def test_a_broker_that_does_not_is_detected(
+    world: SealedWorld,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    mutant: Callable[[pytest.MonkeyPatch], None],
+    rule: Rule,
+) -> None:
+    monkeypatch.setattr("eventstore.log.key_file.KeyFile.erase", lambda *_: None)  # as if slow
+    mutant(monkeypatch)
+    assert rule in await eventful(world)

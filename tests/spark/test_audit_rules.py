@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from brokencauses import BROKEN_CAUSES, KEPT_CAUSES
+from brokenerasures import BROKEN_ERASURES, KEPT_ERASURES
 from brokenlogs import BROKEN, KEPT, Case, at
 from brokenmqtt5 import BROKEN_MQTT5, KEPT_MQTT5
 from brokenreplays import BROKEN_REPLAYS, KEPT_REPLAYS
@@ -26,8 +27,14 @@ from spark.tables.log import Log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ALL_BROKEN = (*BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES, *BROKEN_HOLED, *BROKEN_REPLAYS)
-ALL = (*ALL_BROKEN, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES, *KEPT_HOLED, *KEPT_REPLAYS)
+ALL_BROKEN = (
+    *(*BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES, *BROKEN_HOLED, *BROKEN_REPLAYS),
+    *BROKEN_ERASURES,
+)
+ALL = (
+    *(*ALL_BROKEN, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES, *KEPT_HOLED, *KEPT_REPLAYS),
+    *KEPT_ERASURES,
+)
 NAMES = [make.__name__ for make in ALL]
 OF_ONE_LOG = {*RULES} - {Rule.STATE, Rule.HOME, Rule.EXCHANGE, Rule.COPY}
 """The rest is in ``test_audit_several_logs.py``."""

@@ -10,17 +10,17 @@ This is the one place of the policy. A session decides about all messages of a p
    connection is closed, depending on ``denied_publish``.
 4. ``payload_format``: the payload is not the UTF-8 that it claims to be. The message is dropped.
 5. ``message_too_large``: no record has room for the message. The connection is closed.
-6. ``reserved_topic`` and ``topic_levels``: no client may publish to the topic. The message is
-   dropped. Only bridges of other brokers may publish to ``$SYS/broker/connection/NAME/state``, and
-   MQTT 5 clients if NAME is their client identifier: at MQTT 5 a bridge does not say that it is
-   one.
-   Messages at QoS 0 without RETAIN to such topics have no receivers, so the first is not asked
+6. ``reserved_topic``, ``topic_levels`` and ``personal_keys``: no client may publish to the topic.
+   The message is dropped. Only bridges of other brokers may publish to
+   ``$SYS/broker/connection/NAME/state``, and MQTT 5 clients if NAME is their client identifier: at
+   MQTT 5 a bridge does not say that it is one.
+   Messages at QoS 0 without RETAIN to reserved topics have no receivers, so the first is not asked
    about them.
 
 Nothing is decided about messages behind the one that closes the connection [MQTT-3.3.5-2].
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from actors.access.rules import TopicAcl
@@ -34,6 +34,7 @@ NOT_PERMITTED: Final[str] = "not_permitted"
 PAYLOAD_FORMAT: Final[str] = "payload_format"
 RESERVED_TOPIC: Final[str] = "reserved_topic"
 TOPIC_LEVELS: Final[str] = "topic_levels"
+PERSONAL_KEYS: Final[str] = "personal_keys"
 QOS2_REJECTED: Final[str] = "qos2_rejected"
 TOO_LARGE: Final[str] = "message_too_large"
 
@@ -42,6 +43,7 @@ _CODES: Final[dict[str, int]] = {
     PAYLOAD_FORMAT: int(ReasonCode.PAYLOAD_FORMAT_INVALID),
     RESERVED_TOPIC: int(ReasonCode.TOPIC_NAME_INVALID),
     TOPIC_LEVELS: int(ReasonCode.TOPIC_NAME_INVALID),
+    PERSONAL_KEYS: int(ReasonCode.QUOTA_EXCEEDED),
 }
 """Reasons for drops, in the order in which these are recorded -> reason codes of MQTT 5."""
 _ANSWERS: Final[bytes] = b"$nats/reply/"
@@ -52,7 +54,7 @@ would never be cleared."""
 class PublishRules:
     """The settings that decide about PUBLISH packets."""
 
-    __slots__ = ("check_payload_format", "close_denied", "max_levels", "reject_qos2")
+    __slots__ = ("check_payload_format", "close_denied", "lacks_key", "max_levels", "reject_qos2")
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class PublishRules:
         close_denied: bool = False,
         check_payload_format: bool = False,
         max_levels: int = 0,
+        lacks_key: Callable[[bytes], bool] | None = None,
     ) -> None:
         self.reject_qos2 = reject_qos2
         """Close the connection of a client that publishes at QoS 2."""
@@ -70,6 +73,9 @@ class PublishRules:
         """Drop messages whose payload is not the UTF-8 that it claims to be."""
         self.max_levels = max_levels
         """Maximum number of levels of a topic; 0: unlimited."""
+        self.lacks_key = lacks_key
+        """Returns whether the contents of a topic need a key for which there is no room; None:
+        nothing is sealed."""
 
 
 class AdmittedPublish:
@@ -124,9 +130,11 @@ def admit(
     refused: dict[bytes, str] | None = None
     if packet.qos or packet.retain:
         refused = _refused(packet, rules, bridge=bridge)
-    elif rules.max_levels:
+    elif rules.max_levels or rules.lacks_key is not None:
         refused = {
-            raw: reason for raw, reason in _refused(packet, rules).items() if reason == TOPIC_LEVELS
+            raw: reason
+            for raw, reason in _refused(packet, rules).items()
+            if reason != RESERVED_TOPIC
         }
     repeated = second and _are_repeated(packet.packet_ids, inbound)
     if not (denied or invalid or refused or too_large or repeated):
@@ -172,6 +180,8 @@ def admits(
         return False
     if is_text and rules.check_payload_format:
         return False
+    if rules.lacks_key is not None and rules.lacks_key(topic):
+        return False
     return qos != 2 or not (rules.reject_qos2 or packet_id in inbound)
 
 
@@ -199,6 +209,8 @@ def _refused(
     reasons: dict[bytes, str] = {}
     for raw in set(packet.topics):
         reason = refused_topic(raw, rules, retain=packet.retain, bridge=bridge)
+        if not reason and rules.lacks_key is not None and rules.lacks_key(raw):
+            reason = PERSONAL_KEYS
         if reason:
             reasons[raw] = reason
     return reasons

@@ -138,6 +138,7 @@ _TYPES: Final[dict[type[FoldmqError], ProblemType]] = {
         409,
         "The broker refused the message",
         "See 'reason': not_permitted, payload_format, reserved_topic, topic_levels, "
+        "personal_keys, "
         "qos2_rejected or message_too_large.",
     ),
     CutOff: ProblemType("cut", 410, "This part of the log was cut off", "Ask for a later moment."),

@@ -12,8 +12,8 @@ that are sent to it again, with ``origins``: of messages that a bridge brought. 
 ``salvage``: records that were given up. With ``unproven``: starts that could not show that the
 log was whole. With ``clock``: a jump of the clock, in a record that says so. With ``replay``:
 subscriptions that read the log. With ``sealed``: keys of topics and their erasure, and a record
-with sealed contents. With ``formats``: records of format 2, plain and deflated, with destinations
-and without, and one of format 1.
+with sealed contents. With ``periods``: keys that are used for a period. With ``formats``: records
+of format 2, plain and deflated, with destinations and without, and one of format 1.
 """
 
 import sys
@@ -44,6 +44,7 @@ from samples import (
     mqtt5_turn_events,
     origin_events,
     packet_events,
+    period_events,
     replay_events,
     retry_events,
     salvage_events,
@@ -75,6 +76,7 @@ ONE_TURN = {
     "retries": retry_events,
     "origins": origin_events,
     "replay": replay_events,
+    "periods": period_events,
 }
 """Logs of one turn without payloads."""
 

@@ -20,10 +20,18 @@ def keyed(*pairs: tuple[str, int]) -> TopicsKeyed:
     return TopicsKeyed([one for one, _ in pairs], [key for _, key in pairs], ["0"] * len(pairs))
 
 
-def requested(number: int, *pairs: tuple[str, int]) -> ErasureRequested:
-    return ErasureRequested(
+def requested(number: int, *pairs: tuple[str, int], before: int = 0) -> ErasureRequested:
+    event = ErasureRequested(
         number, "ann", "request", [one for one, _ in pairs], [key for _, key in pairs]
     )
+    event.before_ms = before
+    return event
+
+
+def period(begins: int, ends: int, *pairs: tuple[str, int]) -> TopicsKeyed:
+    event = keyed(*pairs)
+    event.begins_ms, event.ends_ms = begins, ends
+    return event
 
 
 def found(*events: Any, ends_ms: int = 1000) -> list[str]:
@@ -51,6 +59,24 @@ A, B, C = ("a", 1), ("b", 2), ("c", 3)
         [KeysSnapshot(["b"], [2], 9, 4, [1]), Erased(4, 1), keyed(("x", 10))],
         [KeysSnapshot(["b"], [2], 9, 4), KeysSnapshot(["c"], [3], 9, 4), requested(5, B)],
         [KeysSnapshot([], [], 9, 4), keyed(("a", 10))],
+        [period(1, 2, A), period(2, 4, ("a", 2)), requested(1, A, before=3), Erased(1, 1)],
+        [period(1, 2, A, B), period(2, 4, ("a", 3)), requested(1, A, ("a", 3)), Erased(1, 2)],
+        [
+            period(1, 2, A),
+            period(1, 9, A),
+            KeysSnapshot(["a"], [1], 1, 0, begins_ms=[1], ends_ms=[9]),
+        ],
+        [
+            period(1, 2, A),
+            period(2, 4, ("a", 2)),
+            KeysSnapshot(["a", "a"], [1, 2], 2, 0, begins_ms=[1, 2], ends_ms=[2, 4]),
+            requested(1, A, before=3),
+        ],
+        [
+            KeysSnapshot(["a", "a"], [1, 2], 2, 0, begins_ms=[1, 2], ends_ms=[2, 4]),
+            KeysSnapshot(["b"], [1], 2, 0),
+            requested(1, A, before=3),
+        ],
     ],
 )
 def test_what_a_broker_writes_is_sound(events: list[Any]) -> None:
@@ -71,6 +97,14 @@ def test_what_a_broker_writes_is_sound(events: list[Any]) -> None:
         ([keyed(A), requested(1, ("a", 7))], "names key 7 of a, which it does not have"),
         ([keyed(A), KeysSnapshot(["a"], [2], 2, 0)], "repeats other keys than there are"),
         ([keyed(A), KeysSnapshot(["a"], [7], 1, 0)], "repeats another key of a"),
+        ([period(1, 9, A), period(2, 9, ("a", 2))], "gets another key in the period of key 1"),
+        ([period(1, 2, A), period(1, 2, A)], "named again, but for no longer period"),
+        ([period(1, 9, A), requested(1, A, before=8)], "key 1 of a, which was in use later"),
+        ([keyed(A), requested(1, A, before=8)], "key 1 of a, which was in use later"),
+        (
+            [period(1, 2, A), KeysSnapshot(["a"], [1], 1, 0, begins_ms=[1], ends_ms=[3])],
+            "repeats another key of a",
+        ),
     ],
 )
 def test_what_is_forged_is_found(events: list[Any], what: str) -> None:
@@ -84,7 +118,12 @@ def test_an_erasure_that_is_not_completed_for_a_day_is_reported() -> None:
 
 
 def test_columns_of_different_lengths_are_refused() -> None:
-    for event in (TopicsKeyed(["a"], [1, 2], ["0"]), TopicsKeyed(["a"], [1], [])):
+    for event in (
+        TopicsKeyed(["a"], [1, 2], ["0"]),
+        TopicsKeyed(["a"], [1], []),
+        KeysSnapshot(["a"], [1], 1, 0, ends_ms=[1]),
+        KeysSnapshot(["a"], [1], 1, 0, begins_ms=[1], ends_ms=[1, 2]),
+    ):
         with pytest.raises(IndexError):
             found(event)
 
@@ -122,3 +161,24 @@ def test_a_message_that_is_not_sealed_under_the_key_of_its_topic_is_found() -> N
         else:
             assert what == ["a message on a is sealed under key 2, but its topic has key 1"]
         what.clear()
+
+
+def test_a_message_behind_the_period_of_its_key_is_found() -> None:
+    what: list[str] = []
+    event = MessagePublished("c", 1, False, ["a"], [0], [1], 2, 0, 1)
+    for time_ms, late in ((999, False), (60_900, False), (61_001, True)):
+        data = encode_record(
+            previous=GENESIS,
+            node="n",
+            time_ms=time_ms,
+            events=[event],
+            payloads=[b"aa"],
+            sealed=[(0, 2, 1)],
+            salt=bytes(16),
+        )
+        scan = KeyNotes(lambda _at, _about, values: what.append(values.get("what", "")), KEYS)
+        scan.take(period(1, 1000, A), position(1, 0), 1)
+        what.clear()
+        scan.check(event, position(2, 0), decode_record(2, data))
+        expected = ["a message on a is sealed under key 1, whose period ended"] if late else []
+        assert what == expected

@@ -1,0 +1,75 @@
+"""``foldmq erase --list``: the erasures that a log records."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+from cli.common import text
+from cli.common.progress_bar import progress
+from cli.common.tables import Column, Table
+from cli.logs.logs import open_logs
+from cli.logs.source import write_notice
+from eventstore.display import log_prefix
+from eventstore.format.records import decode_record, mentions
+from projections.past.erasure_list import ERASURE_EVENTS, ErasureEntry, ErasureList
+
+if TYPE_CHECKING:
+    from cli.logs.source_flags import SourceFlags
+
+
+def list_erasures(flags: SourceFlags, *, as_json: bool) -> None:
+    """Print the erasures of the log, of a running broker or not.
+
+    Raises CorruptLog, and what opening the log raises.
+    """
+    asyncio.run(_list(flags, as_json=as_json))
+
+
+async def _list(flags: SourceFlags, *, as_json: bool) -> None:
+    table: Table[ErasureEntry] = Table(_COLUMNS)
+    async with open_logs(flags) as logs:
+        for log, source in logs.items():
+            erasures, first = ErasureList(), source.begin
+            with logs.of(log), progress("reading", max(0, source.last - first + 1)) as shown:
+                async for sequence, data in source.stored(first, source.last):
+                    if mentions(data, ERASURE_EVENTS):
+                        erasures.take(decode_record(sequence, data))
+                    shown(sequence - first + 1)
+            if erasures.cut_off:
+                count = text.count_of(erasures.cut_off, "erasure")
+                rest = "; the last of them is not finished" if erasures.pending_before else ""
+                line = f"earlier: {count}, whose records were cut off{rest}"
+                write_notice(log_prefix(log) + line)
+            for entry in erasures.entries:
+                if as_json:
+                    sys.stdout.write(text.json_line(entry.fields()) + "\n")
+                else:
+                    table.add(entry)
+            if not erasures.entries and not as_json:
+                write_notice(f"{log_prefix(log)}the log has no erasure")
+    if table.rows:
+        table.close()
+
+
+_COLUMNS: list[Column[ErasureEntry]] = [
+    Column("erasure", lambda entry: entry.number, right=True),
+    Column("requested", lambda entry: text.clock(entry.requested_ms), ready=True),
+    Column("by", lambda entry: entry.by, name=True),
+    Column("cause", lambda entry: entry.cause),
+    Column(
+        "before", lambda entry: text.clock(entry.before_ms) if entry.before_ms else None, ready=True
+    ),
+    Column("keys", lambda entry: entry.keys, right=True),
+    Column(
+        "done",
+        lambda entry: text.clock(entry.done_ms) if entry.done_ms else "not finished",
+        ready=True,
+    ),
+    Column(
+        "topics",
+        lambda entry: text.several(map(text.name, entry.topics), len(entry.topics)),
+        ready=True,
+    ),
+]
