@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actors.connection.admission import Admission
+from actors.inspection import erasure_receivers
 from actors.inspection.broker_status import own_bytes, status
 from actors.inspection.destination_desk import DestinationDesk
 from actors.inspection.erasure import Erasure
@@ -45,6 +47,7 @@ class BrokerInspection:
             "change": self.operations.change,
             "destinations": self.destinations.destinations,
             "erasures": self.erasure.answer,
+            "erasures.receivers": partial(erasure_receivers.answer, node),
         }
         """The handlers of the inspector, by endpoint."""
         self.inspector: Inspector

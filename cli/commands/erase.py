@@ -33,11 +33,13 @@ async def _erase(flags: SourceFlags, topic_filter: str, manner: ChangeOptions) -
             raise Refused("nothing is sealed in several logs: personal_topics needs one process")
         (broker,) = brokers.present
         plan = await broker.ask("erasures", filter=topic_filter)
+        sent = await broker.ask("erasures.receivers", filter=topic_filter)
         if not plan["total"]:
             raise Refused(f"no topic with sealed contents matches {text.name(topic_filter)}")
         topics = text.count_of(plan["total"], "topic")
         what = f"erase the contents of {topics} for ever"
         if not await confirmed([f"  {text.name(topic)}" for topic in plan["topics"]], what, manner):
+            sys.stderr.write(_sent_before(sent["receivers"]))
             return
         try:
             done = await broker.ask("change", do="erase", by=operator_name(), filter=topic_filter)
@@ -49,4 +51,13 @@ async def _erase(flags: SourceFlags, topic_filter: str, manner: ChangeOptions) -
         f"erased: {text.count_of(done['keys'], 'key')}, "
         f"{text.count_of(done['retained'], 'retained message')} ({noun} {numbers})\n"
         "copies of personal_key_file that were made before still have the keys: destroy them\n"
+        + _sent_before(sent["receivers"])
     )
+
+
+def _sent_before(receivers: list[str]) -> str:
+    """Return a line with the destinations that may have contents; empty: there are none."""
+    if not receivers:
+        return ""
+    names = ", ".join(map(text.name, receivers))
+    return f"what was sent to these destinations before is not erased there: {names}\n"

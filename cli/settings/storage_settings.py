@@ -83,13 +83,9 @@ def personal_contradictions(settings: "Settings") -> Iterator[str]:
     for name, wrong in (
         ("cluster", settings.cluster is not None),
         ("processes", settings.processes > 1),
-        ("sinks and connections with messages out", bool(settings.destinations)),
     ):
         if wrong:
             yield f"personal_key_file and {name} cannot be combined"
-    nats = (settings.nats_listen, settings.bridge_url, settings.nats_url)
-    if settings.bridge and any(place is not None for place in nats):
-        yield "personal_key_file also needs bridge = false: the streams of NATS are not sealed"
 
 
 def storage_contradictions(settings: "Settings") -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import random
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,17 +15,24 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
+from actors.bridge import bridge_supervisor
 from actors.inspection import erasure
 from actors.inspection.inspector import Refused
+from actors.limits.bridge_options import BridgeOptions
 from actors.maintenance import retention
+from eventstore.format.destination_events import ForwardLost
 from eventstore.format.erasure_events import Erased, ErasureRequested, TopicsKeyed
 from eventstore.format.events import InboundReplaced, MessageDropped
 from eventstore.format.records import Record, header_of
 from eventstore.log.key_file import KeyDamaged, KeyFile
+from eventstore.nats.connection import ConnectionOptions
+from protocol.nats.mapping import Mapping
+from simulation.bridged_clients import ACCESS
 from simulation.checking import acknowledged, check_promises
 from simulation.fold import compare
 from simulation.inspection import ask, change
 from simulation.log_cuts import publish_noise
+from simulation.natsserver import SimLink, SimNatsServer
 from simulation.world import Disk, SimLog, World, in_world
 
 SECRET, OTHER, PLAIN = b"secret-of-alice", b"secret-of-bob", b"for-everybody"
@@ -494,3 +502,56 @@ async def test_messages_of_several_clients_in_one_turn_are_sealed(world: SealedW
     back = await world.connect("reader", present=True)
     assert await acknowledged(world, back) == [b"secret", b"secret", PLAIN]
     await check_promises(world)
+
+
+def with_bridge() -> SealedWorld:
+    world = SealedWorld()
+    world.bridge = BridgeOptions(Mapping())
+    return world
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_nats_does_not_have_yet_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, *, restarts: bool
+) -> None:
+    nats = SimNatsServer(random.Random(1))
+    heard: list[bytes] = []
+    nats.subscribe(">", lambda got: heard.append(got.payload))
+
+    async def open_link(_access: ConnectionOptions, **callbacks: Callable[..., None]) -> SimLink:
+        return SimLink(nats, callbacks)
+
+    monkeypatch.setattr(bridge_supervisor.BatchClient, "open", open_link)
+
+    async def connect(world: SealedWorld) -> None:
+        bridge = world.broker.bridge
+        assert bridge is not None
+        await bridge.start(ACCESS)
+        await world.go(10)
+
+    @functools.partial(in_world, with_bridge)()
+    async def scenario(world: SealedWorld) -> None:
+        await connect(world)
+        await publish(world, (ALICE, SECRET), (BOB, OTHER))
+        await world.go(5)
+        assert heard == [SECRET, OTHER]
+        nats.stop()
+        await publish(world, (ALICE, SECRET), (ALICE, SECRET), (BOB, OTHER), (ALICE, SECRET))
+        await publish(world, (ALICE, SECRET), ("news", PLAIN), qos=2)
+        assert await ask(world, "erasures.receivers", filter=ALICE) == {"receivers": ["nats"]}
+        await change(world, "erase", filter=ALICE)
+        if restarts:
+            nats.forget()
+            await world.restart()
+        nats.start()
+        if restarts:
+            await connect(world)
+        await world.go(20)
+        assert heard == [SECRET, OTHER, OTHER, PLAIN]
+        given_up = events(world, ForwardLost)
+        assert sum(each.messages for each in given_up) == 4
+        assert {each.reason for each in given_up} == {"erased"}
+        nats.forget()
+        await check_promises(world)
+
+    scenario()

@@ -1,0 +1,35 @@
+"""The destinations that may have contents of personal topics, which no erasure reaches there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.inspection.inspector import text
+from actors.session.content_sealing import ContentSealing
+from protocol.mqtt.topics import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors.inspection.inspector import Work
+    from actors.session.node_context import NodeContext
+
+_AT_ONCE: Final = 128
+"""Topics that are compared with filters in one turn of the event loop."""
+
+
+def answer(node: NodeContext, request: Mapping[str, Any]) -> Work:
+    """Return the destinations that may have contents of the topics that match ``filter``."""
+    topic_filter, keys = text(request, "filter"), node.state.keys
+    names: set[str] = set()
+    keyed = [*keys.by_topic]
+    for begin in range(0, len(keyed), _AT_ONCE):
+        for topic in keyed[begin : begin + _AT_ONCE]:
+            key = keys.by_topic.get(topic)
+            if key is None or not (
+                matches(topic_filter, topic) or ContentSealing.matches([topic_filter], topic)
+            ):
+                continue
+            names.update(node.state.destinations.receivers(topic, key.since))
+        yield None
+    return {"receivers": sorted(names)}
