@@ -14,7 +14,8 @@ from actors.exchange.effect_recorder import EffectRecorder, RetainedVersion, Ret
 from actors.exchange.log_follower import LogFollower, ReadPace
 from actors.exchange.member_reports import MemberReports, SharedParts
 from actors.exchange.qos0_exchange import Qos0Exchange, Qos0Messages
-from actors.exchange.taken_messages import Taken, TakenClearing, TakenMessages
+from actors.exchange.taken_erasures import TakenErasures
+from actors.exchange.taken_messages import Taken, TakenClearing, TakenErasure, TakenMessages
 from actors.kernel.actor import LoopActor
 from actors.session.node_context import NodeContext
 from actors.session.outside_publisher import OutsidePublisher
@@ -73,14 +74,21 @@ class FollowedPositions:
         self._through[name] = through, link
 
     def record(
-        self, name: str, through: Position, link: str, expired: Sequence[Position] = ()
+        self,
+        name: str,
+        through: Position,
+        link: str,
+        expired: Sequence[Position] = (),
+        erased: Sequence[Position] = (),
     ) -> None:
         """Record a position, in the turn of the messages before it.
 
-        ``expired`` are the messages before it that were not taken because they had expired.
+        ``expired`` and ``erased`` are the messages before it that were not taken for this reason.
         """
         self._through[name], self._recorded[name] = (through, link), through
-        self._node.emit(Followed(name, through, link, expired=to_runs(sorted(expired))))
+        event = Followed(name, through, link, expired=to_runs(sorted(expired)))
+        event.erased = to_runs(sorted(erased))
+        self._node.emit(event)
 
     def settle(self, but: str = "") -> None:
         """Record the positions of all logs ``but`` one up to which nothing concerned this log."""
@@ -127,6 +135,8 @@ _AT_ONCE = 512
 _LOOK_EVERY = 0.5
 """Seconds after which a position is recorded although nothing was taken, and seconds between two
 announcements of a log that has grown a short while ago."""
+_LOOK_AGAIN = 0.005
+"""Seconds after which it is looked again whether the erasure before is completed."""
 _REPEATS, _IDLE_LOOKS = 10, 4
 """Number of these announcements. Then each ``_IDLE_LOOKS``-th time is enough for those that missed
 all of them."""
@@ -204,6 +214,7 @@ class LogExchange(LoopActor):
                 "data directory was replaced while it ran; stop all processes and start again"
             )
         self._number = self._names.index(node.options.node)
+        self._erasures = TakenErasures(node)
         pace = ReadPace(node)
         self._followers = {
             name: LogFollower(
@@ -213,6 +224,7 @@ class LogExchange(LoopActor):
                 partial(self._taken, name),
                 partial(self._reached, name),
                 partial(self._acknowledged, name),
+                self._erasures.find,
                 pace,
             )
             for name, log in others
@@ -238,6 +250,7 @@ class LogExchange(LoopActor):
             self._versions,
             self._shares,
             self._parts,
+            self._erasures,
         )
         self._qos0 = Qos0Exchange(
             node, link.pass_on, link.largest, self._publishers, self._shares, self._route_later
@@ -251,6 +264,7 @@ class LogExchange(LoopActor):
         node = self._node
         self._began, self._began_at = True, node.clock.monotonic()
         self._reports.begin()
+        self._erasures.begin()
         for name, follower in self._followers.items():
             through, link = self._positions.begin(name)
             node.spawn_task(self._follow(follower, through, link))
@@ -327,6 +341,11 @@ class LogExchange(LoopActor):
         }
 
     @property
+    def taken(self) -> dict[str, Position]:
+        """The position up to which each other log was taken."""
+        return {name: self._positions.through(name) for name in self._followers}
+
+    @property
     def catching_up(self) -> bool:
         """Whether this log still takes messages that the others had when the broker started."""
         late = self._node.clock.monotonic() >= self._began_at + _CATCH_UP
@@ -399,11 +418,11 @@ class LogExchange(LoopActor):
         name, taken, done = work
         left, through = _AT_ONCE, None
         recorder = self._recorder
-        recorder.emitted, recorder.expired = False, []
+        recorder.emitted, recorder.expired, recorder.erased = False, [], []
         while taken.effects and left > 0:
             effect = taken.effects[0]
             count = recorder.record(name, effect, left)
-            if not count:  # too much was already routed in this turn
+            if not count:  # too much was already routed in this turn, or an erasure goes on
                 break
             through = effect.first + count - 1
             left -= count
@@ -415,15 +434,18 @@ class LogExchange(LoopActor):
             through = taken.through
         if through is not None:
             link = taken.links[through >> INDEX_BITS]
-            if recorder.emitted or recorder.expired:
-                self._positions.record(name, through, link, recorder.expired)
+            if recorder.emitted or recorder.expired or recorder.erased:
+                self._positions.record(name, through, link, recorder.expired, recorder.erased)
             else:
                 self._positions.advance(name, through, link)
         if not taken.effects:
             if not done.done():
                 done.set_result(None)
             return
-        self.kernel.later(self, work)
+        if isinstance(taken.effects[0], TakenErasure):
+            self._node.timers.after(_LOOK_AGAIN, partial(self.kernel.later, self, work))
+        else:
+            self.kernel.later(self, work)
 
     # Shared subscriptions.
 

@@ -17,7 +17,7 @@ from actors.inspection.operations import clear_topics
 from actors.maintenance.recovery import until_durable
 from actors.session.content_sealing import ContentSealing
 from actors.session.decisions.subscribing import by_text
-from eventstore.format.erasure_events import Erased, ErasureRequested
+from eventstore.format.erasure_events import REQUEST, Erased, ErasureRequested
 from eventstore.format.positions import format_position, to_runs
 from protocol.errors import FoldmqError
 from protocol.mqtt.topics import TopicError, matches, validate_topic_filter
@@ -42,6 +42,7 @@ _KEYS_AT_ONCE = 4096
 """Keys looked at in one turn of the event loop."""
 _SHOWN = 1000
 """Maximum number of topics in an answer."""
+_RETRY = 5.0
 _TOPICS = 500
 """Maximum number of topics of one erasure: it begins in one turn."""
 
@@ -52,6 +53,7 @@ class Erasure:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._lock = asyncio.Lock()
+        node.erase = self.begin
 
     async def finish(self) -> None:
         """Finish at a start what was begun, and repeat what a restored log does not know of."""
@@ -113,9 +115,38 @@ class Erasure:
             topics = await self.topics(topic_filter)
             if not topics:
                 return Refused(f"no topic with sealed contents matches {shown(topic_filter)}")
-            return (await self.erase(topics, by)).fields()
+            several = self._node.exchange is not None
+            return (await self.erase(topics, by, topic_filter=topic_filter * several)).fields()
         except FoldmqError as error:
             return error
+
+    def begin(self, topics: list[str], by: str, cause: str) -> bool:
+        """Record an erasure in this turn, as another log of the node did, unless one is pending.
+
+        Takes the topics off the list; returns whether none is left. The keys are destroyed later.
+        """
+        while topics:
+            if self._lock.locked() or self._node.state.keys.pending:
+                return False
+            part = by_text(topics[:_TOPICS], str)[0]
+            del topics[: len(part)]
+            self._request(part, by, cause, Outcome(0, 0, []))
+            if self._node.state.keys.pending:
+                self._node.spawn_task(self._complete())
+        return True
+
+    async def _complete(self) -> None:
+        """Destroy the keys of an erasure that was recorded."""
+        node = self._node
+        while not node.failed.done():
+            try:
+                async with self._lock:
+                    await self._destroy()
+            except FoldmqError as error:
+                _log.warning("keys cannot be destroyed now", reason=str(error))
+                await asyncio.sleep(_RETRY)
+            else:
+                return
 
     async def topics(self, topic_filter: str) -> list[str]:
         """Return the topics with keys that match a filter."""
@@ -127,18 +158,27 @@ class Erasure:
             await asyncio.sleep(0)
         return chosen
 
-    async def erase(self, topics: Sequence[str], by: str, cause: str = "request") -> Outcome:
-        """Erase the contents of topics; raises KeyFileError if the keys cannot be destroyed."""
+    async def erase(
+        self, topics: Sequence[str], by: str, cause: str = REQUEST, topic_filter: str = ""
+    ) -> Outcome:
+        """Erase the contents of topics; raises KeyFileError if the keys cannot be destroyed.
+
+        Other logs of the node follow ``topic_filter``.
+        """
         outcome = Outcome(0, 0, [])
         async with self._lock:
             await self._destroy()
             for begin in range(0, len(topics), _TOPICS):
-                for part in by_text(topics[begin : begin + _TOPICS], str):
-                    self._request(part, by, cause, outcome)
+                parts = by_text(topics[begin : begin + _TOPICS], str)
+                for number, part in enumerate(parts, 1):
+                    is_last = number == len(parts) and begin + _TOPICS >= len(topics)
+                    self._request(part, by, cause, outcome, topic_filter if is_last else "")
                     await self._destroy()
         return outcome
 
-    def _request(self, topics: list[str], by: str, cause: str, outcome: Outcome) -> None:
+    def _request(
+        self, topics: list[str], by: str, cause: str, outcome: Outcome, topic_filter: str = ""
+    ) -> None:
         """Record an erasure in this turn, after which the contents are no longer sent."""
         node, topic_keys = self._node, self._node.state.keys
         topics = [topic for topic in topics if topic in topic_keys.by_topic]
@@ -146,7 +186,8 @@ class Erasure:
             return
         numbers = [topic_keys.by_topic[topic].number for topic in topics]
         erasure = topic_keys.erasure + 1
-        at = node.emit(ErasureRequested(erasure, by, cause, topics, to_runs(numbers)))
+        event = ErasureRequested(erasure, by, cause, topics, to_runs(numbers), filter=topic_filter)
+        at = node.emit(event)
         retained = node.state.retained
         for topic in topics:
             retained.unrecorded.pop(topic, None)

@@ -137,6 +137,11 @@ class ContentSealing:
                 numbers[at] = self._state().number_of(topics[at])
         return _with_keys(event, pieces, size, numbers)
 
+    def adopt(self, topic: str) -> None:
+        """Give a topic a key that another log has sealed, whatever the settings say now."""
+        self._plain.pop(topic, None)
+        self._add_keys([topic])
+
     def _add_keys(self, topics: Sequence[str]) -> None:
         held = self._state().by_topic
         new = [topic for topic in dict.fromkeys(topics) if topic not in held]

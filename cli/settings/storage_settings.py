@@ -51,7 +51,7 @@ class StorageFields(SettingsGroup):
     personal_key_file: ExpandedPath | None = Field(
         default=None,
         description="File with the keys of --personal-topics, outside the data directory; made at "
-        "the first start.",
+        "the first start; several processes add -pN.",
     )
 
 
@@ -80,12 +80,8 @@ def personal_contradictions(settings: "Settings") -> Iterator[str]:
             f"personal_key_file = {path}: must not be in the data directory, whose copies would "
             "have the keys: move it"
         )
-    for name, wrong in (
-        ("cluster", settings.cluster is not None),
-        ("processes", settings.processes > 1),
-    ):
-        if wrong:
-            yield f"personal_key_file and {name} cannot be combined"
+    if settings.cluster is not None:
+        yield "personal_key_file and cluster cannot be combined: its nodes would need the same keys"
 
 
 def storage_contradictions(settings: "Settings") -> Iterator[str]:

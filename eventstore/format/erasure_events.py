@@ -7,7 +7,7 @@ destroys keys: it is requested in the log first, then the keys are destroyed, th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from eventstore.format.positions import Run
 
@@ -56,13 +56,24 @@ class ErasureRequested:
     by: str
     """Name given by the operator, who had the credentials of the NATS account."""
     cause: str
-    """request; restored: the keys had been erased before the log was restored from a backup."""
+    """request; restored: the keys had been erased before the log was restored from a backup;
+    followed: it was requested in another log of the node; copies: another log, from which this one
+    had taken contents since its own erasure, erased them."""
     topics: list[str]
     """The topics whose contents are erased."""
     keys: list[Run]
     """The number of the key of each topic."""
     e: Literal["ErasureRequested"] = "ErasureRequested"
     v: Literal[1] = 1
+    filter: str = ""
+    """Topic filter of the request, which the other logs of the node follow; empty: there are none,
+    or another event of the same request has it."""
+
+
+REQUEST: Final = "request"
+FOLLOWED: Final = "followed"
+COPIES: Final = "copies"
+"""Causes of ErasureRequested."""
 
 
 @dataclass(slots=True)

@@ -186,19 +186,15 @@ class KeyReader:
     """The key file of a running broker, in another process: every key is read when it is needed."""
 
     def __init__(self, path: Path, node: str) -> None:
-        """Open the file of a node; raises KeyFileError."""
+        """Read the file of a node, which may not exist before it has a key."""
         self._path = path
-        try:
-            self._file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            raise KeyFileError(
-                f"personal_key_file = {path}: cannot be opened: {error.strerror}"
-            ) from None
-        if os.pread(self._file, _HEAD_BYTES, 0) != _head(node):
-            raise KeyFileError(f"personal_key_file = {path}: is not the file of node {node}")
+        self._node = node
+        self._file = -1
 
     def key(self, number: int) -> bytes | None:
-        """Return a key by its number; None: it was erased. Raises KeyDamaged."""
+        """Return a key by its number; None: it was erased. Raises KeyFileError or KeyDamaged."""
+        if self._file < 0:
+            self._file = self._open()
         for _ in range(_LOOKS):  # the broker may be overwriting it
             slot = os.pread(self._file, _SLOT.size, _HEAD_BYTES + (number - 1) * _SLOT.size)
             if len(slot) == _SLOT.size:
@@ -209,6 +205,24 @@ class KeyReader:
             f"personal_key_file = {self._path}: key {number} is missing or damaged, and was not "
             "erased: restore the file from its newest copy"
         )
+
+    def _open(self) -> int:
+        path = self._path
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise KeyFileError(
+                f"personal_key_file = {path}: cannot be opened: {error.strerror}"
+            ) from None
+        if os.pread(file, _HEAD_BYTES, 0) != _head(self._node):
+            os.close(file)
+            raise KeyFileError(f"personal_key_file = {path}: is not the file of node {self._node}")
+        return file
+
+
+def file_of_process(path: Path, number: int) -> Path:
+    """Return the key file of one of several processes; ``path`` is that of the settings."""
+    return path.with_name(f"{path.name}-p{number}")
 
 
 def copy_keys(source: Path, target: Path, node: str) -> None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from eventstore import display
 from eventstore.format.erasure_events import (
+    COPIES,
+    FOLLOWED,
     Erased,
     ErasureRequested,
     KeysSnapshot,
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
     from eventstore.format.positions import Run
 
 
+_CAUSES: Final = {
+    "restored": ", as before the log was restored",
+    FOLLOWED: ", as in another log",
+    COPIES: ", as it had contents of another log that are erased there",
+}
+
+
 def _named(topics: Sequence[str], keys: Sequence[Run]) -> str:
     """Return topics with the numbers of their keys."""
     pairs = zip(topics, from_runs(keys), strict=True)
@@ -28,7 +37,7 @@ def _named(topics: Sequence[str], keys: Sequence[Run]) -> str:
 
 
 def _requested(event: ErasureRequested, _: Any) -> str:
-    why = ", as before the log was restored" if event.cause == "restored" else ""
+    why = _CAUSES.get(event.cause, "")
     topics = _named(event.topics, event.keys)
     return f"erasure {event.erasure} requested by {display.name(event.by)}{why}: {topics}"
 

@@ -152,9 +152,9 @@ def test_another_process_sees_keys_that_are_made_and_destroyed(tmp_path: Path) -
     assert reader.key(8) == file.key(8)
     file.close()
     with pytest.raises(KeyFileError, match="is not the file of node n2"):
-        KeyReader(path, "n2")
+        KeyReader(path, "n2").key(1)
     with pytest.raises(KeyFileError, match="cannot be opened: No such file"):
-        KeyReader(tmp_path / "none", "n1")
+        KeyReader(tmp_path / "none", "n1").key(1)
 
 
 def test_a_copy_is_for_another_node(tmp_path: Path) -> None:
