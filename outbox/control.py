@@ -45,7 +45,7 @@ class LostMessages(NamedTuple):
     after: Position
     """Position before the range."""
     until: Position
-    count: int
+    messages: int
     reason: str
     """cut: the log no longer has them; erased: their content was erased."""
     number: int = 0
@@ -55,7 +55,7 @@ class LostMessages(NamedTuple):
         """Return whether no message that is due is between the two."""
         if self.reason != other.reason:
             return False
-        return other.after == self.until or 0 < self.number == other.number - other.count
+        return other.after == self.until or 0 < self.number == other.number - other.messages
 
 
 @dataclass(slots=True)

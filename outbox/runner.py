@@ -221,7 +221,7 @@ class DestinationRunner:
             lost = self._done.lost
             if lost and lost[-1].precedes(each):
                 before = lost.pop()
-                each = each._replace(after=before.after, count=before.count + each.count)
+                each = each._replace(after=before.after, messages=before.messages + each.messages)
             elif len(lost) >= _MOST_LOST:
                 self._done.through = lost[-1].until
                 self._done.number = max(self._done.number, lost[-1].number)

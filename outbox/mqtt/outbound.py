@@ -338,7 +338,7 @@ class Outbound:
                 continue
             if self._withdraws(entry, entry.message):
                 erased = True
-                if entry.state is _State.REFUSED:
+                if self._refusals:
                     break
                 continue
             packet = self._publish(entry, entry.message)

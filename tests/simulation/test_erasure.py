@@ -16,14 +16,13 @@ from harness import packets as p
 from harness.packets import Publish
 
 from actors.bridge import bridge_supervisor
-from actors.inspection import erasure
 from actors.inspection.inspector import Refused
 from actors.limits.bridge_options import BridgeOptions
 from actors.maintenance import retention
 from eventstore.format.destination_events import ForwardLost
 from eventstore.format.erasure_events import Erased, ErasureRequested, TopicsKeyed
 from eventstore.format.events import InboundReplaced, MessageDropped
-from eventstore.format.records import Record, header_of
+from eventstore.format.records import header_of
 from eventstore.log.key_file import KeyDamaged, KeyFile
 from eventstore.nats.connection import ConnectionOptions
 from protocol.nats.mapping import Mapping
@@ -33,24 +32,13 @@ from simulation.fold import compare
 from simulation.inspection import ask, change
 from simulation.log_cuts import publish_noise
 from simulation.natsserver import SimLink, SimNatsServer
-from simulation.world import Disk, SimLog, World, in_world
+from simulation.sealed_disk import OpenDisk, without_threads
+from simulation.world import SimLog, World, in_world
+
+__all__ = ["without_threads"]
 
 SECRET, OTHER, PLAIN = b"secret-of-alice", b"secret-of-bob", b"for-everybody"
 ALICE, BOB = "home/alice/heart", "home/bob/heart"
-
-
-class OpenDisk(Disk):
-    """The records on disk, opened with the keys that exist."""
-
-    def __init__(self, world: SealedWorld) -> None:
-        super().__init__(world.server.streams[0])
-        self.world = world
-
-    def decoded(self) -> list[Record]:
-        found = super().decoded()
-        for record in found:
-            record.open(self.world.keys.key)
-        return found
 
 
 class SealedWorld(World):
@@ -62,7 +50,7 @@ class SealedWorld(World):
         super().__init__(personal_topics=("home/+/#",), **options)
         self._folder = tempfile.TemporaryDirectory()
         self.path = Path(self._folder.name, "keys")
-        self.disk = OpenDisk(self)
+        self.disk = OpenDisk(self.server.streams[0], lambda number: self.keys.key(number))
 
     def open_log(self) -> SimLog:
         log = super().open_log()
@@ -78,16 +66,6 @@ class SealedWorld(World):
 
 
 in_sealed_world = functools.partial(in_world, SealedWorld)
-
-
-@pytest.fixture(autouse=True)
-def _without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Destroy keys in the simulated process itself: its time is virtual."""
-
-    async def here(work: Any, *arguments: Any) -> Any:
-        return work(*arguments)
-
-    monkeypatch.setattr(erasure, "in_thread", here)
 
 
 async def publish(world: World, *messages: tuple[str, bytes], qos: int = 1, **more: Any) -> None:

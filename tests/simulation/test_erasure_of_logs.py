@@ -12,34 +12,21 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
-from actors.inspection import erasure
 from eventstore.format.erasure_events import COPIES, FOLLOWED, REQUEST, ErasureRequested
 from eventstore.format.node_events import Followed
 from eventstore.format.positions import from_runs
-from eventstore.format.records import Record
 from eventstore.log.key_file import KeyFile, KeyReader
 from eventstore.log.message_store import messages_of
 from simulation.inspection import change
 from simulation.partitions import PartitionWorld, name_in
+from simulation.sealed_disk import OpenDisk, without_threads
 from simulation.two_logs import two
-from simulation.world import Disk, SimLog
+from simulation.world import SimLog
+
+__all__ = ["without_threads"]
 
 SECRET, OTHER = b"secret-of-alice", b"secret-of-bob"
 ALICE, BOB = "home/alice/heart", "home/bob/heart"
-
-
-class OpenDisk(Disk):
-    """The records on disk, opened with the keys that exist."""
-
-    def __init__(self, world: SealedPartition) -> None:
-        super().__init__(world.server.streams[0])
-        self.world = world
-
-    def decoded(self) -> list[Record]:
-        found = super().decoded()
-        for record in found:
-            record.open(self.world.keys.key)
-        return found
 
 
 class SealedPartition(PartitionWorld):
@@ -51,7 +38,7 @@ class SealedPartition(PartitionWorld):
         super().__init__(name, personal_topics=("home/+/#",), **options)
         self._folder = tempfile.TemporaryDirectory()
         self.path = Path(self._folder.name, "keys")
-        self.disk = OpenDisk(self)
+        self.disk = OpenDisk(self.server.streams[0], lambda number: self.keys.key(number))
 
     def open_log(self) -> SimLog:
         log = super().open_log()
@@ -85,16 +72,6 @@ class SealedPartition(PartitionWorld):
 
 
 Scenario = Callable[[SealedPartition, SealedPartition], Awaitable[None]]
-
-
-@pytest.fixture(autouse=True)
-def _without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Destroy keys in the simulated process itself: its time is virtual."""
-
-    async def here(work: Any, *arguments: Any) -> Any:
-        return work(*arguments)
-
-    monkeypatch.setattr(erasure, "in_thread", here)
 
 
 def in_two_logs(scenario: Scenario) -> None:
