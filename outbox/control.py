@@ -42,6 +42,25 @@ class Refusal(NamedTuple):
     code: int
 
 
+class LostMessages(NamedTuple):
+    """Messages that are not sent: all that are due in a range of positions."""
+
+    after: Position
+    """Position before the range."""
+    until: Position
+    messages: int
+    reason: str
+    """cut: the log no longer has them; erased: their content was erased."""
+    number: int = 0
+    """Number of the last one among those that are due; 0: it is not known."""
+
+    def precedes(self, other: LostMessages) -> bool:
+        """Return whether no message that is due is between the two."""
+        if self.reason != other.reason:
+            return False
+        return other.after == self.until or 0 < self.number == other.number - other.messages
+
+
 @dataclass(slots=True)
 class Progress:
     """What is to be recorded of a destination, and what is to be shown of it."""
@@ -53,8 +72,8 @@ class Progress:
     """Number of messages stored since the last report."""
     reset: bool = False
     """Whether ``received`` is lower than before: a receiver lost what it had."""
-    lost: list[tuple[Position, int]] = field(default_factory=list)
-    """Positions, and numbers, of messages that the log no longer has."""
+    lost: list[LostMessages] = field(default_factory=list)
+    """Messages that cannot be sent."""
     retried: list[Position] = field(default_factory=list)
     """Refused messages that were stored now, or no longer exist."""
 
@@ -76,7 +95,7 @@ class Progress:
             "number": self.number,
             "count": self.count,
             "refused": [[to_runs(refs), *answer] for answer, refs in groups.items()],
-            "lost": [list(each) for each in self.lost],
+            "lost": [list(each[:4]) for each in self.lost],
             "retried": self.retried,
             "shown": dict(shown),
         }

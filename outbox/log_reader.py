@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import structlog
 
 from eventstore.errors import CutMeanwhile, LogUnavailable
 from eventstore.format.positions import INDEX_BITS, position, sequence_of
+from eventstore.format.sealing import SealedBytes
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.message_store import MessageStore, StoredMessages, messages_of
 from eventstore.reading.log_source import open_log
@@ -144,7 +145,8 @@ class DueMessages:
         source = self._source
         while True:
             try:
-                self._source = await open_log(source.client, source.stream, source.where)
+                opened = await open_log(source.client, source.stream, source.where)
+                self._source = replace(opened, content_key=source.content_key)
             except LogUnavailable as error:
                 await self._wait(error)
             else:
@@ -198,11 +200,10 @@ class DueMessages:
                 continue
             portion.messages.append(
                 OutboxMessage(
-                    *(at, ref, self._number, published.time_ms, name, payload, published.qos),
-                    published.retain,
-                    published.session,
-                    block,
+                    *(at, ref, self._number, published.time_ms, name, bytes(payload)),
+                    *(published.qos, published.retain, published.session, bytes(block)),
                     expires + jumped if expires else 0,
+                    _key_of(payload, block),
                 )
             )
 
@@ -268,8 +269,15 @@ def _contents(item: PublicationItem, record: Record) -> Iterator[OutboxMessage]:
     jumped = (item.time_ms - item.steady_ms) // 1000
     for number, at in enumerate(item.positions):
         expires = item.expires[number] if item.expires else 0
+        payload, block = item.payloads[number], item.blocks[number] if item.blocks else b""
         yield OutboxMessage(
-            *(at, at, 0, item.time_ms, item.topics[number].decode(), item.payloads[number]),
-            *(item.qos, item.retain, item.session, item.blocks[number] if item.blocks else b""),
+            *(at, at, 0, item.time_ms, item.topics[number].decode(), bytes(payload)),
+            *(item.qos, item.retain, item.session, bytes(block)),
             expires + jumped if expires else 0,
+            _key_of(payload, block),
         )
+
+
+def _key_of(payload: bytes, block: bytes) -> int:
+    """Return the number of the key under which a message is sealed; 0: it is not."""
+    return next((part.key for part in (payload, block) if isinstance(part, SealedBytes)), 0)

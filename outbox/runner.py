@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,14 @@ from eventstore.format.positions import Position
 from eventstore.format.stored_properties import expired_until
 from eventstore.task_cancellation import end_tasks
 from outbox.backoff import Backoff
-from outbox.control import BrokerControl, BrokerUnavailable, Progress, RecordedCursor, Refusal
+from outbox.control import (
+    BrokerControl,
+    BrokerUnavailable,
+    LostMessages,
+    Progress,
+    RecordedCursor,
+    Refusal,
+)
 from outbox.log_reader import CursorLost, DueMessages, LogPortion
 from outbox.read_ahead import ReadAhead
 from outbox.sink import Destination, OutboxMessage, RefusedMessages, Sink, TryAgain
@@ -31,6 +37,7 @@ _IDLE_REPORT = 30.0
 _ASK_AGAIN = 1.0
 _READ_AHEAD_BYTES = 4 * 1024 * 1024
 """Bytes of messages that are read while a batch is sent; one turn may exceed it."""
+_NOT_QUOTED = "the answer is not recorded, because the content is sealed"
 _MOST_REFUSED = _MOST_LOST = 1000
 """Numbers of refused messages, and of lost ones, that are recorded at once."""
 
@@ -63,8 +70,12 @@ class DestinationRunner:
         control: BrokerControl,
         limits: BatchLimits,
         now: Callable[[], float] = time.time,
+        is_erased: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """``due`` returns a new reader; ``now`` is the time in Unix seconds."""
+        """``due`` returns a new reader; ``now`` is the time in Unix seconds.
+
+        ``is_erased`` returns whether a key of sealed contents was destroyed.
+        """
         self.name = name
         self._log = log
         self._sink = sink
@@ -72,6 +83,7 @@ class DestinationRunner:
         self._control = control
         self._limits = limits
         self._now = now
+        self._is_erased = is_erased
         self._backoff = Backoff(limits.retry_base, limits.retry_most)
         self._run: Position = 0
         self._done = Progress()
@@ -80,13 +92,13 @@ class DestinationRunner:
         """Refused messages by their positions, until a cursor behind them is recorded with them: a
         crash before that repeats both."""
         self._retry: tuple[Position, ...] = ()
-        self._missing: deque[tuple[Position, int]] = deque()
-        """Messages that the log no longer has, in the batches that are being sent."""
+        self._missing: list[LostMessages] = []
+        """Messages that cannot be sent, in the batches that are being sent."""
         self._through_recorded: Position = 0
         self._shown: dict[str, Any] = {}
         self._state, self._error = "starting", ""
         self._since = now()
-        self._sent = self._retries = self._expired = self._denied = 0
+        self._sent = self._retries = self._expired = self._denied = self._erased = 0
         self._time_ms = 0
         """Time of the last record that the destination is through with."""
         self._waiting_ms = 0
@@ -195,7 +207,9 @@ class DestinationRunner:
                 break
             portion = following
             self._denied += portion.skipped
-            self._missing.extend(portion.missing)
+            self._missing += [
+                LostMessages(at - 1, at, count, "cut") for at, count in portion.missing
+            ]
             if portion.messages:
                 if not batch:
                     until = self._clock() + self._limits.wait
@@ -234,12 +248,20 @@ class DestinationRunner:
         """Send a batch until it is stored or refused; ``through``: the cursor afterwards."""
         if batch:
             await self._store(batch)
-            self._done.number = batch[-1].number
-        while self._missing and self._missing[0][0] <= through:
-            self._done.lost.append(self._missing.popleft())
-            if len(self._done.lost) >= _MOST_LOST:
-                self._done.through = self._done.lost[-1][0]
+        missing = sorted(each for each in self._missing if each.until <= through)
+        self._missing = [each for each in self._missing if each.until > through]
+        for each in missing:
+            lost = self._done.lost
+            if lost and lost[-1].precedes(each):
+                before = lost.pop()
+                each = each._replace(after=before.after, messages=before.messages + each.messages)
+            elif len(lost) >= _MOST_LOST:
+                self._done.through = lost[-1].until
+                self._done.number = max(self._done.number, lost[-1].number)
                 await self._record_surely()
+            self._done.lost.append(each)
+        if batch:
+            self._done.number = batch[-1].number
         self._done.through = max(through, self._done.through)
         self._waiting_ms = 0
         # The broker takes a bounded number at once, and a turn may have any number of messages.
@@ -247,7 +269,7 @@ class DestinationRunner:
             await self._record_surely()
 
     async def _store(self, batch: list[OutboxMessage]) -> None:
-        while batch := self._unexpired(batch):
+        while batch := self._unexpired(self._unerased(batch)):
             begun, self._waiting_ms = self._clock(), batch[0].time_ms
             try:
                 await self._sink.send(batch)
@@ -279,7 +301,27 @@ class DestinationRunner:
         self._expired += len(batch) - len(left)
         return left
 
+    def _unerased(self, batch: list[OutboxMessage]) -> list[OutboxMessage]:
+        """Return the messages whose content is not erased; the others are given up."""
+        keys = {message.key for message in batch if message.key}
+        erased = {key for key in keys if self._is_erased(key)}
+        if not erased:
+            return batch
+        gone = [message for message in batch if message.key in erased]
+        self._erased += len(gone)
+        self._missing += [
+            LostMessages(message.at - 1, message.at, 1, "erased", message.number)
+            for message in gone
+            if message.number  # those that are sent again are behind the cursor
+        ]
+        return [message for message in batch if message.key not in erased]
+
     def _refuse(self, refused: list[OutboxMessage], answer: RefusedMessages) -> None:
+        refused = self._unerased(refused)
+        if not refused:
+            return
+        if any(message.key for message in refused):  # it may quote the content
+            answer = RefusedMessages(_NOT_QUOTED, answer.code)
         _log.warning(
             "messages refused by a destination",
             to=self.name,
@@ -392,6 +434,7 @@ class DestinationRunner:
             "retries": self._retries,
             "expired": self._expired,
             "denied": self._denied,
+            "erased": self._erased,
             "time_ms": self._time_ms,
             "waiting_ms": self._waiting_ms or self._ahead.waiting_ms,
             "batch_seconds": round(self._last_batch, 6),

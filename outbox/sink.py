@@ -34,6 +34,8 @@ class OutboxMessage:
     """Its properties of MQTT 5, for ``protocol.mqtt.message_properties``."""
     expires: int = 0
     """Unix time in seconds at which it expires, on the clock of the log; 0: never."""
+    key: int = 0
+    """Number of the key that its content is sealed under in the log; 0: it is not sealed."""
 
     @property
     def size(self) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 
 from actors.bridge.bridge_properties import PropertyLosses, PropertyReader, PropertyWriter
+from actors.bridge.erased_ranges import ErasedRanges
 from actors.bridge.from_nats import FromNats
 from actors.bridge.recorded_messages import RecordedMessages
 from actors.bridge.replies import Answered, Replies, ReplySubjects
@@ -24,11 +25,13 @@ from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import GatedMessages, OutgoingMessages, ToNats
 from actors.kernel.actor import LoopActor
 from actors.node.read_pause import ReadPause
-from eventstore.format.destination_events import NATS_DESTINATION, Forwarded
+from eventstore.format.destination_events import NATS_DESTINATION, Forwarded, ForwardLost
 from eventstore.format.events import NATS_SESSION
 from eventstore.format.positions import position
 from eventstore.format.stored_properties import expiries
+from eventstore.log.message_store import Message
 from eventstore.nats.batch_client import encode_hpub, encode_pub
+from projections.state.destinations import ERASED
 from protocol.nats.headers import has_status
 
 if TYPE_CHECKING:
@@ -152,7 +155,7 @@ class Bridge(LoopActor):
         may_publish = node.permissions.to_nats
         self._departures = ToNats(self._flows, options, self._answer, may_publish)
         self.recorded = RecordedMessages(
-            node, options, self._flows, self._pass_on, self._room, prefix_of, failed
+            node, options, self._flows, self._pass_on, self._room_for_recorded, prefix_of, failed
         )
         """The messages of QoS 1 and 2."""
         self._wills = GatedMessages(self.release)
@@ -171,6 +174,7 @@ class Bridge(LoopActor):
             reports=reports,
         )
         self._backpressure = NatsBackpressure(self._much_room, node.timers.after)
+        self._erased = ErasedRanges()
         self._paused = 0
         """The reasons why nothing is read from NATS; see ``ReadPause``."""
         self._ended = False
@@ -224,6 +228,7 @@ class Bridge(LoopActor):
 
     def _connected(self) -> None:
         self.stats.connected = True
+        self._erased = ErasedRanges()  # they are read again
         self._interest.reconnected()
         self.recorded.start(_GRACE)
 
@@ -302,6 +307,9 @@ class Bridge(LoopActor):
     def _room(self) -> bool:
         return self._link.connected and self._pending < self._options.most_held
 
+    def _room_for_recorded(self) -> bool:
+        return self._room() and not self._erased.full
+
     def _much_room(self) -> bool:
         return not self._link.connected or self._pending < _MUCH // 2
 
@@ -318,7 +326,29 @@ class Bridge(LoopActor):
             self._pass_on(leaving)
             self._flush()
 
+    def _unerased(self, leaving: OutgoingMessages) -> OutgoingMessages:
+        """Return messages whose content is not erased; the others are given up."""
+        sealing, content = self._node.sealing, leaving.content
+        if sealing is None or not leaving.refs:
+            return leaving
+        keep: list[int] = []
+        for at, (ref, place) in enumerate(zip(leaving.refs, leaving.places, strict=True)):
+            message = Message(
+                *(content.topics[at], content.payloads[at]),
+                content.blocks[at] if content.blocks else b"",
+            )
+            if sealing.is_erased(ref, message):
+                self._erased.add(place, follows=not leaving.selected)
+            else:
+                keep.append(at)
+                self._erased.end_range()
+        if len(keep) == len(leaving.refs):
+            return leaving
+        self.stats.erased += len(leaving.refs) - len(keep)
+        return leaving.select(keep)
+
     def _pass_on(self, leaving: OutgoingMessages) -> None:
+        leaving = self._unerased(leaving)
         self.stats.offered += len(leaving.content.topics)
         if leaving.expires:
             is_expired = self._properties.is_expired
@@ -422,6 +452,7 @@ class Bridge(LoopActor):
         # between loses them: so the recorded position is the one confirmed one round earlier.
         self._note(self._confirmed)
         through = self.recorded.settled()
+        self._erased.end_range()  # so that no range goes beyond a cursor
         # Until this actor is notified of a new connection, "settled" refers to the previous one.
         if through > (self.recorded.through) and self.stats.connected:
             self._wire.fence(lambda: self._confirm(through))
@@ -431,6 +462,9 @@ class Bridge(LoopActor):
 
     def _note(self, through: Position) -> None:
         if through > (self.recorded.through):
+            ranges, through = self._erased.take(through)
+            for after, until, count in ranges:
+                self._node.emit(ForwardLost(NATS_DESTINATION, after, until, ERASED, messages=count))
             self._node.emit(Forwarded(NATS_DESTINATION, through))
             self._node.kernel.wake()
 

@@ -31,6 +31,8 @@ class BridgeStats:
         "Messages from NATS with a valid topic.",
         "bridge.received",
     )
+    erased: int = 0
+    """Messages that were erased before they were sent."""
     probes: int = 0
     """Messages sent as requests, to find out whether there is a subscriber."""
     acknowledged: int = 0

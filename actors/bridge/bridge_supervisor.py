@@ -165,6 +165,7 @@ class BridgeSupervisor:
             "retries": 0,
             "expired": 0,
             "denied": 0,
+            "erased": stats.erased,
             "time_ms": 0,
             "waiting_ms": self._oldest_ms,
             "batch_seconds": 0.0,

@@ -104,6 +104,13 @@ class OutgoingMessages(NamedTuple):
     """Expiry of each message, Unix time in seconds, 0: never; empty: no message expires."""
     publisher_of: Sequence[int] = ()
     """For each message the index of its publisher, as in ``StoredMessages``."""
+    selected: Sequence[Position] = ()
+    """Position at which each took effect; empty: each entry from ``since`` on."""
+
+    @property
+    def places(self) -> Sequence[Position]:
+        """The position at which each recorded message took effect."""
+        return self.selected or range(self.since, self.since + len(self.refs))
 
     def at(self, raw: bytes) -> Sequence[int]:
         """Return the indices of a topic's messages, on the flow of the topic."""
@@ -137,6 +144,7 @@ class OutgoingMessages(NamedTuple):
             expires=[expires[at] for at in keep] if expires else (),
             publishers=[self.publisher(at) for at in keep],
             publisher_of=(),
+            selected=[self.places[at] for at in keep] if refs else (),
         )
 
     @property

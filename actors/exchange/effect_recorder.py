@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.exchange.member_reports import SharedParts, only_subscriber
-from actors.exchange.taken_messages import TakenClearing, TakenEffect, TakenMessages, TakenPart
+from actors.exchange.taken_erasures import TakenErasures
+from actors.exchange.taken_messages import (
+    TakenClearing,
+    TakenEffect,
+    TakenErasure,
+    TakenMessages,
+    TakenPart,
+)
 from actors.session.decisions.acknowledgements import PACKET_IDS
 from actors.session.node_context import NodeContext
 from actors.session.outside_publisher import OutsidePublisher
@@ -16,6 +23,7 @@ from actors.sharing.shared_subscriptions import SharedSubscriptions
 from eventstore.format.events import LOG_SESSION, SessionOpened
 from eventstore.format.node_events import RetainedCleared
 from eventstore.format.positions import Position
+from eventstore.format.sealing import SealedBytes, is_closed
 from eventstore.format.stored_properties import seconds_left
 from protocol.mqtt.message_properties import expiry_of, with_remaining_expiry
 from protocol.mqtt.packets import Publishes
@@ -90,6 +98,7 @@ class EffectRecorder:
         versions: RetainedVersions,
         shares: SharedSubscriptions,
         parts: SharedParts,
+        erasures: TakenErasures,
     ) -> None:
         self._node = node
         self._names = names
@@ -103,6 +112,9 @@ class EffectRecorder:
         """Whether anything was recorded; the caller resets it."""
         self.expired: list[Position] = []
         """Messages that were not recorded because they had expired; the caller resets it."""
+        self.erased: list[Position] = []
+        """Those that were not recorded because they are erased; the caller resets it."""
+        self._erasures = erasures
 
     def record(self, name: str, effect: TakenEffect, most: int) -> int:
         """Record and route an effect, or at most ``most`` of its messages.
@@ -114,6 +126,11 @@ class EffectRecorder:
             return 1
         if isinstance(effect, TakenPart):
             self._take_part(name, effect)
+            return 1
+        if isinstance(effect, TakenErasure):
+            if not self._erasures.record(name, effect):
+                return 0
+            self.emitted = True
             return 1
         return self._publish(name, effect, most)
 
@@ -153,14 +170,14 @@ class EffectRecorder:
         chosen = [
             at
             for at in range(count)
-            if not self._has_expired(name, taken, at, passed) and self._fits(name, taken, at)
+            if not self._is_gone(name, taken, at, passed) and self._fits(name, taken, at)
         ]
         receiver = self._shares.receiver(taken.share) if chosen else None
         if receiver is None:
             return
         self.emitted = True
         self._open(name)
-        packet = self._packet(taken, chosen, 0)
+        packet = self._packet(name, taken, chosen, 0)
         origins = [taken.origins[at] for at in chosen]
         content = self._publishers[name].record_assigned(packet, origins, taken.share)
         refs = range(content.first, content.first + len(chosen))
@@ -193,7 +210,7 @@ class EffectRecorder:
             if taken.live and not keep:
                 route = routes[topic]
                 wanted = bool(route.targets or route.denied or route.frozen)
-            if not wanted or self._has_expired(name, taken, at, passed):
+            if not wanted or self._is_gone(name, taken, at, passed):
                 continue
             if not self._fits(name, taken, at):
                 continue
@@ -205,12 +222,16 @@ class EffectRecorder:
         if chosen:
             self._publish_now(name, taken, chosen, retain=keeps)
 
-    def _has_expired(self, name: str, taken: TakenMessages, at: int, passed: int) -> bool:
-        """Return whether a message has expired; if so, count it and keep it for the log."""
-        if not taken.expires or not 0 < taken.expires[at] <= passed:
+    def _is_gone(self, name: str, taken: TakenMessages, at: int, passed: int) -> bool:
+        """Return whether a message is erased or expired; if so, count and note it."""
+        if is_closed(taken.payloads[at]) or (taken.blocks and is_closed(taken.blocks[at])):
+            gone, reason = self.erased, "erased"
+        elif taken.expires and 0 < taken.expires[at] <= passed:
+            gone, reason = self.expired, "expired"
+        else:
             return False
-        self.expired.append(taken.origins[at])
-        self._node.count_dropped("expired", 1, client=LOG_SESSION + name)
+        gone.append(taken.origins[at])
+        self._node.count_dropped(reason, 1, client=LOG_SESSION + name)
         return True
 
     def _fits(self, name: str, taken: TakenMessages, at: int) -> bool:
@@ -227,21 +248,42 @@ class EffectRecorder:
         """Record and route some of the messages."""
         self.emitted = True
         self._open(name)
-        packet = self._packet(taken, chosen, taken.qos, retain=retain)
+        packet = self._packet(name, taken, chosen, taken.qos, retain=retain)
         if taken.qos:
             packet.packet_ids += self._packet_ids(len(chosen))
         origins = [taken.origins[at] for at in chosen]
         self._publishers[name].publish_taken(packet, origins, live=taken.live)
 
     def _packet(
-        self, taken: TakenMessages, chosen: Sequence[int], qos: int, *, retain: bool = False
+        self,
+        name: str,
+        taken: TakenMessages,
+        chosen: Sequence[int],
+        qos: int,
+        *,
+        retain: bool = False,
     ) -> Publishes:
-        """Return some of the messages, without packet identifiers."""
+        """Return some of the messages, without packet identifiers.
+
+        What the other log has sealed gets a key of this log.
+        """
         packet = Publishes(qos, retain=retain)
         packet.topics += [taken.topics[at] for at in chosen]
         packet.payloads.extend(taken.payloads[at] for at in chosen)
         if taken.blocks:
             packet.blocks = [self._block(taken, at) for at in chosen]
+        sealing = self._node.sealing
+        if sealing is None:
+            return packet
+        for number, at in enumerate(chosen):
+            block = taken.blocks[at] if taken.blocks else b""
+            if isinstance(taken.payloads[at], SealedBytes) or isinstance(block, SealedBytes):
+                topic = taken.topics[at].decode()
+                sealing.adopt(topic)
+                self._erasures.took(name, topic)
+            packet.payloads[number] = bytes(packet.payloads[number])
+            if packet.blocks:
+                packet.blocks[number] = bytes(packet.blocks[number])
         return packet
 
     def _block(self, taken: TakenMessages, at: int) -> bytes:

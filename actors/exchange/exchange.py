@@ -15,7 +15,8 @@ from actors.exchange.effect_recorder import EffectRecorder, RetainedVersion, Ret
 from actors.exchange.log_follower import LogFollower
 from actors.exchange.member_reports import MemberReports, SharedParts
 from actors.exchange.qos0_exchange import Qos0Exchange, Qos0Messages
-from actors.exchange.taken_messages import Taken, TakenClearing, TakenMessages
+from actors.exchange.taken_erasures import TakenErasures
+from actors.exchange.taken_messages import Taken, TakenClearing, TakenErasure, TakenMessages
 from actors.kernel.actor import LoopActor
 from actors.session.node_context import NodeContext
 from actors.session.outside_publisher import OutsidePublisher
@@ -75,14 +76,21 @@ class FollowedPositions:
         self._through[name] = through, link
 
     def record(
-        self, name: str, through: Position, link: str, expired: Sequence[Position] = ()
+        self,
+        name: str,
+        through: Position,
+        link: str,
+        expired: Sequence[Position] = (),
+        erased: Sequence[Position] = (),
     ) -> None:
         """Record a position, in the turn of the messages before it.
 
-        ``expired`` are the messages before it that were not taken because they had expired.
+        ``expired`` and ``erased`` are the messages before it that were not taken for this reason.
         """
         self._through[name], self._recorded[name] = (through, link), through
-        self._node.emit(Followed(name, through, link, expired=to_runs(sorted(expired))))
+        event = Followed(name, through, link, expired=to_runs(sorted(expired)))
+        event.erased = to_runs(sorted(erased))
+        self._node.emit(event)
 
     def settle(self, but: str = "") -> None:
         """Record the positions of all logs ``but`` one up to which nothing concerned this log."""
@@ -131,6 +139,8 @@ _PUSHED_MOST = 64 * 1024
 _LOOK_EVERY = 0.5
 """Seconds after which a position is recorded although nothing was taken, and seconds between two
 announcements of a log that has grown a short while ago."""
+_LOOK_AGAIN = 0.005
+"""Seconds after which it is looked again whether the erasure before is completed."""
 _REPEATS, _IDLE_LOOKS = 10, 4
 """Number of these announcements. Then each ``_IDLE_LOOKS``-th time is enough for those that missed
 all of them."""
@@ -208,6 +218,7 @@ class LogExchange(LoopActor):
                 "data directory was replaced while it ran; stop all processes and start again"
             )
         self._number = self._names.index(node.options.node)
+        self._erasures = TakenErasures(node)
         self._followers = {
             name: LogFollower(
                 node,
@@ -216,6 +227,7 @@ class LogExchange(LoopActor):
                 partial(self._taken, name),
                 partial(self._reached, name),
                 partial(self._acknowledged, name),
+                self._erasures.find,
             )
             for name, log in others
         }
@@ -244,6 +256,7 @@ class LogExchange(LoopActor):
             self._versions,
             self._shares,
             self._parts,
+            self._erasures,
         )
         self._qos0 = Qos0Exchange(
             node, link.pass_on, link.largest, self._publishers, self._shares, self._route_later
@@ -257,6 +270,7 @@ class LogExchange(LoopActor):
         node = self._node
         self._began, self._began_at = True, node.clock.monotonic()
         self._reports.begin()
+        self._erasures.begin()
         for name, follower in self._followers.items():
             through, link = self._positions.begin(name)
             self._complete[name] = (through + 1 >> INDEX_BITS) - 1
@@ -341,6 +355,11 @@ class LogExchange(LoopActor):
         """Return the last record that another log is known to have; 0: that is not known yet."""
         follower = self._followers[name]
         return max(follower.announced, follower.end, self.last_taken(name))
+
+    @property
+    def taken(self) -> dict[str, Position]:
+        """The position up to which each other log was taken."""
+        return {name: self._positions.through(name) for name in self._followers}
 
     @property
     def catching_up(self) -> bool:
@@ -431,11 +450,11 @@ class LogExchange(LoopActor):
         name, taken, done = work
         left, through = _AT_ONCE, None
         recorder = self._recorder
-        recorder.emitted, recorder.expired = False, []
+        recorder.emitted, recorder.expired, recorder.erased = False, [], []
         while taken.effects and left > 0:
             effect = taken.effects[0]
             count = recorder.record(name, effect, left)
-            if not count:  # too much was already routed in this turn
+            if not count:  # too much was already routed in this turn, or an erasure goes on
                 break
             through = effect.first + count - 1
             left -= count
@@ -447,15 +466,18 @@ class LogExchange(LoopActor):
             through = taken.through
         if through is not None:
             link = taken.links[through >> INDEX_BITS]
-            if recorder.emitted or recorder.expired:
-                self._positions.record(name, through, link, recorder.expired)
+            if recorder.emitted or recorder.expired or recorder.erased:
+                self._positions.record(name, through, link, recorder.expired, recorder.erased)
             else:
                 self._positions.advance(name, through, link)
         if not taken.effects:
             if not done.done():
                 done.set_result(None)
             return
-        self.kernel.later(self, work)
+        if isinstance(taken.effects[0], TakenErasure):
+            self._node.timers.after(_LOOK_AGAIN, partial(self.kernel.later, self, work))
+        else:
+            self.kernel.later(self, work)
 
     # Shared subscriptions.
 

@@ -12,6 +12,7 @@ import structlog
 from actors.exchange.taken_messages import (
     Acknowledged,
     Taken,
+    TakenErasure,
     TakenReferences,
     assigned,
     effects_in,
@@ -63,7 +64,7 @@ class LogFollower:
     ``take`` is called with turns that contain something to take, and returns when it is recorded;
     ``reached`` with position and link after these turns or others, and whether they have more than
     positions. ``acknowledged`` is called with the positions up to which the other log has recorded
-    that it took other logs.
+    that it took other logs. ``find_topics`` completes an erasure with the topics of this log.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class LogFollower:
         take: Callable[[Taken], Awaitable[None]],
         reached: TurnReached,
         acknowledged: Callable[[str, Position], None],
+        find_topics: Callable[[TakenErasure], Awaitable[None]],
     ) -> None:
         self.name = name
         self._node = node
@@ -81,6 +83,7 @@ class LogFollower:
         self._take = take
         self._reached = reached
         self._acknowledged = acknowledged
+        self._find_topics = find_topics
         self._new_records = asyncio.Event()
         self._announced = 0
         """Sequence of the last record that the other broker reported as stored."""
@@ -237,6 +240,9 @@ class LogFollower:
                         for part in parts:
                             here.add_record(part)
                     taken.effects.append(assigned(effect, await self._find(effect.refs, here)))
+                elif isinstance(effect, TakenErasure):
+                    await self._find_topics(effect)
+                    taken.effects.append(effect)
                 elif isinstance(effect, Acknowledged):
                     self._acknowledged(effect.log, effect.through)
                 else:

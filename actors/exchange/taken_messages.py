@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from eventstore.format.event_parsing import entries
+from eventstore.format.erasure_events import FOLLOWED, REQUEST, ErasureRequested
+from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import (
     LOG_SESSION,
     Assigned,
@@ -80,6 +81,19 @@ class TakenClearing:
 
 
 @dataclass(slots=True)
+class TakenErasure:
+    """Contents were erased in the other log."""
+
+    first: Position
+    topics: list[str]
+    """The topics whose contents are still to be erased here."""
+    filter: str
+    by: str
+    requested: bool
+    """Whether that log was the first one; otherwise it followed another."""
+
+
+@dataclass(slots=True)
 class Acknowledged:
     """The position up to which the other log has taken a log."""
 
@@ -87,20 +101,23 @@ class Acknowledged:
     through: Position
 
 
-TakenEffect: TypeAlias = TakenMessages | TakenClearing | TakenPart
+TakenEffect: TypeAlias = TakenMessages | TakenClearing | TakenPart | TakenErasure
 _Found: TypeAlias = (
     TakenMessages
     | TakenReferences
     | Releases
     | TakenClearing
     | TakenPart
+    | TakenErasure
     | Acknowledged
     | StoredMessages
 )
 
 _MESSAGE = 1024
 """Bytes for which a message counts beside its payload."""
-_RELEVANT = frozenset({"MessagePublished", "Released", "RetainedCleared", "Followed", "Assigned"})
+_RELEVANT = frozenset(
+    {"MessagePublished", "Released", "RetainedCleared", "Followed", "Assigned", "ErasureRequested"}
+)
 _OF_SESSIONS = frozenset({"SessionOpened", "SessionExpired"})
 """Events that are relevant only if a shared subscription has them."""
 
@@ -171,10 +188,19 @@ def effects_in(record: Record, through: Position, own: str) -> Iterator[_Found]:
         elif isinstance(event, (SessionOpened, SessionExpired)):
             if event.session.startswith(SHARE):
                 yield TakenPart(at, event.session, isinstance(event, SessionOpened))
-        elif isinstance(event, RetainedCleared):
-            yield TakenClearing(at, event.topics, record.steady_ms)
-        elif isinstance(event, Followed):
-            yield Acknowledged(event.log, event.through)
+        else:
+            yield from _of_node(event, at, record)
+
+
+def _of_node(event: Event, at: Position, record: Record) -> Iterator[_Found]:
+    """Yield the effect of an event that concerns no session."""
+    if isinstance(event, RetainedCleared):
+        yield TakenClearing(at, event.topics, record.steady_ms)
+    elif isinstance(event, ErasureRequested):
+        if event.cause in (REQUEST, FOLLOWED):
+            yield TakenErasure(at, event.topics, event.filter, event.by, event.cause == REQUEST)
+    elif isinstance(event, Followed):
+        yield Acknowledged(event.log, event.through)
 
 
 def taken_messages(messages: Publications) -> TakenMessages:

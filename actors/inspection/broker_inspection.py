@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actors.connection.admission import Admission
+from actors.inspection import erasure_reach
 from actors.inspection.broker_status import own_bytes, status
 from actors.inspection.destination_desk import DestinationDesk
 from actors.inspection.erasure import Erasure
@@ -45,6 +47,8 @@ class BrokerInspection:
             "change": self.operations.change,
             "destinations": self.destinations.destinations,
             "erasures": self.erasure.answer,
+            "erasures.receivers": partial(erasure_reach.receivers, node),
+            "erasures.progress": partial(erasure_reach.progress, node),
         }
         """The handlers of the inspector, by endpoint."""
         self.inspector: Inspector

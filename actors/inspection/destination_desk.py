@@ -40,6 +40,7 @@ _SHOWN: Final[Mapping[str, type]] = {
     "retries": int,
     "expired": int,
     "denied": int,
+    "erased": int,
     "time_ms": int,
     "waiting_ms": int,
     "batch_seconds": float,
@@ -130,8 +131,8 @@ class DestinationDesk:
         emit = self._node.emit
         for refs, reason, code in refused:
             emit(ForwardRefused(name, refs, reason, code=code))
-        for after, until, messages in lost:
-            emit(ForwardLost(name, after, until, "cut", messages=messages))
+        for after, until, messages, reason in lost:
+            emit(ForwardLost(name, after, until, reason, messages=messages))
         command = OperatorCommand("forwarded", by, name, None)
         command.put_on_record(
             self._node,
@@ -252,20 +253,18 @@ def _positions(request: Mapping[str, Any], field: str) -> list[Position]:
     return refs
 
 
-def _lost_ranges(request: Mapping[str, Any]) -> list[tuple[Position, Position, int]]:
-    """Return the ranges of lost messages, adjacent ones together, and the number in each."""
+def _lost_ranges(request: Mapping[str, Any]) -> list[tuple[Position, Position, int, str]]:
+    """Return the ranges of messages that are not sent, with the number and the reason of each."""
     lost = request.get("lost", [])
     if not isinstance(lost, list) or len(lost) > _MOST_LOST:
         raise Refused(f"lost must be a list of at most {_MOST_LOST}")
-    ranges: list[tuple[Position, Position, int]] = []
+    ranges: list[tuple[Position, Position, int, str]] = []
     for each in lost:
         match each:
-            case [int(at), int(messages)] if 0 < at < _LAST:
-                after = at - 1
-                if ranges and ranges[-1][1] == after:
-                    after, _, before = ranges.pop()
-                    messages += before
-                ranges.append((after, at, messages))
+            case [int(after), int(until), int(count), "cut" | "erased" as reason] if (
+                0 <= after < until < _LAST
+            ):
+                ranges.append((after, until, count, reason))
             case _:
-                raise Refused("lost must have a position and a number each")
+                raise Refused("lost must have a range of positions, a number and a reason each")
     return ranges

@@ -18,7 +18,7 @@ from actors.inspection.operations import clear_topics
 from actors.maintenance.recovery import until_durable
 from actors.session.content_sealing import ContentSealing, period_ms
 from actors.session.decisions.subscribing import by_text
-from eventstore.format.erasure_events import Erased, ErasureRequested
+from eventstore.format.erasure_events import KEEP, REQUEST, RESTORED, Erased, ErasureRequested
 from eventstore.format.positions import format_position, to_runs
 from eventstore.format.sealing import SealedBytes
 from eventstore.log.key_file import KeyFileError
@@ -37,11 +37,10 @@ _log = structlog.get_logger("foldmq")
 
 in_thread = asyncio.to_thread
 
-RESTORED = "restored"
-KEEP = "keep"
-"""Causes of erasures that no operator requested."""
 _BROKER = "foldmq"
-"""The operator in the log of these."""
+"""The operator in the log of erasures that no operator requested."""
+_RETRY = 5.0
+"""Seconds after which it is tried again to destroy the keys of an erasure of another log."""
 _AT_ONCE = 512
 """Topics compared with a filter in one turn of the event loop."""
 _KEYS_AT_ONCE = 4096
@@ -51,6 +50,7 @@ _SHOWN = 1000
 _KEYS = 500
 """Maximum number of keys of one erasure: it begins in one turn."""
 _NEVER_MS = 1 << 53
+NOT_SEVERAL = "--before: a broker with several logs erases all contents of topics only"
 _LONGEST_PAUSE = 3600.0
 """Seconds after which it is looked again for contents that are too old."""
 
@@ -92,6 +92,7 @@ class Erasure:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._lock = asyncio.Lock()
+        node.erase = self.begin
 
     async def finish(self) -> None:
         """Finish at a start what was begun, and repeat what a restored log does not know of."""
@@ -183,7 +184,9 @@ class Erasure:
                 if scope.before_ms:
                     what += " in a period that ended before"
                 return Refused(f"{what} matches {shown(scope.filter)}")
-            return (await self.erase(keys, by, before_ms=scope.before_ms)).fields()
+            followed = scope.filter if self._node.exchange is not None else ""
+            done = await self.erase(keys, by, before_ms=scope.before_ms, followed=followed)
+            return done.fields()
         except FoldmqError as error:
             return error
 
@@ -196,6 +199,8 @@ class Erasure:
             raise Refused(str(error)) from None
         if not isinstance(before_ms, int):
             raise Refused("before_ms is not an integer")
+        if before_ms and self._node.exchange is not None:
+            raise Refused(NOT_SEVERAL)
         return Scope(topic_filter, before_ms and max(1, before_ms - self._node.clock.jumped_ms))
 
     async def keys(self, scope: Scope) -> list[tuple[str, int]]:
@@ -214,18 +219,56 @@ class Erasure:
         self,
         keys: Sequence[tuple[str, int]],
         by: str,
-        cause: str = "request",
+        cause: str = REQUEST,
         before_ms: int = 0,
+        followed: str = "",
     ) -> Outcome:
-        """Erase what keys sealed; raises KeyFileError if the keys cannot be destroyed."""
+        """Erase what keys sealed; raises KeyFileError if the keys cannot be destroyed.
+
+        Other logs of the node follow the topic filter ``followed``.
+        """
         outcome = Outcome(0, 0, [])
         async with self._lock:
             await self._destroy()
             for begin in range(0, len(keys), _KEYS):
-                for part in by_text(keys[begin : begin + _KEYS], itemgetter(0)):
-                    self._request(part, by, cause, before_ms, outcome)
+                parts = by_text(keys[begin : begin + _KEYS], itemgetter(0))
+                for number, part in enumerate(parts, 1):
+                    is_last = number == len(parts) and begin + _KEYS >= len(keys)
+                    self._request(part, by, cause, before_ms, outcome, followed * is_last)
                     await self._destroy()
         return outcome
+
+    def begin(self, topics: list[str], by: str, cause: str) -> bool:
+        """Record an erasure in this turn, as another log of the node did, unless one is pending.
+
+        Takes the topics off the list; returns whether none is left. The keys are destroyed later.
+        """
+        topic_keys = self._node.state.keys
+        while topics:
+            if self._lock.locked() or topic_keys.pending:
+                return False
+            chosen = by_text(topics[:_KEYS], str)[0]
+            keys = [(topic, key.number) for topic in chosen for key in topic_keys.of(topic)]
+            part = by_text(keys[:_KEYS], itemgetter(0))[0] if keys else []
+            self._request(part, by, cause, 0, Outcome(0, 0, []))
+            if len(part) == len(keys):
+                del topics[: len(chosen)]
+            if topic_keys.pending:
+                self._node.spawn_task(self._complete())
+        return True
+
+    async def _complete(self) -> None:
+        """Destroy the keys of an erasure that was recorded."""
+        node = self._node
+        while not node.failed.done():
+            try:
+                async with self._lock:
+                    await self._destroy()
+            except FoldmqError as error:
+                _log.warning("keys cannot be destroyed now", reason=str(error))
+                await asyncio.sleep(_RETRY)
+            else:
+                return
 
     def _request(
         self,
@@ -234,6 +277,7 @@ class Erasure:
         cause: str,
         before_ms: int,
         outcome: Outcome,
+        followed: str = "",
     ) -> None:
         """Record an erasure in this turn, after which the contents are no longer sent."""
         node, topic_keys = self._node, self._node.state.keys
@@ -246,8 +290,9 @@ class Erasure:
         topics = [topic for topic, own in numbers.items() for _ in own]
         destroyed = [number for own in numbers.values() for number in own]
         erasure = topic_keys.erasure + 1
-        event = ErasureRequested(erasure, by, cause, topics, to_runs(destroyed))
-        event.before_ms = before_ms
+        event = ErasureRequested(
+            *(erasure, by, cause, topics, to_runs(destroyed)), before_ms=before_ms, filter=followed
+        )
         at = node.emit(event)
         present: list[str] = []
         for topic, own in numbers.items():

@@ -163,6 +163,11 @@ class ContentSealing:
                 numbers[at] = key if key in own else self._state().number_of(topics[at])
         return _with_keys(event, pieces, size, numbers)
 
+    def adopt(self, topic: str) -> None:
+        """Give a topic a key that another log has sealed, whatever the settings say now."""
+        self._plain.pop(topic, None)
+        self._add_keys([topic])
+
     def _add_keys(self, topics: Sequence[str]) -> None:
         """Give topics a key for the present period, in this turn."""
         now_ms, state, period = self._now_ms(), self._state(), self._period_ms

@@ -139,6 +139,10 @@ class NatsBridge(Protocol):
 class MessageExchange(Protocol):
     """The exchange with the other logs of a node: ``actors.exchange.exchange.LogExchange``."""
 
+    @property
+    def taken(self) -> dict[str, Position]:
+        """The position up to which each other log was taken."""
+
     def published(self, batch: Batch) -> None:
         """Note messages that take effect in this turn; pass on those of QoS 0."""
 

@@ -115,6 +115,7 @@ class NodeContext:
         "draining",
         "dropped",
         "dropped_lines",
+        "erase",
         "exchange",
         "failed",
         "handing_over",
@@ -226,6 +227,9 @@ class NodeContext:
         which they were paused."""
         self.sealing: ContentSealing | None = None
         """Seals the contents of personal topics; None: there are none, and were none."""
+        self.erase: Callable[[list[str], str, str], bool] | None = None
+        """Records in this turn that contents of some topics are erased, which it takes off the
+        list; returns whether none is left. Arguments: topics, operator and cause."""
         self.rebuilding: set[str] = set()
         """Failed sessions whose state is currently not in the fold."""
         self.retained_pace = RetainedPace(self)

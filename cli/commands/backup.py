@@ -17,6 +17,7 @@ from cli.logs.logs import open_logs
 from cli.logs.source_flags import SourceFlags, commands_for
 from cli.settings.log_settings import load_log_settings
 from eventstore.errors import UsageError
+from eventstore.log.key_file import copy_keys
 from eventstore.reading.backup_files import Manifest
 from eventstore.reading.log_backup import BackupResult, back_up, restore
 
@@ -60,19 +61,35 @@ def _contents(manifest: Manifest) -> str:
 
 
 def run_restore(
-    source: str, target: Path, *, new_node: bool, key_file: Path | None, new_key_file: Path | None
+    source: str,
+    target: Path,
+    *,
+    new_node: bool,
+    key_file: Path | None,
+    new_key_file: Path | None,
+    personal_keys: tuple[Path | None, Path | None] = (None, None),
 ) -> None:
     """Restore a backup, and print a summary and the next step.
 
     ``key_file`` has the key of an encrypted backup and of the new directory, ``new_key_file``
-    another one for this.
+    another one for this. ``personal_keys`` are the file with the keys of personal topics, and the
+    copy of it to make for a new node.
     """
+    keys, copied_keys = personal_keys
+    if (keys is None) != (copied_keys is None) or (keys is not None and not new_node):
+        raise UsageError(
+            "--personal-key-file, --new-personal-key-file and --new-node are needed together"
+        )
+    if copied_keys is not None and copied_keys.exists():
+        raise UsageError(f"--new-personal-key-file {copied_keys} exists already")
     place: Path | IO[bytes] = sys.stdin.buffer if source == STREAM else Path(source)
     key, new_key = store_key(key_file), store_key(new_key_file)
     done = asyncio.run(
         restore(place, target, progress, new_node=new_node, key=key, new_key=new_key)
     )
     manifest = done.manifest
+    if keys is not None and copied_keys is not None:
+        copy_keys(keys, copied_keys, done.node)
     count, time_text = text.count_of(done.records, "record"), text.clock(manifest.time_ms)
     lines = [f"restored {count}: {_contents(manifest)}, as of {time_text}"]
     if new_node:

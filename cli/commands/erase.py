@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.commands.bulk_change import confirmed, operator_name
@@ -14,8 +15,13 @@ from cli.logs.point_resolution import parse_point
 from cli.logs.topic_flags import check_filter
 from eventstore.errors import UsageError
 
+_LONGEST: Final = 60.0
+"""Seconds after which it is no longer awaited that all logs have erased."""
+_AGAIN: Final = 0.05
+
 if TYPE_CHECKING:
     from cli.commands.bulk_change import ChangeOptions
+    from cli.logs.log_brokers import LogBrokers
     from cli.logs.source_flags import SourceFlags
 
 _NEVER_MS: Final = 1 << 50
@@ -39,10 +45,14 @@ def erase(flags: SourceFlags, topic_filter: str, before: str | None, manner: Cha
 
 async def _erase(flags: SourceFlags, scope: dict[str, Any], manner: ChangeOptions) -> None:
     async with open_brokers(flags) as brokers:
-        if brokers.several:
-            raise Refused("nothing is sealed in several logs: personal_topics needs one process")
-        (broker,) = brokers.present
-        plan = await broker.ask("erasures", **scope)
+        if len(brokers.logs) > 1 and not brokers.several:
+            raise UsageError("an erasure is one of all logs: leave --node out")
+        plans = await brokers.each(lambda broker: broker.ask("erasures", **scope))
+        receiving = await brokers.each(
+            lambda broker: broker.ask("erasures.receivers", filter=scope["filter"])
+        )
+        receivers = sorted({name for _, each in receiving for name in each["receivers"]})
+        broker, plan = max(plans, key=lambda each: int(each[1]["total"]))
         matching, before_ms = text.name(scope["filter"]), scope["before_ms"]
         left = _left(plan)
         if not plan["total"]:
@@ -52,25 +62,37 @@ async def _erase(flags: SourceFlags, scope: dict[str, Any], manner: ChangeOption
                     f"{text.clock(before_ms)}{left and f': {left}'}"
                 )
             raise Refused(f"no topic with sealed contents matches {matching}")
-        topics = text.count_of(plan["total"], "topic")
+        listed = sorted({topic for _, each in plans for topic in each["topics"]})
+        topics = text.count_of(max(len(listed), plan["total"]), "topic")
         ended = f" in periods that ended before {text.clock(before_ms)}" if before_ms else ""
         what = f"erase the contents of {topics}{ended} for ever"
-        if not await confirmed([f"  {text.name(topic)}" for topic in plan["topics"]], what, manner):
+        if not await confirmed([f"  {text.name(topic)}" for topic in listed], what, manner):
             if left:
                 sys.stderr.write(f"foldmq: {left}\n")
+            sys.stderr.write(_sent_before(receivers))
             return
         try:
             done = await broker.ask("change", do="erase", by=operator_name(), **scope)
         except NoAnswer as error:
             raise NoAnswer(f"{error}; the contents may still be erased: try again") from None
+        if brokers.several:
+            await _until_followed(brokers)
+    in_all = f" in all logs, in {broker.node}" if brokers.several else ""
     numbers = ", ".join(map(str, done["erasures"]))
     noun = "erasure" if len(done["erasures"]) == 1 else "erasures"
     sys.stdout.write(
-        f"erased: {text.count_of(done['keys'], 'key')}, "
+        f"erased{in_all}: {text.count_of(done['keys'], 'key')}, "
         f"{text.count_of(done['retained'], 'retained message')} ({noun} {numbers})\n"
         + (f"{left}\n" if left else "")
         + "copies of personal_key_file that were made before still have the keys: destroy them\n"
+        + _sent_before(receivers)
     )
+    for log in map(text.name, brokers.absent):
+        sys.stdout.write(
+            f"log {log} does not answer: it erases before it serves clients again; until then, new "
+            "contents of these topics may be erased, too\n"
+        )
+    brokers.check_complete()
 
 
 def _left(plan: dict[str, Any]) -> str:
@@ -84,3 +106,38 @@ def _left(plan: dict[str, Any]) -> str:
         f"contents of {topics} from before that time remain, in periods that end by "
         f"{text.clock(plan['left_until_ms'])}: erase --before that time erases them, too"
     )
+
+
+async def _until_followed(brokers: LogBrokers) -> None:
+    """Wait until each log that answers has erased what it had, and what it took meanwhile.
+
+    Raises NoAnswer.
+    """
+    until = time.monotonic() + _LONGEST
+    for _ in range(2):  # what others request, and what they took before they followed
+        ends: dict[str, int] = {}
+        while True:
+            answers = {
+                broker.node: answer
+                for broker, answer in await brokers.each(
+                    lambda broker: broker.ask("erasures.progress")
+                )
+            }
+            ends = ends or {node: answer["durable"] for node, answer in answers.items()}
+            if not any(
+                answer["pending"]
+                or any(answer["taken"].get(other, end) < end for other, end in ends.items())
+                for answer in answers.values()
+            ):
+                break
+            if time.monotonic() > until:
+                raise NoAnswer("not all logs have erased the contents yet, but they will")
+            await asyncio.sleep(_AGAIN)
+
+
+def _sent_before(receivers: list[str]) -> str:
+    """Return a line with the destinations that may have contents; empty: there are none."""
+    if not receivers:
+        return ""
+    names = ", ".join(map(text.name, receivers))
+    return f"what was sent to these destinations before is not erased there: {names}\n"

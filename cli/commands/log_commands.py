@@ -371,6 +371,14 @@ def _restore(
     ] = False,
     key_file: _KeyFile = None,
     new_key_file: _NewKeyFile = None,
+    personal_key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --new-node: the keys of personal topics."),
+    ] = None,
+    new_personal_key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Copy of --personal-key-file to make for the new node."),
+    ] = None,
 ) -> None:
     """Restore a backup into a new data directory.
 
@@ -379,7 +387,12 @@ def _restore(
     from cli.commands import backup
 
     backup.run_restore(
-        source, data_dir, new_node=new_node, key_file=key_file, new_key_file=new_key_file
+        source,
+        data_dir,
+        new_node=new_node,
+        key_file=key_file,
+        new_key_file=new_key_file,
+        personal_keys=(personal_key_file, new_personal_key_file),
     )
 
 

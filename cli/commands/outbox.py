@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,18 @@ from cli.logs.source_flags import SourceFlags
 from eventstore.display import log_prefix
 from eventstore.errors import UsageError
 from eventstore.format.destination_events import DestinationOpened, Forwarded, ForwardRefused
-from eventstore.format.positions import format_position, from_runs, parse_position
+from eventstore.format.erasure_events import ErasureRequested
+from eventstore.format.positions import (
+    format_position,
+    from_runs,
+    parse_position,
+    sequence_of,
+)
+from eventstore.format.records import Record
+from eventstore.format.sealing import SealedBytes
+from eventstore.log.message_store import messages_of
+from eventstore.reading.log_source import LogSource
+from projections.state.destinations import ERASED
 from projections.views.replay_view import place_text
 
 _RETRIES_AT_ONCE = 5000
@@ -33,6 +44,7 @@ _COLUMNS: list[Column[Mapping[str, Any]]] = [
     Column("SENT", lambda row: row["sent"], right=True),
     Column("REFUSED", lambda row: row["refused"] or None, right=True),
     Column("LOST", lambda row: row["losses"] or None, right=True),
+    Column("ERASED", lambda row: row["erased"] or None, right=True),
     Column("ERROR", lambda row: text.escaped(row["error"] or "", 200) or None, ready=True),
 ]
 
@@ -74,6 +86,7 @@ def show_destination(flags: SourceFlags, name: str, *, as_json: bool) -> None:
             "sent": row["sent"],
             "sent again": row["retries"],
             "expired": row["expired"],
+            "erased": row["erased"],
             "refused": row["refused"],
             "lost ranges": row["losses"],
         }
@@ -164,6 +177,7 @@ async def _ask_to_change(
 
 _OF_DESTINATIONS = {kind.__name__ for kind in (DestinationOpened, Forwarded, ForwardRefused)}
 _OF_REFUSALS = {Forwarded.__name__, ForwardRefused.__name__}
+_ERASURE = ErasureRequested.__name__
 _REFUSED: list[Column[Mapping[str, Any]]] = [
     Column("POSITION", lambda row: row["position"], right=True),
     Column("TIME", lambda row: row["time"]),
@@ -194,10 +208,12 @@ async def _read_refused(flags: SourceFlags, name: str) -> tuple[list[dict[str, A
         for log, source in logs.items():
             if source.cut is not None:
                 beginnings.append(log_prefix(log) + source.beginning())
+            erased: set[int] = set()
             with progress("reading", max(0, source.last - source.begin + 1)) as shown:
                 async for record in source.records(source.begin, source.last):
                     shown(record.sequence - source.begin + 1)
                     about = {raw["e"] for raw in record.raw_events if raw.get("to") == name}
+                    erased.update(_erased_keys(record))
                     known = known or not about.isdisjoint(_OF_DESTINATIONS)
                     if about.isdisjoint(_OF_REFUSALS):
                         continue
@@ -215,6 +231,34 @@ async def _read_refused(flags: SourceFlags, name: str) -> tuple[list[dict[str, A
                         elif isinstance(event, Forwarded) and event.to == name:
                             for ref in from_runs(event.refs):
                                 rows.pop((log, ref), None)
+            own = {ref: row for (held, ref), row in rows.items() if held == log}
+            async for ref, key in _keys_of(source, own if erased else ()):
+                own[ref].update({"reason": ERASED} if key in erased else {})
     if not known:
         raise Refused(f"the log has no destination {text.name(name)}")
     return [*rows.values()], beginnings
+
+
+def _erased_keys(record: Record) -> Iterator[int]:
+    for raw in record.raw_events:
+        if raw["e"] == _ERASURE:
+            yield from from_runs(raw["keys"])
+
+
+async def _keys_of(source: LogSource, refs: Iterable[int]) -> AsyncIterator[tuple[int, int]]:
+    """Yield the positions of sealed messages that the log still has, and their keys."""
+    places: dict[int, set[int]] = {}
+    for ref in refs:
+        places.setdefault(sequence_of(ref), set()).add(ref)
+    for sequence in sorted(places):
+        if sequence < source.begin:
+            continue
+        for record in await source.some([sequence]):
+            for stored in messages_of(record):
+                for ref in places[sequence].intersection(
+                    range(stored.first, stored.first + len(stored.payloads))
+                ):
+                    message = stored.message(ref - stored.first)
+                    for part in (message.payload, message.block):
+                        if isinstance(part, SealedBytes):
+                            yield ref, part.key

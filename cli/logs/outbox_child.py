@@ -22,6 +22,7 @@ from cli.logs.outbox_subjects import live_subject, stored_subject
 from cli.settings.broker_child import belong_to_the_broker, watch_stdin
 from cli.settings.settings import load_settings
 from eventstore.errors import LogUnavailable, UsageError
+from eventstore.log.key_file import KeyReader
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.task_cancellation import end_tasks
 from outbox.control import BrokerUnavailable, RecordedCursor
@@ -87,6 +88,9 @@ async def _run(flags: SourceFlags, request: Mapping[str, Any]) -> None:
     node = request["node"]
     async with open_logs(replace(flags, node=node)) as logs:
         (source,) = logs.values()
+        if request["keys"] is not None:
+            keys = KeyReader(Path(request["keys"]), node)
+            source = replace(source, content_key=keys.key)
         broker = LiveBroker(node, source.where, source.client)
         control = _NatsControl(broker)
         durable = _Announcements(control)
@@ -163,12 +167,15 @@ def _runner(
     control: _NatsControl,
     durable: _Announcements,
 ) -> DestinationRunner:
+    def is_erased(key: int) -> bool:
+        return source.content_key is not None and source.content_key(key) is None
+
     own: str | None = None
     sink: Sink
     if settings["kind"] == "mqtt":
         from outbox.mqtt.bridge_sink import batch_limits
 
-        connection = _mqtt_sink(settings)
+        connection = _mqtt_sink(settings, is_erased)
         own = connection.options.local_client_id
         if settings["live"]:
             allowed = Selection((), permitted(settings["user"]))
@@ -181,10 +188,14 @@ def _runner(
     selection = Selection(settings["filters"], permitted(settings["user"]), own)
     node = source.stream.removeprefix(LOG_STREAM_PREFIX)
     due = partial(make_reader, settings, source, selection, durable, node)
-    return DestinationRunner(settings["name"], node, sink, due, control, limits)
+    return DestinationRunner(
+        settings["name"], node, sink, due, control, limits, is_erased=is_erased
+    )
 
 
-def _mqtt_sink(settings: Mapping[str, Any]) -> MqttSink:
+def _mqtt_sink(
+    settings: Mapping[str, Any], is_erased: Callable[[int], bool] = lambda _: False
+) -> MqttSink:
     # Only a broker with connections loads the MQTT client.
     from outbox.mqtt.bridge_sink import MqttSink
     from outbox.mqtt.options import read_connection
@@ -193,7 +204,10 @@ def _mqtt_sink(settings: Mapping[str, Any]) -> MqttSink:
     local = settings["local"]
     connection = read_connection(settings["name"], settings["table"])
     return MqttSink(
-        connection, LocalAddress(**local) if local is not None else None, logs=settings["logs"]
+        connection,
+        LocalAddress(**local) if local is not None else None,
+        logs=settings["logs"],
+        is_erased=is_erased,
     )
 
 

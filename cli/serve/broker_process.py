@@ -26,6 +26,7 @@ from cluster.peer_listener import PeerListener
 from eventstore.datadir import DataDir
 from eventstore.display import escaped
 from eventstore.log.jetstream_log import EventLog
+from eventstore.log.key_file import KeyReader, file_of_process
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.nats.connection import ConnectionOptions
 from eventstore.nats.direct_client import DirectClient
@@ -112,6 +113,8 @@ def member_settings(settings: Settings, facts: MemberFacts) -> Settings:
         changed["nats_url"] = facts.nats["url"]
         changed["nats_user"] = facts.nats["user"]
         changed["nats_password"] = facts.nats["password"]
+    if settings.personal_key_file is not None:
+        changed["personal_key_file"] = file_of_process(settings.personal_key_file, facts.number)
     if settings.metrics is not None:
         host, port = settings.metrics
         changed["metrics"] = Address(host, port + facts.number if port else 0)
@@ -217,12 +220,21 @@ class ProcessMember:
         self,
         join: Callable[[Sequence[str], Sequence[OtherLog], ExchangeLink], LogExchange],
         store: Store,
+        key_file: Path | None,
     ) -> None:
-        """Exchange messages with the other processes; ``join`` is that of the broker."""
+        """Exchange messages with the other processes; ``join`` is that of the broker.
+
+        ``key_file`` has the keys of the contents of this process.
+        """
         names = self.facts.names
         link = NatsExchangeLink(store.client, names[self.facts.number])
         readers = {name: await store.connect_reader() for name in names if name != link.name}
         others = [OtherLog(name, _log_of(store, reader, name)) for name, reader in readers.items()]
+        if key_file is not None:
+            whole = key_file.with_name(key_file.name.removesuffix(f"-p{self.facts.number}"))
+            for name, log in others:
+                path = file_of_process(whole, names.index(name))
+                log.key_reader = KeyReader(path, name)
         await link.listen(join(names, others, link), readers)
 
     def take_connections(

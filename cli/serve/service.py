@@ -289,7 +289,7 @@ class Service:
         broker.replays.reader.index.use(place, self._stream, key)
         self._note_reload(broker.node, self._outcome)
         if self._process is not None:
-            await self._process.join(broker.join, store)
+            await self._process.join(broker.join, store, settings.personal_key_file)
             self._process.on_reload = lambda: self._note_reload(broker.node, self._outcome)
         await _recover(broker, self._notifier, leadership)
         if self._member is not None and leadership is not None:

@@ -467,4 +467,5 @@ def outbox_request(
             for name, sink in (*settings.sinks.items(), *settings.connections.items())
         ],
         "local": local,
+        "keys": str(settings.personal_key_file) if settings.personal_key_file is not None else None,
     }

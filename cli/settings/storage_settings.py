@@ -52,7 +52,7 @@ class StorageFields(SettingsGroup):
     personal_key_file: ExpandedPath | None = Field(
         default=None,
         description="File with the keys of --personal-topics, outside the data directory; made at "
-        "the first start.",
+        "the first start; several processes add -pN.",
     )
     personal_keep: Seconds = Field(
         default=0.0,
@@ -93,16 +93,8 @@ def personal_contradictions(settings: "Settings") -> Iterator[str]:
             f"personal_key_file = {path}: must not be in the data directory, whose copies would "
             "have the keys: move it"
         )
-    for name, wrong in (
-        ("cluster", settings.cluster is not None),
-        ("processes", settings.processes > 1),
-        ("sinks and connections with messages out", bool(settings.destinations)),
-    ):
-        if wrong:
-            yield f"personal_key_file and {name} cannot be combined"
-    nats = (settings.nats_listen, settings.bridge_url, settings.nats_url)
-    if settings.bridge and any(place is not None for place in nats):
-        yield "personal_key_file also needs bridge = false: the streams of NATS are not sealed"
+    if settings.cluster is not None:
+        yield "personal_key_file and cluster cannot be combined: its nodes would need the same keys"
 
 
 def storage_contradictions(settings: "Settings") -> Iterator[str]:

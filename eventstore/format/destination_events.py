@@ -42,7 +42,7 @@ class DestinationOpened:
     refused: int = 0
     """Number of messages that it has refused so far; written by checkpoints."""
     losses: int = 0
-    """Number of ForwardLost so far; written by checkpoints."""
+    """Number of ForwardLost so far, but erased ones; written by checkpoints."""
     refs: list[Run] = field(default_factory=list)
     """Positions of refused messages that are to be sent again; written by checkpoints."""
 
@@ -98,7 +98,7 @@ class ForwardLost:
     reason: str
     """max_behind, max_behind_bytes or keep_bytes: the log was cut, because the destination was
     further behind than this bound permits; skip: an operator skipped them; cut: the log no longer
-    has a QoS 2 message that was released in the range."""
+    has a QoS 2 message that was released in the range; erased: the contents were erased."""
     e: Literal["ForwardLost"] = "ForwardLost"
     v: Literal[1] = 1
     messages: int = -1

@@ -9,7 +9,7 @@ records, without the jumps of the clock.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from eventstore.format.positions import Run
 
@@ -68,7 +68,9 @@ class ErasureRequested:
     """Name given by the operator, who had the credentials of the NATS account."""
     cause: str
     """request; keep: the contents are older than personal_keep; restored: the keys had been erased
-    before the log was restored from a backup."""
+    before the log was restored from a backup; followed: it was requested in another log of the
+    node; copies: another log, from which this one had taken contents since its own erasure, erased
+    them."""
     topics: list[str]
     """The topic of each key."""
     keys: list[Run]
@@ -77,6 +79,17 @@ class ErasureRequested:
     v: Literal[1] = 1
     before_ms: int = 0
     """Only contents of periods that ended up to here are erased; 0: all contents of the topics."""
+    filter: str = ""
+    """Topic filter of the request, which the other logs of the node follow; empty: there are none,
+    or another event of the same request has it."""
+
+
+REQUEST: Final = "request"
+KEEP: Final = "keep"
+RESTORED: Final = "restored"
+FOLLOWED: Final = "followed"
+COPIES: Final = "copies"
+"""Causes of ErasureRequested."""
 
 
 @dataclass(slots=True)

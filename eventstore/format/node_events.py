@@ -349,6 +349,8 @@ class Followed:
     v: Literal[1] = 1
     expired: list[Run] = field(default_factory=list)
     """Positions there of messages that were not taken in this turn because they had expired."""
+    erased: list[Run] = field(default_factory=list)
+    """Positions there of messages that were not taken in this turn because they are erased."""
 
 
 @dataclass(slots=True)

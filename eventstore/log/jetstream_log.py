@@ -12,7 +12,7 @@ import orjson
 from eventstore.errors import CorruptLog, EventStoreError, LogUnavailable, LostLog
 from eventstore.format.records import Record, link_of, message_id
 from eventstore.log.journal import Clock
-from eventstore.log.key_file import KeyFile
+from eventstore.log.key_file import KeyFile, KeyReader
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.log_writer import VERDICT_EVERY, VERDICTS, LogWriter, StoreRecovery
 from eventstore.log.record_reader import LogTail, read_records, read_some, read_tail
@@ -131,6 +131,8 @@ class EventLog:
         """The store of the projections."""
         self.keys: KeyFile | None = None
         """The keys of sealed contents; None: the broker has none."""
+        self.key_reader: KeyReader | None = None
+        """The keys of the log of another process."""
 
     async def tail(self) -> LogTail:
         """Return the end of the log, and determine its beginning.
@@ -267,8 +269,9 @@ class EventLog:
 
     def opened(self, record: Record) -> Record:
         """Return a record with its contents opened, as far as their keys exist."""
-        if record.sealed and self.keys is not None:
-            record.open(self.keys.key)
+        keys = self.keys or self.key_reader
+        if record.sealed and keys is not None:
+            record.open(keys.key)
         return record
 
     async def _check_fence(self) -> None:

@@ -27,6 +27,8 @@ KEYS_AHEAD: Final = 1024
 """Keys by which the file grows: the event loop makes and syncs them in less than 10 ms."""
 _HEAD_BYTES: Final = 128
 _SLOT: Final = struct.Struct(">32sQ24s")
+_NO_FILE: Final = "is not a file with keys of personal topics"
+_LOOKS: Final = 3
 _NO_KEY: Final = bytes(KEY_BYTES)
 _TITLE: Final = "keys of sealed contents, format 1, node "
 
@@ -53,7 +55,7 @@ class KeyFile:
         """Open the file of a node, or make it."""
         self.path = path
         self._erasing = threading.Lock()
-        self._head = f"{_TITLE}{node}".encode()[: _HEAD_BYTES - 1].ljust(_HEAD_BYTES - 1) + b"\n"
+        self._head = _head(node)
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             self._file = os.open(path, flags, 0o600)
@@ -81,14 +83,9 @@ class KeyFile:
             self._write(0, self._head)
             self._sync_directory()
         elif data[:_HEAD_BYTES] != self._head:
-            what = "is the file of another node" if self._is_ours(data) else "is not such a file"
-            raise KeyFileError(f"personal_key_file = {self.path}: {what}: name another one")
+            raise KeyFileError(f"personal_key_file = {self.path}: {_whose(data)}")
         whole = len(data[_HEAD_BYTES:]) // _SLOT.size * _SLOT.size
         return bytearray(data[_HEAD_BYTES : _HEAD_BYTES + whole])
-
-    @staticmethod
-    def _is_ours(data: bytes) -> bool:
-        return data.startswith(_TITLE.encode())
 
     @property
     def end(self) -> int:
@@ -183,6 +180,86 @@ class KeyFile:
 
     def _error(self, what: str, error: OSError) -> KeyFileError:
         return KeyFileError(f"personal_key_file = {self.path}: {what}: {error.strerror}")
+
+
+class KeyReader:
+    """The key file of a running broker, in another process: every key is read when it is needed."""
+
+    def __init__(self, path: Path, node: str) -> None:
+        """Read the file of a node, which may not exist before it has a key."""
+        self._path = path
+        self._node = node
+        self._file = -1
+
+    def key(self, number: int) -> bytes | None:
+        """Return a key by its number; None: it was erased. Raises KeyFileError or KeyDamaged."""
+        if self._file < 0:
+            self._file = self._open()
+        for _ in range(_LOOKS):  # the broker may be overwriting it
+            slot = os.pread(self._file, _SLOT.size, _HEAD_BYTES + (number - 1) * _SLOT.size)
+            if len(slot) == _SLOT.size:
+                key, erasure, check = _SLOT.unpack(slot)
+                if check == _check(number, key, erasure):
+                    return None if erasure else key
+        raise KeyDamaged(
+            f"personal_key_file = {self._path}: key {number} is missing or damaged, and was not "
+            "erased: restore the file from its newest copy"
+        )
+
+    def _open(self) -> int:
+        path = self._path
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise KeyFileError(
+                f"personal_key_file = {path}: cannot be opened: {error.strerror}"
+            ) from None
+        if os.pread(file, _HEAD_BYTES, 0) != _head(self._node):
+            os.close(file)
+            raise KeyFileError(f"personal_key_file = {path}: is not the file of node {self._node}")
+        return file
+
+
+def file_of_process(path: Path, number: int) -> Path:
+    """Return the key file of one of several processes; ``path`` is that of the settings."""
+    return path.with_name(f"{path.name}-p{number}")
+
+
+def copy_keys(source: Path, target: Path, node: str) -> None:
+    """Copy the file of a node for another one, which has a copy of its log.
+
+    Raises KeyFileError; ``target`` must not exist.
+    """
+    try:
+        data = source.read_bytes()
+    except OSError as error:
+        raise KeyFileError(f"{source}: cannot be read: {error.strerror}") from None
+    if not data.startswith(_TITLE.encode()):
+        raise KeyFileError(f"{source}: {_NO_FILE}")
+    try:
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with target.open("wb") as copy:
+            copy.write(_head(node) + data[_HEAD_BYTES:])
+            copy.flush()
+            os.fsync(copy.fileno())
+    except OSError as error:
+        raise KeyFileError(f"{target}: cannot be written: {error.strerror}") from None
+
+
+def _whose(data: bytes) -> str:
+    """Return whose file it is that a node cannot use, and what to do."""
+    if not data.startswith(_TITLE.encode()):
+        return _NO_FILE
+    node = data[len(_TITLE) : _HEAD_BYTES].decode(errors="replace").strip()
+    return (
+        f"is the file of node {node}: name another one; if this node is a copy of that one, "
+        "'foldmq restore --new-node' makes a copy of the file with --personal-key-file and "
+        "--new-personal-key-file"
+    )
+
+
+def _head(node: str) -> bytes:
+    return f"{_TITLE}{node}".encode()[: _HEAD_BYTES - 1].ljust(_HEAD_BYTES - 1) + b"\n"
 
 
 def _packed(number: int, key: bytes, erasure: int) -> bytes:

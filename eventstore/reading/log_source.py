@@ -52,6 +52,8 @@ class LogSource:
     """Why it cannot be shown that the log is whole, if no broker has recorded it yet."""
     key: StoreKey | None = None
     """The key of its index; None: that is not encrypted."""
+    content_key: Callable[[int], bytes | None] | None = None
+    """Returns a key of sealed contents by its number; None: they are not opened."""
 
     @property
     def index(self) -> LogIndex:
@@ -96,7 +98,7 @@ class LogSource:
             checker.check(record)
             if self.noted is not None and self.noted[0] == record.sequence:
                 check_noted(self.noted, record)
-            yield record
+            yield self._opened(record)
         seen = checker.sequence if checker is not None else first - 1
         if seen < last:
             await self.check_still_there(seen + 1)
@@ -112,10 +114,16 @@ class LogSource:
         Raises CorruptLog when one is missing or damaged, CutMeanwhile as :meth:`records`.
         """
         try:
-            return await read_some(self.client, self.stream, sequences)
+            records = await read_some(self.client, self.stream, sequences)
         except CorruptLog as error:
             await self.check_still_there(error.sequence)
             raise
+        return [self._opened(record) for record in records]
+
+    def _opened(self, record: Record) -> Record:
+        if self.content_key is not None:
+            record.open(self.content_key)
+        return record
 
     async def records_with(
         self, words: Sequence[bytes], progressed: Callable[[int], None]
@@ -128,7 +136,7 @@ class LogSource:
         last = self.cut_at
         async for sequence, data in self.stored(self.begin, last):
             if mentions(data, words):
-                yield decode_record(sequence, data)
+                yield self._opened(decode_record(sequence, data))
             progressed(sequence)
 
     @property

@@ -15,7 +15,7 @@ from outbox.mqtt.handshake import PeerRefusedError, code_text
 from outbox.mqtt.link import BridgeLink
 from outbox.mqtt.loop_path import took_in, with_log, would_loop
 from outbox.mqtt.options import BRIDGE_CLIENT, ConnectionOptions, PeerAddress
-from outbox.mqtt.outbound import Outbound, Outgoing
+from outbox.mqtt.outbound import Outbound, Outgoing, Refusal
 from outbox.mqtt.peer import LocalAddress, PeerUnavailableError
 from outbox.mqtt.relay import Relay
 from outbox.mqtt.topic_lines import TopicMap
@@ -58,13 +58,16 @@ class MqttSink:
         local: LocalAddress | None = None,
         now: Callable[[], float] = time.time,
         logs: Sequence[str] = (),
+        is_erased: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """``local`` is a listener of this broker, for messages in; ``now`` is Unix time.
 
         ``logs`` are the logs of a broker with several; one of them takes the messages in.
+        ``is_erased`` returns whether a key of sealed contents was destroyed.
         """
         self.options = options
         self._now = now
+        self._is_erased = is_erased
         self._topics = TopicMap(options.lines)
         self._qos2 = any(line.is_out and line.qos == 2 for line in options.lines)
         self._about: Destination | None = None
@@ -93,7 +96,11 @@ class MqttSink:
         self._about = about
         if self._topics.subscriptions and takes_in(self.options, about.log, self._logs):
             self._relay = Relay(self._topics, about.log, self._logs)
-        self._outbound = Outbound(about.number, about.through, about.received, qos2=self._qos2)
+        self._outbound = Outbound(
+            *(about.number, about.through, about.received),
+            qos2=self._qos2,
+            is_erased=self._is_erased,
+        )
         await self._connected()
         begun = self._outbound.to_record()
         if begun is not None:  # at once: messages in must survive the next start
@@ -132,6 +139,17 @@ class MqttSink:
         else:  # refused before, and by itself
             for message in outgoing:
                 outbound.offer_again(message)
+        asked = {message.at for message in batch}
+        while refusals := await self._settled(about):
+            # Others were erased since a batch before, and the runner knows that.
+            if at := [refusal.at for refusal in refusals if refusal.at in asked]:
+                code = refusals[0].reason
+                raise RefusedMessages(code_text(code), code, at)
+        self._backoff.reset()
+
+    async def _settled(self, about: Destination) -> list[Refusal]:
+        """Wait until all that can be sent is acknowledged; return refusals with one reason."""
+        outbound = self._outbound
         while not outbound.is_settled:
             peer = await self._connected()
             self._changed.clear()
@@ -142,11 +160,7 @@ class MqttSink:
                 outbound.recorded(position)
             elif not outbound.is_settled:
                 await self._await_change(peer)
-        refusals = outbound.take_refusals()
-        if refusals:
-            code = refusals[0].reason
-            raise RefusedMessages(code_text(code), code, [refusal.at for refusal in refusals])
-        self._backoff.reset()
+        return outbound.take_refusals()
 
     async def _await_change(self, peer: BridgeLink) -> None:
         """Wait for a packet of the peer, or the end of the connection."""
@@ -202,6 +216,7 @@ class MqttSink:
             yield Outgoing(
                 *(message.number, message.at, sent.topic, message.payload, qos, retain, block),
                 Origin(message.at, message.position, message.time_ms),
+                message.key,
             )
 
     # Connections.

@@ -23,7 +23,7 @@ The peer's refusals end a batch: the runner records them before anything later c
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -81,6 +81,8 @@ class Outgoing(NamedTuple):
     """Properties; they are only sent to a peer with MQTT 5."""
     origin: Origin | None = None
     """Its place in this log, for a peer that knows by it what it has already."""
+    key: int = 0
+    """Number of the key that its content is sealed under; 0: it is not sealed."""
 
 
 class Refusal(NamedTuple):
@@ -89,7 +91,7 @@ class Refusal(NamedTuple):
     at: Position
     reason: int
     """Reason code of its answer; 0x95 for a message above its Maximum Packet Size, 0x90 for one
-    without a legal topic."""
+    without a legal topic; 0x80 for one that was erased before it was sent."""
 
 
 class PeerLimits(NamedTuple):
@@ -142,7 +144,8 @@ class Outbound:
 
     The arguments are the cursor on disk: the number of messages that are acknowledged for good, the
     position of the last one, and the position up to which PUBREC is recorded, 0 in a run without a
-    session. ``qos2`` says whether messages may be sent at QoS 2.
+    session. ``qos2`` says whether messages may be sent at QoS 2. ``is_erased`` returns whether a
+    key was destroyed: what it sealed is not sent, and not sent again.
     """
 
     __slots__ = (
@@ -151,6 +154,7 @@ class Outbound:
         "_conflict",
         "_entries",
         "_first",
+        "_is_erased",
         "_limits",
         "_next",
         "_offered",
@@ -165,8 +169,15 @@ class Outbound:
     )
 
     def __init__(
-        self, number: int, through: Position, received: Position = 0, *, qos2: bool = True
+        self,
+        number: int,
+        through: Position,
+        received: Position = 0,
+        *,
+        qos2: bool = True,
+        is_erased: Callable[[int], bool] = lambda _: False,
     ) -> None:
+        self._is_erased = is_erased
         self._offered: deque[Outgoing] = deque()
         """Messages behind the last entry."""
         self._entries: deque[_Entry] = deque()
@@ -321,20 +332,28 @@ class Outbound:
             parts.append(encode_acks(PacketType.PUBREL, releases))
         again = self._again
         if again is not None and again.state is _State.WAITING and again.message is not None:
-            parts.append(self._publish(again, again.message))
+            if not self._withdraws(again, again.message):
+                parts.append(self._publish(again, again.message))
             self._end_again()
-        size = 0
+        size, erased = 0, False
         stop = 0 if self._refusals else min(self._limits.window, len(self._entries))
         while self._next < stop and len(parts) < _SEND_PACKETS and size < _SEND_BYTES:
             entry = self._entries[self._next]
             self._next += 1
             if entry.state is not _State.WAITING or entry.message is None:
                 continue
+            if self._withdraws(entry, entry.message):
+                erased = True
+                if self._refusals:
+                    break
+                continue
             packet = self._publish(entry, entry.message)
             if not packet:  # it was refused
                 break
             parts.append(packet)
             size += len(packet)
+        if erased and (releases := self._release()):
+            parts.append(encode_acks(PacketType.PUBREL, releases))
         self._advance()
         return b"".join(parts)
 
@@ -415,6 +434,17 @@ class Outbound:
         entry.qos = qos
         entry.state = _State.SENT if qos else _State.DONE
         return packet
+
+    def _withdraws(self, entry: _Entry, message: Outgoing) -> bool:
+        """Return whether a message was erased and is not sent; a peer that has it releases it."""
+        if not message.key or not self._is_erased(message.key):
+            return False
+        if entry.dup:
+            entry.message = None
+            entry.state = _State.RECEIVED if self._qos2 else _State.DONE
+        else:
+            self._refuse(entry, FAILURE)
+        return True
 
     def _release(self) -> list[int]:
         """Return the identifiers of the messages to be released now."""

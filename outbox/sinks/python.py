@@ -89,7 +89,9 @@ class PythonSink:
         if asked:
             if self._process is None:
                 await self._start()
-            answer = await self._exchange(*_frame(asked))
+            answer = await self._exchange(
+                *_frame(asked), sealed=any(message.key for message in asked)
+            )
             self._answered = dict.fromkeys((message.at for message in asked), None)
             for index, reason in answer["refused"]:
                 self._answered[asked[index].at] = escaped(reason, _REASON)
@@ -144,8 +146,13 @@ class PythonSink:
         }
         await self._exchange(orjson.dumps(request))
 
-    async def _exchange(self, head: bytes, body: bytes = b"") -> dict[str, Any]:
-        """Send a frame and return the answer; raises TryAgain, without a process, if it failed."""
+    async def _exchange(
+        self, head: bytes, body: bytes = b"", *, sealed: bool = False
+    ) -> dict[str, Any]:
+        """Send a frame and return the answer; raises TryAgain, without a process, if it failed.
+
+        ``sealed``: the text of an exception is not repeated, for it may quote the content.
+        """
         seconds = self._options.timeout
         done = False
         try:
@@ -165,6 +172,8 @@ class PythonSink:
                 await self._end()
         if not done:
             reason = answer.get("wrong") or answer["failed"]
+            if sealed:
+                reason = reason.partition(":")[0]
             raise TryAgain(
                 f"{self._options.target}: {escaped(reason, _REASON)}",
                 misconfigured="wrong" in answer,

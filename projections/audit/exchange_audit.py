@@ -18,6 +18,7 @@ from eventstore.format.events import LOG_SESSION, MessagePublished
 from eventstore.format.node_events import CheckpointCompleted, Followed
 from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs, position
 from eventstore.format.records import Record
+from eventstore.format.sealing import SealedBytes, first_sealed
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.message_store import Message, MessageStore
 from eventstore.partitions import partition_of
@@ -291,6 +292,10 @@ class _TakerAudit:
             pending = 0
             async for left in origin.rest():
                 pending += isinstance(left, RequiredReplay) and self._is_due(left)
+            if not origin.source.begin > 1:  # otherwise its erasures may have been cut off
+                for key, violation in origin.not_taken.items():
+                    if key not in origin.erased:
+                        self._report(violation)
             through = origin.through >> INDEX_BITS
             ends.append(FollowedEnd(name, through, origin.source.last, pending))
         return ExchangeAudit(self.due, self.compared, tuple(ends))
@@ -319,6 +324,9 @@ class _TakerAudit:
             if not _has_expired(await origin.expiry(ref), record):
                 what = f"did not take the message {format_position(ref)} of log {origin.name}"
                 self._tell(at, f"{what} as expired, but it had not expired")
+        erased = frozenset(from_runs(event.erased))
+        for ref in sorted(erased):
+            await self._is_erased(origin, ref, at)
         number = self._numbers[origin.name]
         async for one in origin.up_to(event.through):
             version = one.time_ms, number
@@ -334,7 +342,7 @@ class _TakerAudit:
             if left[key]:
                 self.due += 1
                 await self._took(origin, one, taken, left, replaced=replaced)
-            elif looks and one.ref not in expired:
+            elif looks and one.ref not in expired and one.ref not in erased:
                 await self._lacks(origin, one, record, at, replaced=replaced)
         read = origin.has_read(event.through)
         if origin.looks and whole and read:
@@ -348,6 +356,21 @@ class _TakerAudit:
             what = f"follows log {origin.name} up to {format_position(event.through)}"
             self._tell(at, f"{what}, but that log ends with record {origin.ends}")
         origin.through, origin.looks = max(event.through, origin.through), True
+
+    async def _is_erased(self, origin: _Origin, ref: Position, at: Position) -> None:
+        """Check that a message was sealed that was not taken as erased; its erasure may follow."""
+        message = await origin.message(ref)
+        if message is None:
+            return
+        sealed = [
+            part for part in (message.payload, message.block) if isinstance(part, SealedBytes)
+        ]
+        what = f"did not take the message {format_position(ref)} of log {origin.name} as erased, "
+        if sealed:
+            violation = Violation(Rule.EXCHANGE, at, what + "but it was not", node=self._log)
+            origin.not_taken.setdefault(sealed[0].key, violation)
+        else:
+            self._tell(at, what + "but it is not sealed")
 
     def _cleared(self, topics: Iterable[str], version: tuple[int, int]) -> None:
         """Note that retained messages were removed."""
@@ -469,6 +492,11 @@ class _Origin:
         """Of the records of that turn."""
         self._ended = source.last < source.begin
         self._store = MessageStore(_KEPT_BYTES)
+        self.erased: set[int] = set()
+        """Keys whose erasure was requested in the log."""
+        self.not_taken: dict[int, Violation] = {}
+        """For each key with messages that were not taken as erased what is wrong if they were not.
+        """
 
     def took(self, record: Record, event: MessagePublished, at: Position) -> None:
         """Note messages that were taken."""
@@ -505,6 +533,9 @@ class _Origin:
             self._links = {part.sequence: part.link.hex() for part in parts}
             self._complete = parts[-1].sequence
         for part in parts:
+            for raw in part.raw_events:
+                if raw["e"] == "ErasureRequested":
+                    self.erased.update(from_runs(raw["keys"]))
             self._found += self._owed.of(part)
             for stored in self._owed.kept:
                 self._store.add(stored)
@@ -541,13 +572,13 @@ def _difference(copy: _Copy, one: RequiredReplay, content: Message) -> str:
     told = copy.content
     if told.topic != content.topic:
         return "topic"
-    if told.payload != content.payload:
+    if not _are_equal(told.payload, content.payload):
         return "payload"
     if copy.qos != (0 if one.share else one.qos):
         return "QoS"
     if told.retain and (one.share or not content.retain):
         return "RETAIN"
-    if _without_expiry(told.block) != _without_expiry(content.block):
+    if not _are_equal(_without_expiry(told.block), _without_expiry(content.block)):
         return "properties"
     if bool(told.expires) != bool(content.expires):
         return "expiry"
@@ -556,7 +587,17 @@ def _difference(copy: _Copy, one: RequiredReplay, content: Message) -> str:
 
 def _without_expiry(block: bytes) -> bytes:
     """Return a block of properties without the expiry, which changes while a message waits."""
+    if isinstance(block, SealedBytes):
+        rest = block[first_sealed(block) :]
+        return SealedBytes.of(rest, block.key, opened=block.opened) if rest else rest
     return block if expiry_of(block) is None else block[5:]
+
+
+def _are_equal(copy: bytes, content: bytes) -> bool:
+    """Compare contents; of sealed ones, which have another key in each log, the sizes."""
+    if isinstance(copy, SealedBytes) and isinstance(content, SealedBytes):
+        return len(copy) == len(content)
+    return copy == content
 
 
 def _has_expired(expires: int, record: Record) -> bool:

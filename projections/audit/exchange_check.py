@@ -91,8 +91,8 @@ class ExchangeCheck:
         if before is not None and event.through < before:
             where = f"{format_position(event.through)} follows {format_position(before)}"
             self._report(sequence, f"{entry}: log {event.log}: position {where}")
-        if max(from_runs(event.expired), default=0) > event.through:
-            what = f"{entry}: log {event.log}: records a later message as expired"
+        if max(from_runs([*event.expired, *event.erased]), default=0) > event.through:
+            what = f"{entry}: log {event.log}: records a later message as expired or erased"
             self._report(sequence, what)
         taken = self._taken.pop(event.log, None)
         if taken is not None and taken[1] > event.through:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from eventstore import display
 from eventstore.format.erasure_events import (
+    COPIES,
+    FOLLOWED,
     Erased,
     ErasureRequested,
     KeysSnapshot,
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
     from eventstore.format.positions import Run
 
 
+_CAUSES: Final = {
+    "restored": ", as before the log was restored",
+    "keep": ", by personal_keep",
+    FOLLOWED: ", as in another log",
+    COPIES: ", as it had contents of another log that are erased there",
+}
+
+
 def _named(topics: Sequence[str], keys: Sequence[Run]) -> str:
     """Return topics with the numbers of their keys."""
     pairs = zip(topics, from_runs(keys), strict=True)
@@ -28,12 +38,11 @@ def _named(topics: Sequence[str], keys: Sequence[Run]) -> str:
 
 
 def _requested(event: ErasureRequested, _: Any) -> str:
-    why = {"restored": ", as before the log was restored", "keep": ", by personal_keep"}
     ended = ", periods that had ended" if event.before_ms else ""
     topics = _named(event.topics, event.keys)
     return (
         f"erasure {event.erasure} requested by {display.name(event.by)}"
-        f"{why.get(event.cause, '')}{ended}: {topics}"
+        f"{_CAUSES.get(event.cause, '')}{ended}: {topics}"
     )
 
 

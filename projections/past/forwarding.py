@@ -21,7 +21,7 @@ from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import stamp
 from projections.past.message_story import MessageStory
 from projections.past.stored_projections import ProjectionReader
-from projections.state.destinations import Destinations, DestinationState
+from projections.state.destinations import ERASED, Destinations, DestinationState
 from projections.views.replay_view import place_text
 from protocol.mqtt.topics import matches
 
@@ -35,7 +35,7 @@ class ForwardOutcome(NamedTuple):
     """What became of a message that was due to a destination."""
 
     to: str
-    outcome: Literal["waiting", "sent", "refused", "lost", "passed"]
+    outcome: Literal["waiting", "sent", "refused", "lost", "erased", "passed"]
     """``passed``: its cursor is behind the message, but the event is further on in the log."""
     at: Position = 0
     """Position of the event; of ``waiting`` and ``passed`` the cursor."""
@@ -53,6 +53,8 @@ class ForwardOutcome(NamedTuple):
         if self.outcome == "sent":
             before = f", {display.escaped(self.detail)}" if self.detail else ""
             return f"{when}  sent to {to} by then{before}"
+        if self.outcome == "erased":
+            return f"{when}  erased before it was sent to {to}"
         return f"{when}  {self.outcome} by {to}: {display.escaped(self.detail)}"
 
     def as_object(self) -> dict[str, object]:
@@ -161,7 +163,8 @@ def _take(
                 outcomes[event.to] = _refusal(event, place, time_ms)
         elif isinstance(event, ForwardLost):
             if event.after < at <= event.until:
-                outcomes[event.to] = ForwardOutcome(event.to, "lost", place, time_ms, event.reason)
+                what: Literal["erased", "lost"] = "erased" if event.reason == ERASED else "lost"
+                outcomes[event.to] = ForwardOutcome(event.to, what, place, time_ms, event.reason)
         elif event.through >= at:
             outcomes[event.to] = ForwardOutcome(event.to, "sent", place, time_ms)
 

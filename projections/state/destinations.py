@@ -16,6 +16,7 @@ from eventstore.format.destination_events import (
 )
 from eventstore.format.event_parsing import entries
 from eventstore.format.positions import from_runs, to_runs
+from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from eventstore.format.node_events import OperatorActed
     from eventstore.format.positions import Position
 
+ERASED: Final = "erased"
+"""Reason of ForwardLost: not a loss, but what an operator wanted."""
+_SPANS: Final = "otlp"
+"""The kind of destinations that get no contents."""
 PAUSE: Final = "pause_destination"
 RESUME: Final = "resume_destination"
 SKIP: Final = "skip_destination"
@@ -54,7 +59,7 @@ class DestinationState:
     refused: int = 0
     """Number of messages that it refused, and has not stored since."""
     losses: int = 0
-    """Number of ranges that were not sent to it."""
+    """Number of ranges that were not sent to it, without what was erased."""
     retry: list[Position] = field(default_factory=list)
     """Refused messages that an operator wants to be sent again."""
 
@@ -90,6 +95,19 @@ class Destinations(dict[str, DestinationState]):
             state.paused = event.action == PAUSE
         elif event.action == RETRY:
             state.retry = list(dict.fromkeys([*state.retry, *from_runs(event.refs)]))
+
+    def receivers(self, topic: str, since: Position) -> list[str]:
+        """Return the destinations that may have contents of a topic, published from ``since`` on.
+
+        Those that the settings had before are not known.
+        """
+        return [
+            name
+            for name, state in self.items()
+            if state.through > max(since, state.after)
+            and state.kind != _SPANS
+            and any(matches(each, topic) for each in state.filters)
+        ]
 
     def marks(self) -> list[list[Any]]:
         """Return the destinations for the mark of the projections."""
@@ -167,7 +185,7 @@ def _refused(known_states: Destinations, event: ForwardRefused, _at: Position) -
 def _lost(known_states: Destinations, event: ForwardLost, _at: Position) -> None:
     state = known_states.get(event.to)
     if state is not None:
-        state.losses += 1
+        state.losses += event.reason != ERASED
         state.through = max(state.through, event.until)
         if state.received:
             state.received = max(state.received, state.through)

@@ -296,7 +296,7 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
         CheckpointCompleted(NUMBER, NUMBER, NUMBER, NUMBER),
         ClockJumped(NUMBER, "running", NUMBER),
         Bridged(NUMBER),
-        Followed("n" * 64, NUMBER, "0" * 64, expired=refs(512)),
+        Followed("n" * 64, NUMBER, "0" * 64, expired=refs(512), erased=refs(512)),
         DestinationOpened(
             *("n" * 64, "http", NUMBER, ["\x01" * 1024] * 64, "0" * 16, "repeated", "\x01" * 256),
             run=NUMBER,
@@ -322,7 +322,9 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
             for keys in [[NUMBER - 2 * at for at in range(len(part))]]
             for made in (
                 TopicsKeyed(part, keys, ["0" * 32] * len(part)),
-                ErasureRequested(NUMBER, "\x01" * 256, "restored", part, keys),
+                ErasureRequested(
+                    *(NUMBER, "\x01" * 256, "restored", part, keys), filter="\x01" * 65_535
+                ),
             )
         ),
         *many_keys().snapshot(),

@@ -634,8 +634,6 @@ PARTITIONED = {**CLUSTER, "partitions": 2, "cluster_listen": "127.0.0.1:7883"}
         ({**PERSONAL, "personal_topics": "$SYS/#"}, "topics that begin with $ are not sealed"),
         ({**PERSONAL, "data_dir": "/k"}, "must not be in the data directory"),
         ({**PERSONAL, **CLUSTER}, "personal_key_file and cluster cannot be combined"),
-        ({**PERSONAL, "processes": 2}, "personal_key_file and processes cannot be combined"),
-        ({**PERSONAL, "nats_url": "nats://a"}, "personal_key_file also needs bridge = false"),
         (
             {"keep_until_archived": True, "keep": 0},
             "keep_until_archived also needs keep or keep_bytes: without them",

@@ -145,6 +145,8 @@ class Scene:
     def __init__(self, *turns: LogPortion, now: Callable[[], float] = lambda: 1.0) -> None:
         self.log, self.control, self.sink = Log(*turns), Control(), Target()
         self._now = now
+        self.erased: set[int] = set()
+        """Keys that are destroyed."""
 
     async def __aenter__(self) -> Self:
         runner = DestinationRunner(
@@ -155,6 +157,7 @@ class Scene:
             self.control,
             LIMITS,
             self._now,
+            self.erased.__contains__,
         )
         self.runner = asyncio.create_task(runner.run())
         return self
@@ -367,7 +370,7 @@ async def _gone() -> None:
         await happens(
             lambda: (
                 [each for r in scene.control.requests for each in r["lost"]]
-                == [[position(2, 1), 1]]
+                == [[position(2, 1) - 1, position(2, 1), 1, "cut"]]
             ),
             "the loss",
         )
@@ -375,15 +378,103 @@ async def _gone() -> None:
 
 async def _many_gone() -> None:
     """Many lost messages are reported in parts, each with the cursor behind it."""
-    lost = [(position(2, index), 1) for index in range(1, 2502)]
+    lost = [(position(2, 2 * index), 1) for index in range(1, 2502)]
     scene = Scene(turn(2, 1, missing=lost), turn(3, 2))
     async with scene:
         await scene.stores(1, 2)
         reported = [each for r in scene.control.requests for each in r["lost"]]
-        assert reported[:2000] == [[at, number] for at, number in lost[:2000]]
+        assert reported[:2000] == [[at - 1, at, count, "cut"] for at, count in lost[:2000]]
         parts = [request for request in scene.control.requests if request["lost"]]
         assert all(len(part["lost"]) <= 1000 for part in parts)
-        assert all(part["through"] >= part["lost"][-1][0] for part in parts)
+        assert all(part["through"] >= part["lost"][-1][1] for part in parts)
+
+
+def sealed(portion: LogPortion, *keys: int) -> LogPortion:
+    """A turn whose messages are sealed under these keys; 0: not at all."""
+    portion.messages[:] = [
+        replace(message, key=key) for message, key in zip(portion.messages, keys, strict=True)
+    ]
+    return portion
+
+
+def given_up(scene: Scene) -> list[list[Any]]:
+    return [each for request in scene.control.requests for each in request["lost"]]
+
+
+async def _erased() -> None:
+    """What is erased while it waits is never sent, and reported as ranges of due messages."""
+    scene = Scene(
+        *(sealed(turn(2, 1, 2, 3), 7, 7, 8), sealed(turn(3, 4), 7), sealed(turn(5, 5), 7)),
+        *(sealed(turn(6, 7), 7), turn(7, 8)),
+    )
+
+    def answer(_numbers: Sequence[int]) -> None:
+        if len(scene.sink.attempts) == 2:
+            scene.erased.add(7)
+        if len(scene.sink.attempts) < 4:
+            raise TryAgain("down")
+
+    scene.sink.answer = answer
+    async with scene:
+        await scene.stores(3, 8)
+        assert scene.sink.attempts[1] == [1, 2, 3]
+        assert scene.sink.attempts[2] == [3]
+        await happens(lambda: scene.control.cursor.number == 8, "the number, which counts all")
+        assert given_up(scene) == [
+            [position(2, 0) - 1, position(2, 1), 2, "erased"],
+            [position(3, 0) - 1, position(5, 0), 2, "erased"],
+            [position(6, 0) - 1, position(6, 0), 1, "erased"],  # number 6 was due before it
+        ]
+        assert (scene.control.count, scene.control.refused) == (2, [])
+        await happens(lambda: scene.control.requests[-1]["shown"]["erased"] == 5, "what is shown")
+
+
+async def _refused_when_erased() -> None:
+    """A message that is erased when its refusal comes is no refused message."""
+    scene = Scene(sealed(turn(2, 1, 2), 7, 8))
+
+    def answer(numbers: Sequence[int]) -> None:
+        scene.erased.add(7)
+        if 1 in numbers:
+            raise RefusedMessages("poison", 422, [position(2, 0)])
+
+    scene.sink.answer = answer
+    async with scene:
+        await scene.stores(2)
+        await happens(lambda: given_up(scene), "the report")
+        assert given_up(scene) == [[position(2, 0) - 1, position(2, 0), 1, "erased"]]
+        assert scene.control.refused == []
+
+
+async def _not_quoted() -> None:
+    """What a destination says of sealed contents may quote them, and is not recorded."""
+    scene = Scene(sealed(turn(2, 1, 2), 0, 7))
+
+    def answer(_numbers: Sequence[int]) -> None:
+        raise RefusedMessages("not a number: secret", 422)
+
+    scene.sink.answer = answer
+    async with scene:
+        await happens(lambda: len(scene.control.refused) == 2, "the refusals")
+        groups = [group for request in scene.control.requests for group in request["refused"]]
+        assert [reason for _, reason, _ in groups] == [
+            "not a number: secret",
+            "the answer is not recorded, because the content is sealed",
+        ]
+
+
+async def _erased_before_it_is_sent_again() -> None:
+    """A refused message that is erased waits no longer, and is behind the cursor already."""
+    scene = Scene(sealed(turn(2, 1), 7), turn(3, 2))
+    async with scene:
+        await scene.stores(1, 2)
+        scene.erased.add(7)
+        scene.control.retry = (position(2, 0),)
+        await happens(
+            lambda: any(request["retried"] for request in scene.control.requests), "the report"
+        )
+        assert scene.sink.stored == [1, 2]
+        assert given_up(scene) == []
 
 
 async def _refused_again() -> None:
@@ -506,6 +597,7 @@ async def _sent_again() -> None:
         *(_refused_again, _paused_before_it_opens, _spans_refused_again),
         *(_waits_for_its_sink, _waits_while_paused),
         *(_refused_before_a_crash, _refused_while_its_message_is_open),
+        *(_erased, _refused_when_erased, _not_quoted, _erased_before_it_is_sent_again),
     ],
     ids=lambda scenario: scenario.__name__.lstrip("_"),
 )

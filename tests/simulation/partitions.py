@@ -88,12 +88,16 @@ class PartitionWorld(World):
         self.log = self.open_log()
         await self.begin(self._join)
 
+    def reader_of(self, other: PartitionWorld) -> SimLog:
+        """The log of another broker."""
+        return SimLog(other.server, SimWatermark(), MemoryKeyedStore(), reads=True)
+
     async def _join(self, broker: Broker) -> None:
         link = SimExchangeLink(self)
         self._links.append(link)
         others = []
         for other in self.others:
-            reader = SimLog(other.server, SimWatermark(), MemoryKeyedStore(), reads=True)
+            reader = self.reader_of(other)
             self._readers.append(reader)
             others.append(OtherLog(other.name, reader))
         broker.join([one.name for one in self.all], others, link)
@@ -110,10 +114,13 @@ class PartitionWorld(World):
 
 
 def make_partitions(
-    count: int, faults: Faults | None = None, **options: Any
+    count: int,
+    faults: Faults | None = None,
+    kind: type[PartitionWorld] = PartitionWorld,
+    **options: Any,
 ) -> list[PartitionWorld]:
     """Return the brokers of a node."""
-    found = [PartitionWorld(f"n-p{number}", faults=faults, **options) for number in range(count)]
+    found = [kind(f"n-p{number}", faults=faults, **options) for number in range(count)]
     for one in found:
         one.all = found
     return found

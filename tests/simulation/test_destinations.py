@@ -29,7 +29,7 @@ from simulation.world import World, in_world
 
 BOUND = 40_000
 SHOWN = {
-    **dict.fromkeys(("since_ms", "sent", "retries", "expired", "denied"), 0),
+    **dict.fromkeys(("since_ms", "sent", "retries", "expired", "denied", "erased"), 0),
     "state": "sending",
     "error": "",
     "time_ms": 0,
@@ -192,22 +192,20 @@ async def test_an_operator_skips_what_waits(world: World) -> None:
 
 
 @in_world(world_with)
-async def test_adjacent_lost_messages_are_one_event(world: World) -> None:
+async def test_lost_and_erased_messages_are_events(world: World) -> None:
     client = await world.connect("c")
     await publish_noise(world, client, 10)
     await world.go(0.5)
-    last = world.broker.node.journal.durable
-    places = [*range(position(last, 0), position(last, 1000)), position(last, 1005)]
+    first = position(world.broker.node.journal.durable, 0) - 1
+    lost = [[first, first + 998, 998, "cut"], [first + 1005, first + 1006, 2, "erased"]]
     with pytest.raises(Refused, match="lost must be a list of at most 1000"):
-        await report(world, end(world), lost=[[at, 1] for at in places])
-    await report(world, places[997], lost=[[at, 1] for at in places[:998]])
-    await report(world, end(world), lost=[[at, 2] for at in places[998:]])
-    first = position(last, 0) - 1
-    assert [(each.after - first, each.until - first, each.messages) for each in losses(world)] == [
-        (0, 998, 998),
-        (998, 1000, 4),
-        (1005, 1006, 2),
-    ]
+        await report(world, end(world), lost=lost * 501)
+    for wrong in ([first, first, 1, "cut"], [first, first + 1, 1, "bored"], [first, first + 1]):
+        with pytest.raises(Refused, match="lost must have a range of positions"):
+            await report(world, end(world), lost=[wrong])
+    await report(world, end(world), lost=lost)
+    assert [[each.after, each.until, each.messages, each.reason] for each in losses(world)] == lost
+    assert world.broker.node.state.destinations["erp"].losses == 1  # an erasure is none
     assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import random
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,11 +17,14 @@ from harness import packets as p
 from harness.packets import Publish
 from harness.plainaudit import violations
 
+from actors.bridge import bridge_supervisor
 from actors.inspection import erasure
 from actors.inspection.inspector import Refused
+from actors.limits.bridge_options import BridgeOptions
 from actors.maintenance import retention
 from actors.session import content_sealing
 from actors.session.content_sealing import ContentSealing
+from eventstore.format.destination_events import ForwardLost
 from eventstore.format.erasure_events import (
     Erased,
     ErasureRequested,
@@ -28,33 +32,26 @@ from eventstore.format.erasure_events import (
     TopicsKeyed,
 )
 from eventstore.format.events import InboundReplaced, MessageDropped
-from eventstore.format.records import Record, header_of
+from eventstore.format.records import header_of
 from eventstore.log.key_file import KeyDamaged, KeyFile, KeyFileError
+from eventstore.nats.connection import ConnectionOptions
 from projections.audit.rule_table import Rule
 from projections.state import topic_keys
 from projections.state.topic_keys import TopicKeys
+from protocol.nats.mapping import Mapping
+from simulation.bridged_clients import ACCESS
 from simulation.checking import acknowledged, check_promises
 from simulation.fold import compare
 from simulation.inspection import ask, change
 from simulation.log_cuts import publish_noise
-from simulation.world import Disk, SimLog, World, in_world
+from simulation.natsserver import SimLink, SimNatsServer
+from simulation.sealed_disk import OpenDisk, without_threads
+from simulation.world import SimLog, World, in_world
+
+__all__ = ["without_threads"]
 
 SECRET, OTHER, PLAIN = b"secret-of-alice", b"secret-of-bob", b"for-everybody"
 ALICE, BOB = "home/alice/heart", "home/bob/heart"
-
-
-class OpenDisk(Disk):
-    """The records on disk, opened with the keys that exist."""
-
-    def __init__(self, world: SealedWorld) -> None:
-        super().__init__(world.server.streams[0])
-        self.world = world
-
-    def decoded(self) -> list[Record]:
-        found = super().decoded()
-        for record in found:
-            record.open(self.world.keys.key)
-        return found
 
 
 class SealedWorld(World):
@@ -66,7 +63,7 @@ class SealedWorld(World):
         super().__init__(personal_topics=("home/+/#",), **options)
         self._folder = tempfile.TemporaryDirectory()
         self.path = Path(self._folder.name, "keys")
-        self.disk = OpenDisk(self)
+        self.disk = OpenDisk(self.server.streams[0], lambda number: self.keys.key(number))
 
     def open_log(self) -> SimLog:
         log = super().open_log()
@@ -82,16 +79,6 @@ class SealedWorld(World):
 
 
 in_sealed_world = functools.partial(in_world, SealedWorld)
-
-
-@pytest.fixture(autouse=True)
-def _without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Destroy keys in the simulated process itself: its time is virtual."""
-
-    async def here(work: Any, *arguments: Any) -> Any:
-        return work(*arguments)
-
-    monkeypatch.setattr(erasure, "in_thread", here)
 
 
 async def publish(world: World, *messages: tuple[str, bytes], qos: int = 1, **more: Any) -> None:
@@ -870,3 +857,56 @@ async def test_a_broker_that_does_not_is_detected(
     monkeypatch.setattr("eventstore.log.key_file.KeyFile.erase", lambda *_: None)  # as if slow
     mutant(monkeypatch)
     assert rule in await eventful(world)
+
+
+def with_bridge() -> SealedWorld:
+    world = SealedWorld()
+    world.bridge = BridgeOptions(Mapping())
+    return world
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_nats_does_not_have_yet_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, *, restarts: bool
+) -> None:
+    nats = SimNatsServer(random.Random(1))
+    heard: list[bytes] = []
+    nats.subscribe(">", lambda got: heard.append(got.payload))
+
+    async def open_link(_access: ConnectionOptions, **callbacks: Callable[..., None]) -> SimLink:
+        return SimLink(nats, callbacks)
+
+    monkeypatch.setattr(bridge_supervisor.BatchClient, "open", open_link)
+
+    async def connect(world: SealedWorld) -> None:
+        bridge = world.broker.bridge
+        assert bridge is not None
+        await bridge.start(ACCESS)
+        await world.go(10)
+
+    @functools.partial(in_world, with_bridge)()
+    async def scenario(world: SealedWorld) -> None:
+        await connect(world)
+        await publish(world, (ALICE, SECRET), (BOB, OTHER))
+        await world.go(5)
+        assert heard == [SECRET, OTHER]
+        nats.stop()
+        await publish(world, (ALICE, SECRET), (ALICE, SECRET), (BOB, OTHER), (ALICE, SECRET))
+        await publish(world, (ALICE, SECRET), ("news", PLAIN), qos=2)
+        assert await ask(world, "erasures.receivers", filter=ALICE) == {"receivers": ["nats"]}
+        await change(world, "erase", filter=ALICE)
+        if restarts:
+            nats.forget()
+            await world.restart()
+        nats.start()
+        if restarts:
+            await connect(world)
+        await world.go(20)
+        assert heard == [SECRET, OTHER, OTHER, PLAIN]
+        given_up = events(world, ForwardLost)
+        assert sum(each.messages for each in given_up) == 4
+        assert {each.reason for each in given_up} == {"erased"}
+        nats.forget()
+        await check_promises(world)
+
+    scenario()

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.log.key_file import KEYS_AHEAD, KeyFile, KeyFileError
+from eventstore.log.key_file import (
+    KEYS_AHEAD,
+    KeyDamaged,
+    KeyFile,
+    KeyFileError,
+    KeyReader,
+    copy_keys,
+)
 
 
 def test_keys_differ_and_are_there_again(tmp_path: Path) -> None:
@@ -110,10 +117,10 @@ def test_an_erasure_that_failed_is_written_again(
 def test_other_files_and_other_nodes_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     KeyFile(path, "n1").close()
-    with pytest.raises(KeyFileError, match="of another node"):
+    with pytest.raises(KeyFileError, match="is the file of node n1"):
         KeyFile(path, "n2")
     path.write_bytes(b"hello")
-    with pytest.raises(KeyFileError, match="is not such a file"):
+    with pytest.raises(KeyFileError, match="is not a file with keys"):
         KeyFile(path, "n1")
     assert path.read_bytes() == b"hello"
     with pytest.raises(KeyFileError, match="cannot be opened"):
@@ -130,3 +137,45 @@ def test_one_broker_uses_it_at_a_time(tmp_path: Path) -> None:
         KeyFile(tmp_path / "keys", "n1")
     file.close()
     KeyFile(tmp_path / "keys", "n1").close()
+
+
+def test_another_process_sees_keys_that_are_made_and_destroyed(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    file = KeyFile(path, "n1")
+    reader = KeyReader(path, "n1")
+    with pytest.raises(KeyDamaged, match="key 1 is missing or damaged, and was not erased"):
+        reader.key(1)
+    file.extend()
+    assert reader.key(7) == file.key(7) is not None
+    file.erase([7], 3)
+    assert reader.key(7) is None
+    assert reader.key(8) == file.key(8)
+    file.close()
+    with pytest.raises(KeyFileError, match="is not the file of node n2"):
+        KeyReader(path, "n2").key(1)
+    with pytest.raises(KeyFileError, match="cannot be opened: No such file"):
+        KeyReader(tmp_path / "none", "n1").key(1)
+
+
+def test_a_copy_is_for_another_node(tmp_path: Path) -> None:
+    path, copy = tmp_path / "keys", tmp_path / "copy"
+    file = KeyFile(path, "n1")
+    file.extend()
+    file.erase([3], 1)
+    copy_keys(path, copy, "n2")  # while a broker uses it
+    again = KeyFile(copy, "n2")
+    assert [again.key(number) for number in range(1, again.end)] == [
+        file.key(number) for number in range(1, file.end)
+    ]
+    assert again.erasure(3) == 1
+    again.close()
+    file.close()
+    assert copy.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(KeyFileError, match="is the file of node n1: name another one; if this"):
+        KeyFile(path, "n2")
+    with pytest.raises(KeyFileError, match="copy: cannot be written: File exists"):
+        copy_keys(path, copy, "n3")
+    other = tmp_path / "other"
+    other.write_text("something")
+    with pytest.raises(KeyFileError, match="other: is not a file with keys"):
+        copy_keys(other, tmp_path / "new", "n2")

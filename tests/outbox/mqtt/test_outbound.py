@@ -405,3 +405,50 @@ def test_packets_come_some_at_a_time() -> None:
     assert first.startswith(sent(1))
     assert len(first) < 100 * len(sent(1))
     assert state.packets() != b""
+
+
+def erasing(*keys: int, qos2: bool = True) -> tuple[Outbound, set[int]]:
+    """Messages on their way, and the keys that are destroyed."""
+    erased = {*keys}
+    return Outbound(0, 0, 1, qos2=qos2, is_erased=erased.__contains__), erased
+
+
+def under(key: int, number: int, qos: int = 1) -> Outgoing:
+    return message(number, qos)._replace(key=key)
+
+
+def test_what_was_erased_before_it_was_sent_is_refused() -> None:
+    state, _ = erasing(7, qos2=False)
+    online(state).offer([message(1), under(7, 2), under(8, 3)])
+    assert state.packets() == sent(1)
+    acknowledge(state, PUBACK, 1)
+    assert state.is_settled
+    assert state.take_refusals() == [Refusal(20, 0x80)]
+    assert state.packets() == sent(3)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_erased_is_not_sent_again(qos: int) -> None:
+    state, erased = erasing(qos2=qos == 2)
+    online(state, present=True).offer([under(7, 1, qos), message(2, qos)])
+    before = state.packets()
+    assert before.count(b"x") == 2
+    state.disconnected()
+    erased.add(7)
+    online(state, present=True)
+    again = state.packets()
+    assert sent(2, qos, dup=True) in again
+    assert again.count(b"x") == 1
+    assert (released(1) in again) == (qos == 2)  # its identifier is free again at the peer
+    acknowledge(state, PUBCOMP if qos == 2 else PUBACK, *((1,) if qos == 2 else (2,)))
+    assert state.take_refusals() == []
+    if qos == 1:
+        assert state.is_settled
+
+
+def test_a_refused_message_is_not_sent_again_if_it_is_erased() -> None:
+    state, _ = erasing(7, qos2=False)
+    online(state).offer_again(under(7, 0))
+    assert state.packets() == b""
+    assert state.take_refusals() == [Refusal(0, 0x80)]
+    assert state.is_settled

@@ -1,0 +1,45 @@
+"""What an erasure does not do by itself: destinations that have contents, and other logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from actors.inspection.inspector import text
+from actors.session.content_sealing import ContentSealing
+from eventstore.format.positions import position
+from protocol.mqtt.topics import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from actors.inspection.inspector import Answer, Work
+    from actors.session.node_context import NodeContext
+
+_AT_ONCE: Final = 128
+"""Topics that are compared with filters in one turn of the event loop."""
+
+
+def receivers(node: NodeContext, request: Mapping[str, Any]) -> Work:
+    """Return the destinations that may have contents of the topics that match ``filter``."""
+    topic_filter, keys = text(request, "filter"), node.state.keys
+    names: set[str] = set()
+    keyed = [*keys.by_topic]
+    for begin in range(0, len(keyed), _AT_ONCE):
+        for topic in keyed[begin : begin + _AT_ONCE]:
+            held = keys.of(topic)
+            if not held or not (
+                matches(topic_filter, topic) or ContentSealing.matches([topic_filter], topic)
+            ):
+                continue
+            names.update(node.state.destinations.receivers(topic, held[0].since))
+        yield None
+    return {"receivers": sorted(names)}
+
+
+def progress(node: NodeContext, _request: Mapping[str, Any]) -> Answer:
+    """Return the end of the log on disk, and up to where it has taken and followed others."""
+    return {
+        "durable": position(node.journal.durable + 1, 0) - 1,
+        "taken": node.exchange.taken if node.exchange is not None else {},
+        "pending": len(node.state.keys.pending),
+    }

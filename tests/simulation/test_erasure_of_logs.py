@@ -1,0 +1,251 @@
+"""Erasures with several logs: each seals its copies under keys of its own, and all erase."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import packets as p
+from harness.packets import Publish
+
+from eventstore.format.erasure_events import COPIES, FOLLOWED, REQUEST, ErasureRequested
+from eventstore.format.node_events import Followed
+from eventstore.format.positions import from_runs
+from eventstore.log.key_file import KeyFile, KeyReader
+from eventstore.log.message_store import messages_of
+from simulation.inspection import change
+from simulation.partitions import PartitionWorld, name_in
+from simulation.sealed_disk import OpenDisk, without_threads
+from simulation.two_logs import two
+from simulation.world import SimLog
+
+__all__ = ["without_threads"]
+
+SECRET, OTHER = b"secret-of-alice", b"secret-of-bob"
+ALICE, BOB = "home/alice/heart", "home/bob/heart"
+
+
+class SealedPartition(PartitionWorld):
+    """One of several brokers with personal topics; each has a key file."""
+
+    keys: KeyFile
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name, personal_topics=("home/+/#",), **options)
+        self._folder = tempfile.TemporaryDirectory()
+        self.path = Path(self._folder.name, "keys")
+        self.disk = OpenDisk(self.server.streams[0], lambda number: self.keys.key(number))
+
+    def open_log(self) -> SimLog:
+        log = super().open_log()
+        if hasattr(self, "keys"):
+            self.keys.close()
+        self.keys = log.keys = KeyFile(self.path, self.name)
+        return log
+
+    def reader_of(self, other: PartitionWorld) -> SimLog:
+        reader = super().reader_of(other)
+        assert isinstance(other, SealedPartition)
+        reader.key_reader = KeyReader(other.path, other.name)
+        return reader
+
+    def stored(self) -> bytes:
+        return b"\n".join(self.server.streams[0].history.values())
+
+    def readable(self) -> list[bytes]:
+        """The payloads that can be read in the log."""
+        found = [
+            messages.payloads for record in self.disk.decoded() for messages in messages_of(record)
+        ]
+        return [payload for payloads in found for payload in payloads]
+
+    def events(self, kind: type) -> list[Any]:
+        return [event for event in self.disk.events() if isinstance(event, kind)]
+
+    @property
+    def causes(self) -> list[str]:
+        return [event.cause for event in self.events(ErasureRequested)]
+
+
+Scenario = Callable[[SealedPartition, SealedPartition], Awaitable[None]]
+
+
+def in_two_logs(scenario: Scenario) -> None:
+    two(scenario, kind=SealedPartition)  # type: ignore[arg-type]
+
+
+async def publish(
+    world: SealedPartition, *messages: tuple[str, bytes], retain: bool = False
+) -> None:
+    sender = await world.connect(name_in(world.all, world.all.index(world)), clean=True)
+    for number, (topic, payload) in enumerate(messages, 1):
+        sender.send(p.publish(topic, payload, 1, number, retain=retain))
+    await world.go(0.3)
+    sender.send(p.disconnect())
+    await world.go(0.3)
+
+
+async def away(world: SealedPartition) -> str:
+    """A client with a subscription that is offline."""
+    name = name_in(world.all, world.all.index(world), "reader")
+    reader = await world.connect(name, filters=[("home/#", 1)])
+    reader.drop()
+    await world.go(1)
+    return name
+
+
+async def received(world: SealedPartition, name: str) -> list[bytes]:
+    reader = await world.connect(name)
+    await world.go(1)
+    return [packet.payload for packet in reader.take() if isinstance(packet, Publish)]
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_copy_is_sealed_and_erased_with_the_original(*, retain: bool) -> None:
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        name = await away(there)
+        await publish(here, (ALICE, SECRET), (BOB, OTHER), retain=retain)
+        await here.go(2)
+        assert SECRET in here.readable()
+        assert SECRET in there.readable()
+        for world in (here, there):
+            assert SECRET not in world.stored()
+        await change(here, "erase", filter="home/alice/#")
+        await here.go(2)
+        assert (here.causes, there.causes) == ([REQUEST], [FOLLOWED])
+        for world in (here, there):
+            assert SECRET not in world.readable()
+            assert OTHER in world.readable()
+            assert (world.broker.node.state.retained.get(ALICE) is None) or not retain
+        assert await received(there, name) == [OTHER]
+
+    in_two_logs(scenario)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_log_that_is_away_erases_at_its_start(*, taken: bool) -> None:
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        name = await away(there)
+        await publish(there, (ALICE, SECRET))
+        if not taken:
+            await there.crash()
+        await publish(here, (ALICE, SECRET), (BOB, OTHER))
+        await here.go(2)
+        if taken:
+            await there.crash()
+        await change(here, "erase", filter="home/alice/#")
+        await here.go(2)
+        await there.start()
+        await here.go(3)
+        assert there.causes == [FOLLOWED]
+        assert SECRET not in there.readable()
+        assert await received(there, name) == [OTHER]
+        erased = [ref for event in there.events(Followed) for ref in from_runs(event.erased)]
+        assert len(erased) == (not taken)
+
+    in_two_logs(scenario)
+
+
+def test_topics_of_the_other_log_alone_are_erased_too() -> None:
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        await publish(here, (ALICE, SECRET))
+        await publish(there, ("home/alice/other", SECRET))
+        await change(here, "erase", filter="home/alice/#")
+        await here.go(2)
+        assert SECRET not in [*here.readable(), *there.readable()]
+        await publish(there, ("home/alice/other", OTHER))  # what comes later is kept
+        await here.go(2)
+        assert OTHER in there.readable()
+
+    in_two_logs(scenario)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_published_before_an_erasure_is_readable_nowhere(seed: int) -> None:
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        chance = random.Random(seed)
+        worlds = (here, there)
+        for world in worlds:
+            await away(world)
+        senders = [await world.connect(name_in(worlds, at)) for at, world in enumerate(worlds)]
+        number = 0
+
+        async def send() -> None:
+            nonlocal number
+            number += 1
+            sender = chance.choice(senders)
+            sender.send(p.publish(ALICE, b"number %d" % number, 1, number))
+            await here.go(chance.choice([0, 0.001, 0.01, 0.05]))
+
+        for _ in range(40):
+            await send()
+        before = number
+        await here.go(chance.choice([0.002, 0.02, 0.5]))
+        await change(chance.choice(worlds), "erase", filter=ALICE)
+        for _ in range(chance.choice([0, 10])):
+            await send()
+        if chance.random() < 0.5:
+            victim = chance.choice(worlds)
+            await victim.crash(chance.choice([0, 1]))
+            await victim.start()
+        await here.go(5)
+        for world in worlds:
+            left = [payload for payload in world.readable() if payload.startswith(b"number ")]
+            assert all(int(payload[7:]) > before for payload in left), (world.causes, left)
+        assert {*here.causes, *there.causes} <= {REQUEST, FOLLOWED, COPIES}
+
+    in_two_logs(scenario)
+
+
+def deaf(world: SealedPartition) -> Callable[[], None]:
+    """Keep a log from taking others; call the result to let it."""
+    exchange: Any = world.broker.exchange
+    hear, held = exchange.heard, []
+    exchange.heard = lambda *announced: held.append(announced)
+
+    def listen() -> None:
+        exchange.heard = hear
+        for announced in held:
+            hear(*announced)
+
+    return listen
+
+
+def test_what_is_taken_between_two_erasures_is_erased_again() -> None:
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        name = await away(here)
+        await publish(here, (ALICE, SECRET))
+        await here.go(2)
+        hears = [deaf(world) for world in (here, there)]
+        await publish(there, (ALICE, SECRET), (BOB, OTHER))
+        await change(here, "erase", filter="home/alice/#")
+        assert SECRET not in here.readable()
+        hears[0]()
+        await here.go(0.5)
+        assert SECRET in here.readable()  # it was published before, and is erased there later
+        hears[1]()
+        await here.go(2)
+        assert (here.causes, there.causes) == ([REQUEST, COPIES], [FOLLOWED])
+        assert SECRET not in [*here.readable(), *there.readable()]
+        assert await received(here, name) == [OTHER]
+
+    in_two_logs(scenario)
+
+
+def test_what_another_log_publishes_later_is_kept() -> None:
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        name = await away(here)
+        await publish(there, (ALICE, SECRET))
+        hears = deaf(there)
+        await change(here, "erase", filter="home/alice/#")
+        await publish(here, (ALICE, OTHER))
+        hears()
+        await here.go(2)
+        assert here.causes == [REQUEST]  # nothing was taken in between
+        assert await received(here, name) == [OTHER]
+
+    in_two_logs(scenario)
