@@ -595,6 +595,11 @@ def _too_early(exchange: LogExchange, name: str, taken: Taken) -> None:
     exchange._node.kernel.wake()
 
 
+def run_many(first: int) -> None:
+    for seed in (first, *range(MAX_SEEDS)):
+        run(seed)
+
+
 MUTANTS = {
     "position later": 8,
     "position earlier": 8,
@@ -624,5 +629,4 @@ def test_an_exchange_that_violates_a_rule_is_detected(
     else:
         monkeypatch.setattr(FollowedPositions, "settle", lambda _self, but="": None)
     with pytest.raises((AssertionError, FoldmqError)):
-        for seed in (MUTANTS[mutant], *range(MAX_SEEDS)):
-            run(seed)
+        run_many(MUTANTS[mutant])
