@@ -129,9 +129,9 @@ async def _ask_to_retry(
                 where = f"{brokers.prefix(broker.node)}{text.name(name)}"
                 parts = [f"{text.count_of(taken, 'message')} will be sent again"]
                 if taken + left < len(refs):
-                    parts.append(f"{len(refs) - taken - left} wait for it already")
+                    parts.append(f"{len(refs) - taken - left:,} wait for it already")
                 if left:
-                    parts.append(f"repeat this command later for {left} more")
+                    parts.append(f"repeat this command later for {left:,} more")
                 sys.stdout.write(f"{where}: {'; '.join(parts)}\n")
 
 
