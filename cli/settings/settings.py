@@ -150,8 +150,8 @@ class Settings(
     )
     streams: Streams = Field(
         default=(),
-        description="Name of a topic filter, as NAME=FILTER: clients replay its messages with "
-        "$stream/NAME. In the file also a table. May be repeated.",
+        description="Topic filter that clients replay with $stream/NAME, as NAME=FILTER. May be "
+        "repeated; in the file it may be a table.",
     )
     reject_qos2_publish: bool = Field(
         default=_OPTIONS.reject_qos2_publish,

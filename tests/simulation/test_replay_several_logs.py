@@ -9,7 +9,9 @@ from harness import mqtt5_packets as p5
 from harness import packets as p
 from harness.packets import Suback
 
+from actors.replay.log_cursor import LogCursor
 from actors.replay.log_reader import LogReader
+from actors.replay.replay import Replay
 from eventstore.errors import LogUnavailable
 from eventstore.format.events import ReplayOpened, ReplayReached
 from eventstore.format.records import Record
@@ -300,3 +302,27 @@ def test_slow_reading_of_the_other_log(monkeypatch: pytest.MonkeyPatch, pause: f
         assert sorted(client.payloads()) == sorted(sent)
 
     two(scenario)
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_the_audit_finds_a_wrong_count_of_another_log(
+    monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    news = Replay._news
+
+    def mutant(self: Replay, log: LogCursor) -> ReplayReached | None:
+        event = news(self, log)
+        if event is not None and log.log and event.sent:
+            event.sent += more
+        return event
+
+    monkeypatch.setattr(Replay, "_news", mutant)
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        both = await senders(here, there)
+        await publish(both, range(10))
+        reader(here, own_name(here, there), FILTER)
+        await here.go(1)
+
+    with pytest.raises(AssertionError, match=r"messages on t/# from .* of log n-p1, \d+ were sent"):
+        two(scenario)
