@@ -519,13 +519,13 @@ BROKER_VALUES = (
 LOG_VALUES = (
     _value(
         "foldmq_erasures_pending",
-        "Erasures that were requested and whose keys are not destroyed yet.",
+        "Erasures that are not finished.",
         "erasures.pending",
         lambda sources: int(bool(sources.node.state.keys.pending)),
     ),
     _value(
         "foldmq_personal_keys",
-        "Keys of personal topics that exist; there can be a million.",
+        "Keys of personal topics, at most a million.",
         "erasures.keys",
         lambda sources: sources.node.state.keys.count,
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _INCOMPLETE = 74
 """Exit code if nothing was found, but something could not be searched."""
+_PARQUET = "cli.spark.parquet_contents"
 _PATH = 4096
 """Characters of a path that are shown."""
 _NEVER = (
@@ -77,7 +79,8 @@ async def _records(flags: SourceFlags, search: TextSearch) -> list[str]:
 def _columns() -> Callable[[Path], Iterable[bytes]] | None:
     """Return what reads Parquet files; None: it is not installed."""
     try:
-        from cli.spark.parquet_contents import contents
+        # By name, as commands are loaded: the packages of Spark depend on this one.
+        contents: Callable[[Path], Iterable[bytes]] = import_module(_PARQUET).contents
     except ImportError:
         return None
     return contents

@@ -57,9 +57,8 @@ class StorageFields(SettingsGroup):
     personal_keep: Seconds = Field(
         default=0.0,
         ge=0,
-        description="How long contents of --personal-topics are kept, in archives and backups too: "
-        "then their keys are destroyed, at most a 30th of this time later, or a minute. At least "
-        "1h. 0: until 'foldmq erase'.",
+        description="Age at which contents of --personal-topics are erased, up to a 30th later; at "
+        "least 1h. 0: never.",
     )
 
 
