@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from eventstore.display import name as shown
 from eventstore.format.event_parsing import Event
@@ -24,7 +24,7 @@ from eventstore.log.message_store import Message, MessageStore
 from eventstore.partitions import partition_of
 from eventstore.reading.progress import Progress, silent
 from projections.audit.exchange_check import ExchangeCheck
-from projections.audit.other_log_replays import OtherLogReplays
+from projections.audit.other_log_replays import LogRecords, OtherLogReplays
 from projections.audit.owed_messages import (
     UNKNOWN,
     ClearedTopics,
@@ -128,21 +128,6 @@ _ROUNDED: Final = 2
 """Seconds by which the expiry of a copy may differ: it is rounded when it is taken and stored."""
 _OF_TURN_MS: Final = 1000
 """How much later than its first event the last event of a record may be."""
-
-
-class LogRecords(Protocol):
-    """A log that is read."""
-
-    @property
-    def begin(self) -> int:
-        """Stream sequence of its first record."""
-
-    @property
-    def last(self) -> int:
-        """Stream sequence of the last record to read."""
-
-    def records(self, first: int, last: int) -> AsyncIterator[Record]:
-        """Yield the records between two sequences, both included."""
 
 
 class FollowedEnd(NamedTuple):

@@ -26,19 +26,20 @@ if TYPE_CHECKING:
     from eventstore.format.event_parsing import Event
     from eventstore.format.records import Record
 
-    class LogRecords(Protocol):
-        """A log that is read."""
 
-        @property
-        def begin(self) -> int:
-            """Stream sequence of its first record."""
+class LogRecords(Protocol):
+    """A log that is read."""
 
-        @property
-        def last(self) -> int:
-            """Stream sequence of the last record to read."""
+    @property
+    def begin(self) -> int:
+        """Stream sequence of its first record."""
 
-        def records(self, first: int, last: int) -> AsyncIterator[Record]:
-            """Yield the records between two sequences, both included."""
+    @property
+    def last(self) -> int:
+        """Stream sequence of the last record to read."""
+
+    def records(self, first: int, last: int) -> AsyncIterator[Record]:
+        """Yield the records between two sequences, both included."""
 
 
 class _Opened(NamedTuple):
@@ -65,7 +66,7 @@ class _Step(NamedTuple):
     """Number of messages that were sent or left out."""
 
 
-class _Messages:
+class _ReplayedMessages:
     """Where messages that match a filter take effect in a log."""
 
     def __init__(self) -> None:
@@ -146,17 +147,17 @@ class OtherLogReplays:
 
 async def _messages(
     source: LogRecords, filters: set[str]
-) -> tuple[dict[str, _Messages], _Messages, bool]:
+) -> tuple[dict[str, _ReplayedMessages], _ReplayedMessages, bool]:
     """Return where the messages that match each filter take effect, and those that may be lost.
 
     These are messages at QoS 2 whose content may have been cut off before they were read. The third
     result is whether the log was never cut.
     """
     cut = source.begin
-    found, unknown = {name: _Messages() for name in filters}, _Messages()
+    found, unknown = {name: _ReplayedMessages() for name in filters}, _ReplayedMessages()
     topics: dict[Position, bytes] = {}
     released: list[tuple[Position, Position]] = []
-    known: dict[bytes, list[_Messages]] = {}
+    known: dict[bytes, list[_ReplayedMessages]] = {}
     turns = TurnAssembler(anywhere=True)
 
     def add(topic: bytes, at: Position) -> None:
