@@ -152,9 +152,22 @@ class Lists:
     async def subscriptions(self, request: web.Request) -> web.Response:
         """Show which clients would receive a message on a topic, and why."""
         topic = asked(request, "topic")
-        query = {"topic": topic}
-        work = self._list(request, "subscriptions", query) if topic is not None else None
-        return await self._site.answer(request, "subscriptions.html", query, work)
+        found = problem = None
+        if topic is not None:
+            try:
+                found = await self._list(request, "subscriptions", {"topic": topic})
+            except Refused as error:
+                if is_fragment(request):
+                    raise
+                problem = str(error)
+        return self._site.page(
+            request,
+            "subscriptions.html",
+            200 if problem is None else 400,
+            found=found,
+            query={"topic": topic},
+            problem=problem,
+        )
 
     async def _list(
         self,
