@@ -360,7 +360,7 @@ def test_another_log_with_the_name_is_not_taken_for_it() -> None:
 def test_many_small_segments_become_few() -> None:
     node = Node(1 << 20)
     node.connect("ann", 1)
-    for number in range(150):
+    for number in range(75):
         node.subscribe("ann", 1 + number % 3)
         node.publish("ann", 1 + number % 2)
         node.end_turn("ann", 1)
