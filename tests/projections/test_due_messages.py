@@ -47,7 +47,7 @@ class Source:
         if self._carried is not None:
             yield self._carried
 
-    async def reach(self, sequence: int) -> int:
+    async def reach(self, sequence: int, _seconds: float | None = None) -> int:
         last = self.all[-1].sequence if self.all else 0
         if last < sequence:
             raise EndOfLogError
