@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from cli.settings.log_settings import NATS_SETTINGS, PATH_SETTINGS
 from cli.settings.setting_sources import CONFIG_VARIABLE, PREFIX, flag_of
+from eventstore.datadir import DataDir
+from eventstore.errors import SALVAGE
 from eventstore.nats.server_urls import without_secrets
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ _IN_TEXT: Final = re.compile(
 )
 """A command in a sentence, up to its flags."""
 _SALVAGE: Final = "foldmq salvage --data-dir DIR --to NEWDIR"
+_OR_SALVAGE: Final = re.compile(rf", or [a-z ]+: {re.escape(SALVAGE)}")
+"""The remedy that a directory with several logs does not have."""
 
 
 def shell_word(name: str) -> str:
@@ -151,6 +155,8 @@ class NextCommands:
             return text
         if self._data_dir is not None:
             place = Path(str(self._data_dir)).absolute()
+            if DataDir(place).processes.exists():
+                text = _OR_SALVAGE.sub("", text)
             new = place.with_name(f"{place.name}.salvaged")
             paths = f"--data-dir {shlex.quote(str(place))} --to {shlex.quote(str(new))}{self._key}"
             text = text.replace(_SALVAGE, f"{self._program} salvage {paths}")
