@@ -27,6 +27,8 @@ NO_MARK: Final = (
 UNSURE_SESSION: Final = "its subscriptions and messages are not certain"
 UNSURE_STATE: Final = "sessions, subscriptions and retained messages may be missing or out of date"
 """Statements about a state behind lost records."""
+SET_BACK: Final = " (the clock was set back)"
+"""What follows a span of time that ends before it begins."""
 SHOWN_AT_START: Final = 4
 """Maximum number of doubts about a log that a start shows."""
 _SALVAGED: Final = "salvaged"
@@ -197,7 +199,10 @@ def proven_spans(first_ms: int, last_ms: int, doubts: Iterable[Doubt]) -> list[t
 
 def spans_text(spans: Iterable[tuple[int, int]], time: Callable[[int], str] = clock) -> str:
     """Return proven parts as text: from ... to ..., from ... to ..."""
-    parts = [f"from {time(begin)} to {time(end)}" for begin, end in spans]
+    parts = [
+        f"from {time(begin)} to {time(end)}{SET_BACK if end < begin else ''}"
+        for begin, end in spans
+    ]
     if len(parts) > _SPANS:
         parts[_SPANS - 1 :] = [f"and {len(parts) - _SPANS + 1:,} more parts"]
     return ", ".join(parts)

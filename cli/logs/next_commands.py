@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from cli.settings.log_settings import NATS_SETTINGS, PATH_SETTINGS, load_log_settings
 from cli.settings.setting_sources import CONFIG_VARIABLE, PREFIX, ConfigError, flag_of
+from eventstore.datadir import DataDir
+from eventstore.errors import SALVAGE
 from eventstore.nats.server_urls import without_secrets
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ _IN_TEXT: Final = re.compile(
 )
 """A command in a sentence, up to its flags."""
 _SALVAGE: Final = "foldmq salvage --data-dir DIR --to NEWDIR"
+_OR_SALVAGE: Final = re.compile(rf", or [a-z ]+: {re.escape(SALVAGE)}")
+"""The remedy that a directory with several logs does not have."""
 
 
 def shell_word(name: str) -> str:
@@ -150,11 +154,11 @@ class NextCommands:
         if "foldmq " not in text:
             return text
         if _SALVAGE in text:
-            text = text.replace(_SALVAGE, self._salvage())
+            text = self._with_salvage(text)
         return _IN_TEXT.sub(lambda match: self.complete(match[0]), text)
 
-    def _salvage(self) -> str:
-        """Return the command that salvages the log, if its data directory is known."""
+    def _with_salvage(self, text: str) -> str:
+        """Return text with the command that salvages the log, if its data directory is known."""
         data_dir, key = self._data_dir, self._given.get("encryption_key_file")
         if data_dir is None and self._config is not None:
             given = {name: self._given[name] for name in self._given if name != "config"}
@@ -163,13 +167,15 @@ class NextCommands:
                 data_dir = settings.data_dir if settings.nats_url is None else None
                 key = settings.encryption_key_file
         if data_dir is None:
-            return _SALVAGE
+            return text
         place = Path(str(data_dir)).absolute()
+        if DataDir(place).processes.exists():
+            text = _OR_SALVAGE.sub("", text)
         new = place.with_name(f"{place.name}.salvaged")
         command = f"{self._program} salvage --data-dir {_quoted(place)} --to {_quoted(new)}"
-        return (
-            command if key is None else f"{command} {flag_of('encryption_key_file')} {_quoted(key)}"
-        )
+        if key is not None:
+            command += f" {flag_of('encryption_key_file')} {_quoted(key)}"
+        return text.replace(_SALVAGE, command)
 
 
 _own: list[NextCommands] = []

@@ -17,7 +17,7 @@ from eventstore.display import count_of, escaped, name
 from eventstore.format.positions import format_position
 from projections.audit.audit_outcome import LatencyHistogram, Outcome, RuleResult
 from projections.audit.rule_table import Rule, Violation
-from projections.log_proof import statement
+from projections.log_proof import SET_BACK, statement
 
 _MESSAGE = re.compile(r"\bmessage (\d+\.\d+)\b")
 _WHAT_LIMIT: Final = 500
@@ -106,7 +106,7 @@ def span(begins_ms: int, ends_ms: int) -> str:
     begins, ends = utc(begins_ms), utc(ends_ms)
     if begins[:10] == ends[:10]:
         ends = ends[11:]
-    return f"{begins} to {ends} UTC"
+    return f"{begins} to {ends} UTC{SET_BACK if ends_ms < begins_ms else ''}"
 
 
 def utc(time_ms: int) -> str:

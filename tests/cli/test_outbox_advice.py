@@ -1,6 +1,7 @@
 """What doctor says of destinations: how urgent, and the next command."""
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from cli.logs.next_commands import NextCommands
 from cli.logs.source_flags import SourceFlags
 from cli.top.figures import top_summary
 from cli.top.watched_broker import Frame, History
+from eventstore.errors import CorruptLog
 
 ROW: dict[str, Any] = {
     "name": "erp",
@@ -74,6 +76,17 @@ def test_the_next_command_runs_as_pasted() -> None:
     for _, _, command in advice(state="paused", refused=3):
         assert commands.complete(command).endswith(" erp --data-dir d")
     assert "resume --data-dir d erp" in commands.in_text("Then run foldmq outbox resume erp.")
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_salvage_is_proposed_for_a_directory_with_one_log(
+    *, several: bool, tmp_path: Path
+) -> None:
+    if several:
+        (tmp_path / "processes").write_text("2\n")
+    line = NextCommands(SourceFlags({"data_dir": tmp_path})).in_text(str(CorruptLog(9, "is bad")))
+    assert line.endswith("; restore a backup") == several
+    assert ("salvage --data-dir" in line) == (not several)
 
 
 def test_one_line_for_all_destinations() -> None:

@@ -58,6 +58,8 @@ def test_the_proven_parts_are_those_between_the_doubts() -> None:
     spans = proven_spans(100, 6000, proof.doubts)
     assert spans == [(100, 400), (900, 1000), (5000, 6000)]
     assert spans_text(spans, plain) == "from 100 to 400, from 900 to 1000, from 5000 to 6000"
+    assert spans_text([(9, 5)], plain) == "from 9 to 5 (the clock was set back)"
+    assert spans_text([(1, 2)] * 9, plain).endswith("from 1 to 2, and 6 more parts")
 
 
 def test_a_later_salvage_is_not_seen_by_the_starts_that_were_before_it() -> None:
