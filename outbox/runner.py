@@ -148,8 +148,9 @@ class DestinationRunner:
             await asyncio.sleep(_ASK_AGAIN)
 
     def _adopt(self, cursor: RecordedCursor) -> None:
-        if cursor.through != self._through_recorded:  # an operator or a cut moved it
+        if cursor.through > self._done.through:  # an operator or a cut moved it
             self._waiting_ms = 0
+        self._ahead = ReadAhead(_READ_AHEAD_BYTES)
         self._retry = cursor.retry
         self._run = cursor.run
         self._through_recorded = cursor.through

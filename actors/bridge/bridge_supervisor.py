@@ -19,7 +19,7 @@ from actors.bridge.interest import Interest, TopicHomes
 from actors.bridge.to_nats import GatedMessages
 from actors.limits.destination_options import DestinationOptions
 from eventstore.display import escaped
-from eventstore.errors import BadNatsOptions, EventStoreError, LogUnavailable
+from eventstore.errors import BadNatsOptions, EventStoreError
 from eventstore.format.destination_events import NATS_DESTINATION
 from eventstore.format.events import NATS_SESSION
 from eventstore.format.positions import sequence_of
@@ -189,7 +189,7 @@ class BridgeSupervisor:
         if cursor is None:
             return
         first = max(sequence_of(cursor.through + 1), node.state.begin)
-        with contextlib.suppress(LogUnavailable), node.retention.cuts_suspended():
+        with contextlib.suppress(EventStoreError), node.retention.cuts_suspended():
             async for record in node.log.read(first, node.journal.last_complete_turn):
                 for item in publications_in(record):
                     due = item.after(cursor.through) if isinstance(item, Publications) else None
@@ -292,7 +292,8 @@ class BridgeSupervisor:
 
         The pause before that becomes longer with each failure.
         """
-        self._waiting_ms = self._oldest_ms
+        with contextlib.suppress(Exception):  # whatever has failed
+            self._waiting_ms = self._oldest_ms
         actor, self._actor = self._actor, None
         if actor is None:  # another one is already starting
             _log.error("the bridge failed", **_cause(error))

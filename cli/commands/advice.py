@@ -234,7 +234,7 @@ def _drops(one: Mapping[str, Any]) -> _Described:
     if any(recorded):
         types += "--type Expired "
     without = sum(only_counted.values())
-    counted = f"; {without:,} of them have no event of their own in the log" if without else ""
+    counted = f"; {without:,} without an event of their own in the log" if without else ""
     return (
         "lost messages",
         (

@@ -14,10 +14,10 @@ _TENTH: Final = 10
 def advise_on_destinations(status: Mapping[str, Any]) -> Iterator[Advice]:
     """Yield the problems of the destinations of a broker, from its reply to ``status``."""
     for row in status.get("destinations") or ():
-        yield from _advise(row)
+        yield from _advise(row, status["time_ms"])
 
 
-def _advise(row: Mapping[str, Any]) -> Iterator[Advice]:
+def _advise(row: Mapping[str, Any], now_ms: int) -> Iterator[Advice]:
     name = shell_word(row["name"])
     subject = f"destination {text.name(row['name'])}"
     error = text.escaped(row["error"] or "", 300)
@@ -58,6 +58,15 @@ def _advise(row: Mapping[str, Any]) -> Iterator[Advice]:
             "is behind",
             f"its oldest message has waited for {behind}" + (f": {error}" if error else ""),
             cause,
+            shown,
+        )
+    elif row["state"] == "retrying" and now_ms - row["since_ms"] >= _MINUTE_MS:
+        yield Advice(
+            "warning",
+            subject,
+            "cannot be reached",
+            f"{error}, for {text.duration(now_ms - row['since_ms'])}; no message waits a minute",
+            "its server is away, or its address is wrong",
             shown,
         )
     if row["refused"]:

@@ -63,6 +63,9 @@ class Clock:
 class Actor:
     """A bridge that does nothing."""
 
+    waiting_ms = 0
+    behind = False
+
     def __init__(self, *parts: Any) -> None:
         self.stats = parts[5]
         self.began = 0
@@ -158,6 +161,7 @@ class Place:
                 tell=lambda actor, message: actor.told.append(message),
             ),
             count_dropped=self._dropped,
+            state=SimpleNamespace(destinations={}),
         )
         self.bridge_supervisor = BridgeSupervisor(node, BridgeOptions(Mapping()))
 

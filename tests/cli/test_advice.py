@@ -207,7 +207,7 @@ def test_no_command_lists_drops_without_events(
     words = shlex.split(advice.next)
     assert [words[at + 1] for at, word in enumerate(words) if word == "--type"] == types
     count = sum(unrecorded.values())
-    assert f"; {count} of them have no event of their own in the log" in advice.evidence
+    assert f"; {count} without an event of their own in the log" in advice.evidence
     if not types:
         assert advice.next == "foldmq sessions show a"
         gone = advise({**drops, "unrecorded": unrecorded, "session": False})

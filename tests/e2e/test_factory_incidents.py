@@ -30,7 +30,9 @@ def test_a_camera_whose_pictures_are_too_large(make_broker: Callable[..., Broker
             camera.send(p.publish("pictures/door", bytes(LARGEST), 1, 1))
             camera.expect_closed()
     flapping, refused = run("doctor", *where, "--json").objects
-    assert (flapping["subject"], flapping["title"]) == ("camera", "connects again and again")
+    if flapping["subject"] != "camera":  # past already, on a busy machine
+        flapping, refused = refused, flapping
+    assert (flapping["subject"], "again and again" in flapping["title"]) == ("camera", True)
     assert "the client violated the protocol" in flapping["evidence"]
     assert flapping["cause"].startswith("the broker ends its connections")
     assert f"at most {LARGEST} are accepted" in refused["evidence"]
@@ -95,7 +97,7 @@ def test_a_gateway_whose_network_swallows_its_packets(make_broker: Callable[...,
             gateway.expect_a(Connack)
             gateway.expect_closed()  # it sends nothing more
     (one,) = run("doctor", *where, "--json").objects
-    assert (one["subject"], one["title"]) == ("gateway", "connects again and again")
+    assert (one["subject"], "again and again" in one["title"]) == ("gateway", True)
     assert "one and a half times its keep alive" in one["evidence"]
     assert "its network" in one["cause"]
     broker.stop()

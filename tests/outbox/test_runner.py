@@ -362,6 +362,19 @@ async def _waits_while_paused() -> None:
         assert scene.sink.attempts == []
 
 
+async def _skipped_while_it_waits() -> None:
+    scene = Scene(turn(2, 1), turn(3, 2, 3, 4, 5), turn(4, 6))
+
+    def answer(_numbers: Sequence[int]) -> None:
+        raise TryAgain("down")
+
+    scene.sink.answer = answer
+    async with scene:
+        await happens(lambda: scene.control.waiting_ms == 1000, "the age")
+        scene.control.move(position(5, 0) - 1, 6, paused=True)
+        await happens(lambda: scene.control.waiting_ms == 0, "nothing to wait")
+
+
 async def _gone() -> None:
     """A message that the log no longer has is reported when the cursor passes it."""
     scene = Scene(turn(2, 1, missing=[(position(2, 1), 1)]), turn(3, 2))
@@ -595,7 +608,7 @@ async def _sent_again() -> None:
         _expired,
         *(_broker_away, _paused, _skipped, _cut, _own_cursor, _gone, _many_gone, _sent_again),
         *(_refused_again, _paused_before_it_opens, _spans_refused_again),
-        *(_waits_for_its_sink, _waits_while_paused),
+        *(_waits_for_its_sink, _waits_while_paused, _skipped_while_it_waits),
         *(_refused_before_a_crash, _refused_while_its_message_is_open),
         *(_erased, _refused_when_erased, _not_quoted, _erased_before_it_is_sent_again),
     ],
