@@ -68,14 +68,15 @@ class Kernel(ActorRunner):
 
     ``schedule`` arranges for :meth:`run_turn` to be called soon (``loop.call_soon``); a simulation
     calls it itself. ``clock`` returns seconds, to measure work. ``delay`` runs a callback after
-    some seconds (``loop.call_later``); without it low-priority work has no breaks.
+    some seconds (``loop.call_later``) unless it is cancelled; without it low-priority work has no
+    breaks.
     """
 
     def __init__(
         self,
         schedule: Callable[[Callable[[], None]], object],
         clock: Callable[[], float] = perf_counter,
-        delay: Callable[[float, Callable[[], None]], object] | None = None,
+        delay: Callable[[float, Callable[[], None]], Any] | None = None,
         processor: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(clock)
@@ -101,9 +102,9 @@ class Kernel(ActorRunner):
         self.may_wait: Callable[[], bool] = _always
         """Returns whether any read may wait at present."""
         self._due = math.inf
-        """When the reads that wait are due; infinite: none waits."""
-        self._timer_due = math.inf
-        """When the next timer for them runs."""
+        """When what waits is due; infinite: nothing waits."""
+        self._timer: Any = None
+        """The timer for that; it ends with a turn: it would wake the loop for nothing."""
         self.last_took = 0.0
         """Duration of the last run in seconds."""
         self._rest: list[LoopActor] = []
@@ -238,25 +239,26 @@ class Kernel(ActorRunner):
         self._begin_within(seconds)
 
     def _begin_within(self, seconds: float) -> None:
-        if not self._scheduled:
+        if not self._scheduled and self._delay is not None:
             due = self.clock() + seconds
             if due < self._due:
-                self._due = due
-                self._start_timer(due, seconds)
+                self._end_timer()
+                self._due, self._timer = due, self._delay(seconds, self._end_wait)
 
-    def _start_timer(self, due: float, seconds: float) -> None:
-        if self._delay is not None and due < self._timer_due:
-            self._timer_due = due
-            self._delay(seconds, self._end_wait)
+    def _end_timer(self) -> None:
+        self._due = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _end_wait(self) -> None:
-        """Handle the reads that wait, if they are due."""
-        self._timer_due = math.inf
+        """Handle what waits, if it is due."""
+        self._timer = None
         left = self._due - self.clock()
         if left < _TIMER_STEP:
             self.wake()
-        elif left < math.inf:
-            self._start_timer(self._due, left)
+        elif self._delay is not None:
+            self._timer = self._delay(left, self._end_wait)
 
     def is_waiting(self, actor: LoopActor) -> bool:
         """Return whether a read of an actor waits for the next turn."""
@@ -364,7 +366,7 @@ class Kernel(ActorRunner):
             self._continue()
         elif self._ready or self._gathered:
             self._last_busy = self._began
-            self._due = math.inf
+            self._end_timer()
             self.gathering.end()
             if self._gathered:
                 self._run_gathered()

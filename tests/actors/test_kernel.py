@@ -1055,17 +1055,29 @@ def test_parts_of_longer_work_come_between_reads_that_are_left(loop: Loop) -> No
     assert seen == [("a", b"1"), "part", ("b", b"1"), ("c", b"1")]
 
 
+class Timer:
+    """A timer that is run by hand."""
+
+    def __init__(self, timers: list["Timer"], due: float, call: Callable[[], None]) -> None:
+        self.timers, self.due, self.call = timers, due, call
+        timers.append(self)
+
+    def cancel(self) -> None:
+        self.timers.remove(self)
+
+
 class Patience:
-    """A kernel with timers that are run by hand."""
+    """A kernel with such timers."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.turns: list[Callable[[], None]] = []
-        self.timers: list[tuple[float, Callable[[], None]]] = []
-        self.kernel = Kernel(self.turns.append, lambda: self.now, self.delay)
-
-    def delay(self, seconds: float, call: Callable[[], None]) -> None:
-        self.timers.append((self.now + seconds, call))
+        self.timers: list[Timer] = []
+        self.kernel = Kernel(
+            self.turns.append,
+            lambda: self.now,
+            lambda seconds, call: Timer(self.timers, self.now + seconds, call),
+        )
 
     def run(self) -> None:
         """Run the turns that are asked for."""
@@ -1075,10 +1087,9 @@ class Patience:
     def go(self, until: float) -> None:
         """Let time pass."""
         self.now = until
-        due = [timer for timer in self.timers if timer[0] <= until]
-        self.timers = [timer for timer in self.timers if timer[0] > until]
-        for _, call in due:
-            call()
+        for timer in [timer for timer in self.timers if timer.due <= until]:
+            timer.cancel()
+            timer.call()
         self.run()
 
 
@@ -1096,9 +1107,8 @@ def test_a_message_that_may_wait_shares_the_next_turn() -> None:
     kernel.tell(other, 2)
     patience.run()
     assert order == [("waiting", 1), ("other", 2)]
-    turns = kernel.turns
+    assert not patience.timers, "one would wake the event loop for nothing"
     patience.go(1.0)
-    assert kernel.turns == turns, "the timer has nothing to do"
     kernel.tell_waiting(waiting, 3, 0.003)
     kernel.tell_waiting(waiting, 4, 0.003)
     patience.run()
@@ -1109,3 +1119,21 @@ def test_a_message_that_may_wait_shares_the_next_turn() -> None:
     patience.run()
     assert order[4:] == [("waiting", 5)]
     assert not kernel.busy
+
+
+def test_the_earliest_of_what_waits_decides_when_a_turn_begins() -> None:
+    patience, order = Patience(), list[Any]()
+    kernel = patience.kernel
+    actors = [Recorder(order, name) for name in "abc"]
+    for actor in actors:
+        kernel.spawn(actor)
+    patience.run()
+    kernel.gather_waiting(actors[0], b"0", 0.01)
+    kernel.gather_waiting(actors[1], b"1", 0.003)
+    kernel.tell_waiting(actors[2], 2, 0.005)
+    assert [timer.due for timer in patience.timers] == [0.003]
+    patience.go(0.0015)
+    assert not order
+    patience.go(0.003)
+    assert sorted(order) == [("a", b"0"), ("b", b"1"), ("c", 2)]
+    assert not patience.timers

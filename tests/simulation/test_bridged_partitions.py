@@ -10,7 +10,7 @@ from harness import mqtt5_packets as p5
 from harness import packets as p
 
 from actors.session.session_messages import Loaded
-from eventstore.format.records import header_of
+from eventstore.format.events import MessagePublished
 from eventstore.partitions import partition_of
 from protocol.nats.headers import parse_headers
 from simulation.bridged_clients import Client5
@@ -305,8 +305,11 @@ def test_a_birth_from_nats_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None
                 "$sparkplug/certificates/spBv1.0/g/NBIRTH/n"
             ]
         published = [
-            sum(b'"$nats"' in header and b"NBIRTH" in header for header in headers)
-            for headers in [map(header_of, world.disk.records) for world in place.worlds]
+            sum(
+                isinstance(event, MessagePublished) and event.session == "$nats"
+                for event in world.disk.events()
+            )
+            for world in place.worlds
         ]
         assert sorted(published) == [0, 1]
 
