@@ -135,7 +135,7 @@ def _pairs(value: object) -> object:
 def _check_streams(streams: tuple[str, ...]) -> tuple[str, ...]:
     names = [stream.partition("=")[0] for stream in streams]
     for stream, name in zip(streams, names, strict=True):
-        if not _NAME.fullmatch(name):
+        if "=" not in stream or not _NAME.fullmatch(name):
             raise ValueError(
                 f"{stream}: must be NAME=FILTER, and a name up to 64 letters, digits, - or _"
             )

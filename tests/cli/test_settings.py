@@ -468,7 +468,7 @@ def test_networks_of_mapped_addresses_are_those_of_ipv4(config: Path) -> None:
         ("connect_timeout = 0", "connect_timeout = 0: must be more than 0"),
         ("record_qos0 = ['a/#/b']", "record_qos0 = "),
         ("record_qos0 = ['$SYS/#']", "$SYS/#: the log has no such messages"),
-        ("streams = ['a']", "streams[0]"),
+        ("streams = ['a']", "a: must be NAME=FILTER"),
         ("streams = ['a/b=c']", "a/b=c: must be NAME=FILTER"),
         ("streams = ['a=b', 'a=c']", "the stream a is declared twice"),
         ("streams = ['a=b/#/c']", "streams = "),

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import aiomqtt
 import paho.mqtt.client as mqtt
@@ -128,6 +129,15 @@ def test_kills_in_the_middle(make_broker: Callable[..., Broker], qos: int) -> No
     broker.stop()
 
 
+def is_renewed(broker: Broker, number: int, pid: int) -> bool:
+    """Whether a process was started again."""
+    return processes(broker).get(number, pid) != pid
+
+
+def has_last(replay: Replayed, payload: bytes) -> bool:
+    return bool(replay.got) and replay.got[-1][1] == payload
+
+
 def test_several_processes(make_broker: Callable[..., Broker]) -> None:
     """A replay reads all logs, also over the end of each process, and a client can go on."""
     broker = make_broker("", *TWO)
@@ -155,13 +165,13 @@ def test_several_processes(make_broker: Callable[..., Broker]) -> None:
             assert own == [b"%s%d" % (part.encode(), number) for number in range(40)]
     for number, pid in sorted(processes(broker).items()):
         os.kill(pid, signal.SIGKILL)
-        until(lambda n=number, old=pid: processes(broker).get(n, old) != old, _SECONDS)  # type: ignore[misc]
+        until(partial(is_renewed, broker, number, pid), "a new process", _SECONDS)
     resume = replays[0].resume
     publish(broker.port, "t/e", "e", 10, 1)
     resumed = Replayed(broker.port, f"$replay/{resume}/t/#", 0)
     wanted = [b"e %d" % number for number in range(10)]
     for replay in (*replays, resumed):
-        until(lambda replay=replay: replay.got[-10:] and replay.got[-1][1] == wanted[-1], _SECONDS)  # type: ignore[misc]
+        until(partial(has_last, replay, wanted[-1]), "the last message", _SECONDS)
         assert [payload for _, payload in replay.got][-10:] == wanted
         replay.close()
     assert len(resumed.got) == 10

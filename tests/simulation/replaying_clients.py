@@ -183,7 +183,9 @@ class Observer:
                     continue
                 assert got.get(at) == payload, f"{self.name} lacks {log}:{at >> 20}.{at & 0xFFFFF}"
         for at, payload in got.items():
-            assert found[at][1] == payload, f"{self.name} got what {log} does not have"
+            assert at in found and found[at][1] == payload, (
+                f"{self.name} got what {log} does not have"
+            )
 
 
 class Replaying(PartitionChaos):

@@ -14,6 +14,7 @@ from actors.replay.log_reader import LogReader
 from actors.replay.replay import Replay
 from eventstore.errors import LogUnavailable
 from eventstore.format.events import ReplayOpened, ReplayReached
+from eventstore.format.positions import format_position
 from eventstore.format.records import Record
 from simulation.chaos import small_checkpoints
 from simulation.log_cuts import cuts
@@ -125,7 +126,7 @@ def test_what_is_granted_and_refused() -> None:
             qos=1,
         )
         await here.go(1)
-        suback = next(answer for answer in client.answers() if answer.kind == p5.SUBACK)
+        suback = next(answer for answer in client.answers() if answer.codes)
         assert list(suback.codes) == [0, 0x8F, 0x8F, 0x8F, 0x8F, 0]
         assert sorted(client.payloads()) == sorted(2 * [b"0", b"1", b"2", b"3"])
         opened = [event for event in here.disk.events() if isinstance(event, ReplayOpened)]
@@ -276,7 +277,7 @@ def test_a_part_of_another_log_that_was_cut_off_unread_is_reported() -> None:
         reached = [event for event in here.disk.events() if isinstance(event, ReplayReached)]
         (gap,) = [event.gap[there.name] for event in reached if there.name in event.gap]
         assert gap[1] >> 20 in [cut.first - 1 for cut in cuts(there)]
-        assert user(message)["foldmq-gap"].startswith("p1:")
+        assert f"p1:{format_position(gap[0])}.." in user(message)["foldmq-gap"]
 
     with small_checkpoints():
         two(scenario, keep=0.0, keep_bytes=20_000)
