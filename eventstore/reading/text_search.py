@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 SHORTEST: Final = 4
 """Bytes of a text: random data contain shorter ones."""
-_STEP: Final = 64 * 1024 * 1024
-_WINDOW: Final = _STEP + 33 * 1024 * 1024
+_STEP = 64 * 1024 * 1024
+_WINDOW = _STEP + 33 * 1024 * 1024
 """Bytes of a file in memory: a record that begins in the first ``_STEP`` ends in them."""
 _PIECE: Final = 64 * 1024
 _ZLIB: Final = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
