@@ -38,7 +38,7 @@ _REPEATS: Final = (RetainedSnapshot, MessagesCarried)
 _KNOWN: Final = 65_536
 """Topics of which it is remembered that no pattern matches them."""
 _AHEAD: Final = 1024
-_MOST_KEYS: Final = 1_000_000
+_MOST_KEYS = 1_000_000
 """Maximum number of keys that exist, some 300 bytes of memory each."""
 _FORGOTTEN: Final = 65_536
 """Erased topics that are remembered: the last ones, while copies of messages may be in use."""

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 SHORTEST: Final = 4
 """Bytes of a text: random data contain shorter ones."""
-_STEP: Final = 64 * 1024 * 1024
-_WINDOW: Final = _STEP + 33 * 1024 * 1024
+_STEP = 64 * 1024 * 1024
+_WINDOW = _STEP + 33 * 1024 * 1024
 """Bytes of a file in memory: a record that begins in the first ``_STEP`` ends in them."""
 _PIECE: Final = 64 * 1024
 _ZLIB: Final = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
@@ -211,6 +211,8 @@ class TextSearch:
             self._index(path)
         elif path.suffix == ".blk" and path.with_suffix(".key").exists():
             self._block(path)
+        elif _is_servers(path):
+            raise ValueError("it is encrypted, and only its NATS server can read it")
         elif head.startswith(_PARQUET):
             self._windows(place, file)
             if self._columns is None:
@@ -289,6 +291,14 @@ class TextSearch:
 
     def _not_listed(self, error: OSError) -> None:
         self.skipped.append((str(error.filename), error.strerror or "it cannot be listed"))
+
+
+def _is_servers(path: Path) -> bool:
+    """Return whether a file says something of an encrypted stream that is not of foldmq."""
+    stream = next((folder for folder in path.parents if (folder / "meta.key").exists()), None)
+    if stream is None or path.suffix == ".key":
+        return False
+    return not any(folder.name.startswith("FOLDMQ_") for folder in (stream, *stream.parents))
 
 
 def _head(file: IO[bytes]) -> bytes:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from eventstore.format.positions import Position
 
-_AT_ONCE = 64 * 1024
+_AT_ONCE = 32 * 1024
 """Characters of topics from which an event of a checkpoint is full."""
 _ENTRY = 40
 """Characters that a key counts for besides the name of its topic."""

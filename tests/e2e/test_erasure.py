@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 from harness.broker import Broker
 from harness.fixtures import Clients
+from harness.logs import LogBuilder
+from harness.nats import PASSWORD, USER, Nats
 from harness.packets import Will
 
 from e2e.test_encryption import forms, unpacked
 from e2e.tools import refused, run
+from eventstore.format.events import MessagePublished
+from eventstore.format.node_events import BrokerStopped
 
 ERASED = ("secret-7f3a-retained", "secret-7f3a-queued", "secret-7f3a-will", "secret-7f3a-again")
 KEPT, PLAIN = "kept-7f3a-of-bob", "plain-7f3a-for-all"
@@ -117,3 +121,32 @@ def test_what_cannot_be_asked_for_is_one_line(tmp_path: Path) -> None:
         assert line in refused("erase", *words, "--data-dir", str(tmp_path), code=2)
     missing = str(tmp_path / "missing")
     assert "does not exist" in refused("erase", "--check", "abcd", "--data-dir", missing, code=66)
+
+
+def test_archives_and_the_log_on_another_server_are_searched(tmp_path: Path, nats: Nats) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow")
+    log = LogBuilder("n1")
+    topics = ["patients/anna-7f3a", *(f"pumps/{number}" for number in range(40))]
+    log.record(BrokerStopped())  # the next record has format 2
+    log.record(MessagePublished("c", 1, False, topics, [*range(41)], [[1, 41, 1]], 0, 0, 41))
+    log.store(nats)
+    access = ("--nats-url", nats.url, "--nats-user", USER, "--nats-password", PASSWORD)
+    flags = (*access, "--node", "n1", "--data-dir", str(tmp_path / "none"))
+    ran = run("erase", "--check", "anna-7f3a", *flags, code=1)
+    assert "FOLDMQ_LOG_n1 record 2: UTF-8 in a record (1)" in ran.out
+    assert "of its files only the log's records were read" in ran.out
+    ran = run("erase", "--check", "nobody-7f3a", *flags, code=74)
+    assert "found nowhere that was searched" in ran.out
+    archive, data = tmp_path / "archive", tmp_path / "data"
+    archive.mkdir()
+    data.mkdir()
+    table = arrow.table({"seq": [1, 2], "data": log.records})
+    parquet.write_table(table, archive / "1.parquet", compression="zstd", use_dictionary=False)
+    places = ("--in", str(archive), "--data-dir", str(data))
+    assert "in a record (" in run("erase", "--check", "anna-7f3a", *places, code=1).out
+    assert "found nowhere\n" in run("erase", "--check", "nobody-7f3a", *places).out
+    whole = (archive / "1.parquet").read_bytes()
+    (archive / "1.parquet").write_bytes(whole[:100] + bytes(20) + whole[120:-40] + whole[-20:])
+    ran = run("erase", "--check", "nobody-7f3a", *places, code=74)
+    assert "1.parquet: it is a damaged Parquet file: " in ran.out

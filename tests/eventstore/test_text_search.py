@@ -178,6 +178,18 @@ def test_links_and_files_without_permission(tmp_path: Path) -> None:
     assert [Path(place).name for place, _ in search.skipped] == ["linked"]
 
 
+def test_what_only_its_server_can_read_is_named(tmp_path: Path) -> None:
+    for stream in ("FOLDMQ_LOG_n1", "ORDERS"):
+        folder = tmp_path / "streams" / stream / "msgs"
+        folder.mkdir(parents=True)
+        for name in ("meta.key", "meta.inf", "msgs/index.db"):
+            (folder.parent / name).write_bytes(b"sealed")
+    search = searched(tmp_path)
+    assert sorted(Path(place).name for place, _ in search.skipped) == ["index.db", "meta.inf"]
+    assert all("ORDERS" in place for place, _ in search.skipped)
+    assert all("only its NATS server can read it" in why for _, why in search.skipped)
+
+
 def test_names_of_files_are_searched(tmp_path: Path) -> None:
     (tmp_path / "alice-7f3a").mkdir()
     (tmp_path / "alice-7f3a" / "log-of-alice-7f3a").write_bytes(b"nothing")

@@ -728,6 +728,7 @@ async def test_without_room_for_keys_a_key_is_used_for_longer(
     await check_promises(world)
 
 
+@pytest.mark.plain
 @in_sealed_world()
 async def test_an_erasure_that_cannot_be_finished_is_shown(
     world: SealedWorld, monkeypatch: pytest.MonkeyPatch
@@ -753,6 +754,7 @@ async def test_an_erasure_that_cannot_be_finished_is_shown(
     await check_promises(world)
 
 
+@pytest.mark.plain
 @in_sealed_world()
 async def test_a_checkpoint_repeats_many_keys_in_several_turns(
     world: SealedWorld, monkeypatch: pytest.MonkeyPatch
@@ -845,6 +847,7 @@ async def test_a_broker_that_keeps_its_promises_passes(world: SealedWorld) -> No
     assert await eventful(world) == set()
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize(("mutant", "rule"), MUTANTS, ids=[one.__name__ for one, _ in MUTANTS])
 @in_periods()
 async def test_a_broker_that_does_not_is_detected(

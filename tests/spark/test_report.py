@@ -35,10 +35,10 @@ def test_every_line_is_printable_and_of_a_bounded_length(which: str) -> None:
 def test_the_verdict_comes_first() -> None:
     found = text.audit_text(kept()).splitlines()
     assert found[0] == (
-        "kept: 28 guarantees, in 5,000,083 entries of n1, 2026-05-28 20:26:40 to 20:36:40 UTC"
+        "kept: 29 guarantees, in 5,000,083 entries of n1, 2026-05-28 20:26:40 to 20:36:40 UTC"
     )
     assert text.audit_text(broken()).startswith(
-        "BROKEN: 4 of 28 guarantees, 12,356 violations, "
+        "BROKEN: 4 of 29 guarantees, 12,356 violations, "
         "in 10,000,166 entries of the logs of 2 nodes"
     )
 
@@ -49,7 +49,7 @@ def test_the_verdict_says_for_which_time_it_holds() -> None:
     outcome = replace(outcome, nodes=(replace(outcome.nodes[0], doubts=(doubt,)),))
     found = text.audit_text(outcome).splitlines()
     assert found[0] == (
-        "kept: 27 guarantees, in 4 entries of n1, 2026-05-28 20:26:40 to 20:26:41 UTC, "
+        "kept: 28 guarantees, in 4 entries of n1, 2026-05-28 20:26:40 to 20:26:41 UTC, "
         "2026-05-28 20:26:44 to 20:26:45 UTC; nothing can be said about 1 part"
     )
     said = "nothing can be said about 2026-05-28 20:26:41 UTC to 2026-05-28 20:26:44 UTC: "
@@ -98,7 +98,7 @@ def test_an_empty_log_is_no_success_story() -> None:
 def test_a_log_without_any_delivery_has_no_latencies() -> None:
     found = text.audit_text(silent())
     assert found.startswith(
-        "kept: 27 guarantees, in 4 entries of n1, 2026-05-28 20:26:40 to 20:26:45"
+        "kept: 28 guarantees, in 4 entries of n1, 2026-05-28 20:26:40 to 20:26:45"
     )
     assert "no delivery was acknowledged" in found
     assert "slowest" not in found
