@@ -21,17 +21,12 @@ _AT_ONCE: Final = 128
 
 def receivers(node: NodeContext, request: Mapping[str, Any]) -> Work:
     """Return the destinations that may have contents of the topics that match ``filter``."""
-    topic_filter, keys = text(request, "filter"), node.state.keys
+    topic_filter, keyed = text(request, "filter"), [*node.state.keys.by_topic]
     names: set[str] = set()
-    keyed = [*keys.by_topic]
     for begin in range(0, len(keyed), _AT_ONCE):
         for topic in keyed[begin : begin + _AT_ONCE]:
-            held = keys.of(topic)
-            if not held or not (
-                matches(topic_filter, topic) or ContentSealing.matches([topic_filter], topic)
-            ):
-                continue
-            names.update(node.state.destinations.receivers(topic, held[0].since))
+            if matches(topic_filter, topic) or ContentSealing.matches([topic_filter], topic):
+                names.update(node.state.destinations.receivers(topic))
         yield None
     return {"receivers": sorted(names)}
 

@@ -96,17 +96,16 @@ class Destinations(dict[str, DestinationState]):
         elif event.action == RETRY:
             state.retry = list(dict.fromkeys([*state.retry, *from_runs(event.refs)]))
 
-    def receivers(self, topic: str, since: Position) -> list[str]:
-        """Return the destinations that may have contents of a topic, published from ``since`` on.
+    def receivers(self, topic: str) -> list[str]:
+        """Return the destinations that may have contents of a topic, whatever their cursors say.
 
-        Those that the settings had before are not known.
+        A cursor is recorded after the messages arrived, and an attempt that failed may have
+        delivered some. Destinations that the settings had before are not known.
         """
         return [
             name
             for name, state in self.items()
-            if state.through > max(since, state.after)
-            and state.kind != _SPANS
-            and any(matches(each, topic) for each in state.filters)
+            if state.kind != _SPANS and any(matches(each, topic) for each in state.filters)
         ]
 
     def marks(self) -> list[list[Any]]:

@@ -12,6 +12,8 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
+from actors.exchange.effect_recorder import EffectRecorder
+from actors.exchange.taken_messages import TakenMessages
 from eventstore.format.erasure_events import COPIES, FOLLOWED, REQUEST, ErasureRequested
 from eventstore.format.node_events import Followed
 from eventstore.format.positions import from_runs
@@ -249,3 +251,26 @@ def test_what_another_log_publishes_later_is_kept() -> None:
         assert await received(here, name) == [OTHER]
 
     in_two_logs(scenario)
+
+
+@pytest.mark.parametrize(
+    ("topic", "what"),
+    [(ALICE, "as erased, but it was not"), ("news", "as erased, but it is not sealed")],
+)
+def test_a_message_that_is_wrongly_taken_for_erased_is_found(
+    topic: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``foldmq log verify``."""
+
+    def is_gone(self: EffectRecorder, _: str, taken: TakenMessages, at: int, __: int) -> bool:
+        self.erased.append(taken.origins[at])
+        return True
+
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        await there.connect(name_in(there.all, 1), filters=[("#", 1)])
+        await publish(here, (topic, SECRET))
+        await here.go(2)
+
+    monkeypatch.setattr(EffectRecorder, "_is_gone", is_gone)
+    with pytest.raises(AssertionError, match=what):
+        in_two_logs(scenario)

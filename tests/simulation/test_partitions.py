@@ -429,10 +429,10 @@ def test_a_message_that_is_taken_for_expired_too_early_is_found(
     mutant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With ``foldmq log verify``."""
-    has_expired, record = EffectRecorder._has_expired, FollowedPositions.record
+    is_gone, record = EffectRecorder._is_gone, FollowedPositions.record
 
     def early(self: EffectRecorder, name: str, taken: TakenMessages, at: int, passed: int) -> bool:
-        return has_expired(self, name, taken, at, passed + 1000)
+        return is_gone(self, name, taken, at, passed + 1000)
 
     def silent(self: FollowedPositions, name: str, through: int, link: str, *_: object) -> None:
         record(self, name, through, link)
@@ -442,7 +442,7 @@ def test_a_message_that_is_taken_for_expired_too_early_is_found(
         await there.start()
         await there.go(2)
 
-    monkeypatch.setattr(EffectRecorder, "_has_expired", early)
+    monkeypatch.setattr(EffectRecorder, "_is_gone", early)
     if mutant == "says nothing":
         monkeypatch.setattr(FollowedPositions, "record", silent)
     what = "as expired, but it had not expired" if mutant == "says so" else "lacks the message"
