@@ -183,9 +183,9 @@ class Observer:
                     continue
                 assert got.get(at) == payload, f"{self.name} lacks {log}:{at >> 20}.{at & 0xFFFFF}"
         for at, payload in got.items():
-            assert at in found and found[at][1] == payload, (
-                f"{self.name} got what {log} does not have"
-            )
+            stored = found.get(at)
+            assert stored is not None, f"{self.name} got what {log} does not have"
+            assert stored[1] == payload, f"{self.name} got what {log} does not have"
 
 
 class Replaying(PartitionChaos):
