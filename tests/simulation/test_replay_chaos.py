@@ -13,9 +13,8 @@ import pytest
 
 from actors.replay import log_reader
 from actors.replay.log_cursor import LogCursor
-from actors.replay.replay import Replay
 from actors.replay.selection import Step
-from eventstore.format.events import MessagePublished, ReplayReached
+from eventstore.format.events import MessagePublished
 from eventstore.format.positions import position
 from eventstore.format.records import Record
 from eventstore.reading.publications import PublicationItem, publications_in, publications_of
@@ -104,23 +103,11 @@ def reads_copies(patch: Patch) -> None:
     patch.setattr(log_reader, "publications_in", mutant)
 
 
-def records_the_cursor_of_one_log_alone(patch: Patch) -> None:
-    """The cursor in the other logs is not recorded."""
-    news = Replay._news
-
-    def mutant(self: Replay, log: LogCursor) -> ReplayReached | None:
-        event = news(self, log)
-        return None if log.log else event
-
-    patch.setattr(Replay, "_news", mutant)
-
-
 MUTANTS: list[Callable[[Patch], None]] = [
     skips_a_record_at_the_seam,
     repeats_a_record_at_the_seam,
     ignores_a_cut,
     reads_copies,
-    records_the_cursor_of_one_log_alone,
 ]
 
 
