@@ -56,7 +56,7 @@ async def session_at(source: LogSource, name: str, point: LogPoint) -> SessionAt
 
     Raises CorruptLog, UnreadableEvent or CutMeanwhile.
     """
-    if not point.sequence or source.index.empty:
+    if not point.sequence:
         return None
     try:
         if await lost_records(source, point.sequence):
