@@ -83,7 +83,7 @@ def took_effect(world: Any) -> dict[Position, tuple[Position, bytes]]:
                 if isinstance(item, StoredMessages):
                     store.add(item)
                     continue
-                found = [item] if isinstance(item, Publications) else _released(item, store)
+                found = [item] if isinstance(item, Publications) else released(item, store)
                 for some in found:
                     refs = zip(some.refs, some.payloads, strict=True)
                     rows = zip(some.positions, some.topics, refs, strict=True)
@@ -91,7 +91,8 @@ def took_effect(world: Any) -> dict[Position, tuple[Position, bytes]]:
     return payloads
 
 
-def _released(releases: Releases, store: MessageStore) -> list[Publications]:
+def released(releases: Releases, store: MessageStore) -> list[Publications]:
+    """Released messages with their content."""
     messages: list[Message] = []
     for ref in releases.refs:
         message = store.get(ref)

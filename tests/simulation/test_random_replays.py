@@ -10,9 +10,10 @@ from harness.plainaudit import violations
 
 from eventstore.format.records import decode_record
 from eventstore.format.turn_parts import TurnAssembler
-from eventstore.log.message_store import Message, MessageStore, StoredMessages
-from eventstore.reading.publications import Publications, Releases, publications_in, with_content
+from eventstore.log.message_store import MessageStore, StoredMessages
+from eventstore.reading.publications import Publications, publications_in
 from simulation.fold import compare
+from simulation.replaying_clients import released
 from simulation.test_replay import Reader
 from simulation.world import SimClient, World, simulate
 
@@ -27,7 +28,7 @@ def took_effect(world: World) -> list[bytes]:
                 if isinstance(item, StoredMessages):
                     store.add(item)
                     continue
-                found = [item] if isinstance(item, Publications) else _released(item, store)
+                found = [item] if isinstance(item, Publications) else released(item, store)
                 for some in found:
                     payloads += [
                         payload
@@ -35,15 +36,6 @@ def took_effect(world: World) -> list[bytes]:
                         if topic.startswith(b"t/")
                     ]
     return payloads
-
-
-def _released(releases: Releases, store: MessageStore) -> list[Publications]:
-    messages: list[Message] = []
-    for ref in releases.refs:
-        message = store.get(ref)
-        assert message is not None
-        messages.append(message)
-    return [*with_content(releases, messages)]
 
 
 class Run:
