@@ -184,9 +184,8 @@ class Observer:
                     continue
                 assert got.get(at) == payload, f"{self.name} lacks {log}:{at >> 20}.{at & 0xFFFFF}"
         for at, payload in got.items():
-            assert at in found and found[at][1] == payload, (
-                f"{self.name} got what {log} does not have"
-            )
+            assert at in found, f"{self.name} got what {log} does not have"
+            assert found[at][1] == payload, f"{self.name} got another message than {log} has"
 
 
 class Replaying(PartitionChaos):
