@@ -96,3 +96,12 @@ def test_a_closed_destination_is_gone_and_later_events_of_it_change_nothing() ->
         closed,
     )
     assert folded(OPENED, closed, *late) == {}
+
+
+def test_what_was_erased_is_no_loss_and_any_destination_of_a_topic_may_have_contents() -> None:
+    traces = DestinationOpened("traces", "otlp", 0, ["#"], "d2", "first", "settings")
+    erased = ForwardLost("erp", position(5, 0), position(9, 0), "erased", messages=3)
+    destinations = folded(OPENED, traces, erased)
+    assert (destinations["erp"].losses, destinations["erp"].through) == (0, position(9, 0))
+    assert destinations.receivers("a/b") == ["erp"]
+    assert destinations.receivers("b") == []
