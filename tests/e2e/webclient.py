@@ -93,7 +93,7 @@ class Page:
         if body is not None:
             sent["Content-Type"] = "application/x-www-form-urlencoded"
         with contextlib.closing(
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         ) as c:
             c.request(method, path, body, sent)
             answer = c.getresponse()

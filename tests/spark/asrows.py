@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from eventstore.format.destination_events import DestinationOpened, Forwarded
+from eventstore.format.destination_events import DestinationOpened, Forwarded, OriginTaken
 from eventstore.format.erasure_events import ErasureRequested, KeysSnapshot, TopicsKeyed
 from eventstore.format.event_json import json_object
 from eventstore.format.event_parsing import Event, entries
@@ -42,7 +42,7 @@ from protocol.mqtt.protocol_error import ProtocolError
 from spark.tables.columns import ENTRIES
 
 MESSAGES = (MessagePublished, MessagesCarried, RetainedSnapshot)
-WITHOUT_REF = MessageDropped, DestinationOpened, Forwarded, OperatorActed
+WITHOUT_REF = MessageDropped, DestinationOpened, Forwarded, OriginTaken, OperatorActed
 """Their positions are not those of their entries."""
 AS_THEY_ARE = set(ENTRIES) - {
     "topic",
