@@ -463,7 +463,11 @@ def _drops(reason: str, how: str) -> Any:
 
 
 _UNTOLD_DROPS: Final = {"not_permitted": "k"} | dict.fromkeys(
-    ("slow_reader", "reserved_topic", "topic_levels", "packet_too_large", "payload_format"), "l"
+    (
+        *("slow_reader", "reserved_topic", "topic_levels", "packet_too_large", "payload_format"),
+        "personal_keys",
+    ),
+    "l",
 )
 for _reason in DROP_REASONS:
     forges(
