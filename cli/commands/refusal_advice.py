@@ -284,7 +284,7 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
         "denied",
         "a personal topic needed a key, and there is no room for further ones",
         "erase contents, set personal_keep, or match fewer topics by personal_topics",
-        "foldmq erase --topic FILTER --before TIME",
+        "foldmq erase --list",
     ),
 }
 _LARGE: Final = re.compile(r"packet of \d+ bytes, at most \d+ are accepted")

@@ -35,7 +35,17 @@ _SHOW: Final = "sessions show "
 _SHOW_FLAGLIKE: Final = f"{_SHOW}-- "
 _WITH_FLAGS: Final = frozenset(
     {
-        *("actors", "backup", "confirm-clock", "diff", "doctor", "history", "log", "reload"),
+        *(
+            "actors",
+            "backup",
+            "confirm-clock",
+            "diff",
+            "doctor",
+            "erase",
+            "history",
+            "log",
+            "reload",
+        ),
         *(
             "nodes",
             "outbox",

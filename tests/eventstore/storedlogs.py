@@ -125,8 +125,10 @@ async def opened_for_reading(folder: Path, key: StoreKey | None = None) -> Async
             client = await connect(
                 ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
             )
-            yield client
-            await disconnect(client)
+            try:
+                yield client
+            finally:  # before its server: it would try to reconnect
+                await disconnect(client)
         finally:
             await server.stop()
 
