@@ -13,6 +13,7 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
+from actors.exchange import taken_erasures
 from actors.exchange.effect_recorder import EffectRecorder
 from actors.exchange.taken_messages import TakenMessages
 from actors.inspection import erasure
@@ -222,7 +223,10 @@ def deaf(world: SealedPartition) -> Callable[[], None]:
     return listen
 
 
-def test_what_is_taken_between_two_erasures_is_erased_again() -> None:
+@pytest.mark.parametrize("most", [1, 65_536])
+def test_what_is_taken_between_two_erasures_is_erased_again(
+    monkeypatch: pytest.MonkeyPatch, *, most: int
+) -> None:
     async def scenario(here: SealedPartition, there: SealedPartition) -> None:
         name = await away(here)
         await publish(here, (ALICE, SECRET))
@@ -233,6 +237,8 @@ def test_what_is_taken_between_two_erasures_is_erased_again() -> None:
         assert SECRET not in here.readable()
         hears[0]()
         await here.go(0.5)
+        exchange: Any = here.broker.exchange
+        assert len(exchange._erasures._copies[there.name]) == min(2, most)
         assert SECRET in here.readable()  # it was published before, and is erased there later
         hears[1]()
         await here.go(2)
@@ -240,6 +246,7 @@ def test_what_is_taken_between_two_erasures_is_erased_again() -> None:
         assert SECRET not in [*here.readable(), *there.readable()]
         assert await received(here, name) == [OTHER]
 
+    monkeypatch.setattr(taken_erasures, "_MOST", most)
     in_two_logs(scenario)
 
 
