@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from eventstore.format.positions import Position
 
+_MOST: Final = 65_536
+"""Maximum number of topics of a log; beyond it, what was taken is no longer known in detail."""
 _AT_ONCE: Final = 512
 """Topics compared with a filter in one turn of the event loop."""
 
@@ -40,7 +42,12 @@ class TakenErasures:
 
     def took(self, log: str, topic: str) -> None:
         """Note that contents on a personal topic are taken from a log in this turn."""
-        self._copies.setdefault(log, {})[topic] = self._node.journal.last + 1
+        copies = self._copies.setdefault(log, {})
+        if len(copies) >= _MOST and topic not in copies:
+            self._copies.clear()
+            self.begin()
+            copies = self._copies.setdefault(log, {})
+        copies[topic] = self._node.journal.last + 1
 
     async def find(self, taken: TakenErasure) -> None:
         """Add the topics here that match the filter of a request."""

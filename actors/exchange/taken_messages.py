@@ -198,7 +198,8 @@ def _of_node(event: Event, at: Position, record: Record) -> Iterator[_Found]:
         yield TakenClearing(at, event.topics, record.steady_ms)
     elif isinstance(event, ErasureRequested):
         if event.cause in (REQUEST, FOLLOWED):
-            yield TakenErasure(at, event.topics, event.filter, event.by, event.cause == REQUEST)
+            topics = [*dict.fromkeys(event.topics)]  # each is there once for each of its keys
+            yield TakenErasure(at, topics, event.filter, event.by, event.cause == REQUEST)
     elif isinstance(event, Followed):
         yield Acknowledged(event.log, event.through)
 

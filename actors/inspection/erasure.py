@@ -179,13 +179,13 @@ class Erasure:
         try:
             scope = self._scope(request)
             keys = await self.keys(scope)
-            if not keys:
+            followed = scope.filter if self._node.exchange is not None else ""
+            done = await self.erase(keys, by, before_ms=scope.before_ms, followed=followed)
+            if not done.keys:
                 what = "no topic with sealed contents"
                 if scope.before_ms:
                     what += " in a period that ended before"
                 return Refused(f"{what} matches {shown(scope.filter)}")
-            followed = scope.filter if self._node.exchange is not None else ""
-            done = await self.erase(keys, by, before_ms=scope.before_ms, followed=followed)
             return done.fields()
         except FoldmqError as error:
             return error
@@ -230,6 +230,7 @@ class Erasure:
         outcome = Outcome(0, 0, [])
         async with self._lock:
             await self._destroy()
+            keys = await self._existing(keys)  # the last one must exist: its event has the filter
             for begin in range(0, len(keys), _KEYS):
                 parts = by_text(keys[begin : begin + _KEYS], itemgetter(0))
                 for number, part in enumerate(parts, 1):
@@ -283,7 +284,7 @@ class Erasure:
         node, topic_keys = self._node, self._node.state.keys
         numbers: dict[str, list[int]] = {}
         for topic, number in keys:
-            if any(key.number == number for key in topic_keys.of(topic)):
+            if self._exists(topic, number):
                 numbers.setdefault(topic, []).append(number)
         if not numbers:
             return
@@ -317,6 +318,18 @@ class Erasure:
             topics=len(numbers),
             position=format_position(at),
         )
+
+    async def _existing(self, keys: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Return the keys that were not erased while this erasure waited for another one."""
+        found: list[tuple[str, int]] = []
+        for begin in range(0, len(keys), _KEYS_AT_ONCE):
+            part = keys[begin : begin + _KEYS_AT_ONCE]
+            found += [(topic, number) for topic, number in part if self._exists(topic, number)]
+            await asyncio.sleep(0)
+        return found
+
+    def _exists(self, topic: str, number: int) -> bool:
+        return any(key.number == number for key in self._node.state.keys.of(topic))
 
     def _has_retained(self, topic: str, numbers: Sequence[int], is_whole: bool) -> bool:
         """Return whether a topic's retained message is erased; ``is_whole``: no key is left."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cli.common import text
 from cli.common.progress_bar import progress
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 def list_erasures(flags: SourceFlags, *, as_json: bool) -> None:
     """Print the erasures of the log, of a running broker or not.
 
-    Raises CorruptLog, and what opening the log raises.
+    Raises CorruptLog, IncompleteLogs if some of several cannot be read, and what opening raises.
     """
     asyncio.run(_list(flags, as_json=as_json))
 
 
 async def _list(flags: SourceFlags, *, as_json: bool) -> None:
-    table: Table[ErasureEntry] = Table(_COLUMNS)
     async with open_logs(flags) as logs:
+        table: Table[_Row] = Table([_LOG, *_COLUMNS] if logs.several else _COLUMNS)
         for log, source in logs.items():
             erasures, first = ErasureList(), source.begin
             with logs.of(log), progress("reading", max(0, source.last - first + 1)) as shown:
@@ -44,32 +44,42 @@ async def _list(flags: SourceFlags, *, as_json: bool) -> None:
                 write_notice(log_prefix(log) + line)
             for entry in erasures.entries:
                 if as_json:
-                    sys.stdout.write(text.json_line(entry.fields()) + "\n")
+                    fields = {"log": log, **entry.fields()} if log else entry.fields()
+                    sys.stdout.write(text.json_line(fields) + "\n")
                 else:
-                    table.add(entry)
-            if not erasures.entries and not as_json:
+                    table.add(_Row(log, entry))
+            if not erasures.entries and not as_json and log not in logs.errors:
                 write_notice(f"{log_prefix(log)}the log has no erasure")
     if table.rows:
         table.close()
+    logs.check_read()
 
 
-_COLUMNS: list[Column[ErasureEntry]] = [
-    Column("erasure", lambda entry: entry.number, right=True),
-    Column("requested", lambda entry: text.clock(entry.requested_ms), ready=True),
-    Column("by", lambda entry: entry.by, name=True),
-    Column("cause", lambda entry: entry.cause),
+class _Row(NamedTuple):
+    log: str
+    entry: ErasureEntry
+
+
+_LOG: Column[_Row] = Column("log", lambda row: row.log)
+_COLUMNS: list[Column[_Row]] = [
+    Column("erasure", lambda row: row.entry.number, right=True),
+    Column("requested", lambda row: text.clock(row.entry.requested_ms), ready=True),
+    Column("by", lambda row: row.entry.by, name=True),
+    Column("cause", lambda row: row.entry.cause),
     Column(
-        "before", lambda entry: text.clock(entry.before_ms) if entry.before_ms else None, ready=True
+        "before",
+        lambda row: text.clock(row.entry.before_ms) if row.entry.before_ms else None,
+        ready=True,
     ),
-    Column("keys", lambda entry: entry.keys, right=True),
+    Column("keys", lambda row: row.entry.keys, right=True),
     Column(
         "done",
-        lambda entry: text.clock(entry.done_ms) if entry.done_ms else "not finished",
+        lambda row: text.clock(row.entry.done_ms) if row.entry.done_ms else "not finished",
         ready=True,
     ),
     Column(
         "topics",
-        lambda entry: text.several(map(text.name, entry.topics), len(entry.topics)),
+        lambda row: text.several(map(text.name, row.entry.topics), len(row.entry.topics)),
         ready=True,
     ),
 ]

@@ -153,6 +153,8 @@ def judge(
     """
     if 200 <= status < 300:
         return
+    if any(message.key for message in batch):  # it may quote the content
+        excerpt = ""
     phrase = _phrase(status) + (f": {excerpt}" if excerpt else "")
     reason = f"{status} {phrase}"
     if status in _AGAIN or status >= 500:

@@ -164,7 +164,7 @@ class PostgresSink:
                 raise RefusedMessages(f"{state}: {_reason(error)}") from None
             # Perhaps it is committed: the cursor in the table tells.
             self._drop()
-            _judge(error)
+            _judge(error, quotes=not any(message.key for message in batch))
             raise
 
     async def _write(
@@ -238,13 +238,18 @@ def _json(payload: bytes) -> str | None:
     return payload.decode()
 
 
-def _judge(error: BaseException) -> None:
-    """Raise TryAgain for an error of the database or the network."""
+def _judge(error: BaseException, *, quotes: bool = True) -> None:
+    """Raise TryAgain for an error of the database or the network.
+
+    Without ``quotes`` it has no text of the database, such as that of a trigger, which may have the
+    content of a message.
+    """
     if isinstance(error, TimeoutError):
         raise TryAgain("the database did not answer in time") from None
     if isinstance(error, asyncpg.PostgresError):
         wrong = str(error.sqlstate).startswith(_WRONG_SETTINGS)
-        raise TryAgain(_reason(error), misconfigured=wrong) from None
+        reason = _reason(error) if quotes else f"error {error.sqlstate}"
+        raise TryAgain(reason, misconfigured=wrong) from None
     if isinstance(error, OSError | asyncpg.InterfaceError):
         raise TryAgain(_reason(error)) from None
 

@@ -30,7 +30,8 @@ REPLAYS_THERE, CLOCK, DESTINATION, OWNER = "replays", "clock", "destination", "o
 KEYS, UNSEALED = "keys", "unsealed"
 """Subjects of notes. OPEN: the turn that begins there is not checked to its end. COUNTS: the number
 of facts of each kind. ACTED: an operator removed retained messages, CLEARED_BY: their removal.
-SHARED_THERE: the log has shared subscriptions. FOLLOWED: the log takes messages of another one.
+SHARED_THERE: the log has shared subscriptions. FOLLOWED: the log takes messages of others; with a
+turn: in this one, retained messages are removed.
 BRIDGED_LATER: NATS is reported to have messages that come later in the log. DOUBT: nothing can be
 said about a part of the log. JUMPED: the clock jumped. TORN: a record of a turn that is not whole,
 behind its beginning: its events did not happen. REPLAYS_THERE: the log has replays. CLOCK: from

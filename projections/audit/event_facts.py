@@ -108,6 +108,8 @@ class FactMakers:
         """Links of previous records, by their sequence."""
         self.followed: set[str] = set()
         """Logs whose messages this one takes, as far as noted."""
+        self._cleared_in = 0
+        """The last turn in which retained messages were removed."""
         self._facts = facts
         self._packs = packs
         self._drops = drops
@@ -347,6 +349,7 @@ class FactMakers:
         if not expired:
             some = {"count": count, "topic": event.topics[0] if count == 1 else ""}
             self._note(at, CLEARED_BY, {**some, **self._turn()})
+            self._cleared_in = self.record.sequence - self.record.part
 
     def _carried(self, event: MessagesCarried, at: Position) -> None:
         refs, topics, payloads = _positions(event.refs), _topics(event), self._payloads(event)
@@ -455,6 +458,8 @@ class FactMakers:
         if event.log not in self.followed:
             self.followed.add(event.log)
             self._note(at, FOLLOWED, {"log": event.log})
+        if self._cleared_in == self.record.sequence - self.record.part:
+            self._note(at, FOLLOWED, {"log": event.log, **self._turn()})
 
     def _given_up(self, event: LogSalvaged, at: Position) -> None:
         self._doubtful(event, at)

@@ -322,7 +322,11 @@ def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
 
 
 def _not_acted(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
-    """Return removals of retained messages that do not match the request of an operator."""
+    """Return removals of retained messages that do not match the request of an operator.
+
+    A turn that takes another log takes the removals there, too.
+    """
+    taken = {note.values["turn"] for note in notes[FOLLOWED] if "turn" in note.values}
     acted: dict[int, list[LogNote]] = defaultdict(list)
     cleared: dict[int, list[LogNote]] = defaultdict(list)
     for what, found in ((ACTED, acted), (CLEARED_BY, cleared)):
@@ -332,10 +336,12 @@ def _not_acted(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
     for turn in sorted({*acted, *cleared}):
         asked, removed = acted[turn], cleared[turn]
         count = sum(note.values["count"] for note in removed)
-        if not asked:
-            what, at = "retained messages were removed, but by no operator", removed[0].at
-        elif len(removed) < len(asked):
+        if len(removed) < len(asked):
             what, at = "an operator removed retained messages, but none is gone", asked[-1].at
+        elif turn in taken:
+            continue
+        elif not asked:
+            what, at = "retained messages were removed, but by no operator", removed[0].at
         elif len(asked) == 1 and asked[0].values["target"] != (
             removed[0].values["topic"] if count == 1 else f"{count} topics"
         ):

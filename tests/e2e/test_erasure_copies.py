@@ -57,6 +57,9 @@ def test_all_processes_erase(tmp_path: Path, *, killed: bool) -> None:
             return "as in another log" in events
 
         until(followed, "the other log")
+        listed = run("erase", "--list", "--json", *data).objects
+        assert sorted(one["log"][-2:] for one in listed) == ["p0", "p1"]
+        assert f"{listed[1]['log']} " in run("erase", "--list", *data).out
         missing = refused("erase", "--topic", ALICE, "--yes", *data, code=1)
         assert "no topic with sealed contents matches" in missing
         with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from email.utils import formatdate
 from typing import Any
 
@@ -154,6 +155,14 @@ def outcome(status: int, batch: Sequence[OutboxMessage], retry_after: str | None
 )
 def test_answers(statuses: Sequence[int], expected: str) -> None:
     assert {outcome(status, [message()]) for status in statuses} == {expected}
+
+
+@pytest.mark.parametrize("status", [503, 401, 422])
+def test_an_answer_about_sealed_contents_is_not_quoted(status: int) -> None:
+    for key in (0, 7):
+        with pytest.raises((TryAgain, RefusedMessages)) as raised:
+            judge(status, "invalid: secret", None, [message(), replace(message(), key=key)])
+        assert ("secret" in str(raised.value.reason)) == (not key)
 
 
 def test_a_refused_batch_names_no_message() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -12,9 +13,12 @@ import pytest
 from harness import packets as p
 from harness.packets import Publish
 
+from actors.exchange import taken_erasures
 from actors.exchange.effect_recorder import EffectRecorder
 from actors.exchange.taken_messages import TakenMessages
-from eventstore.format.erasure_events import COPIES, FOLLOWED, REQUEST, ErasureRequested
+from actors.inspection import erasure
+from actors.inspection.inspector import Refused
+from eventstore.format.erasure_events import COPIES, FOLLOWED, KEEP, REQUEST, ErasureRequested
 from eventstore.format.node_events import Followed
 from eventstore.format.positions import from_runs
 from eventstore.log.key_file import KeyFile, KeyReader
@@ -29,6 +33,8 @@ __all__ = ["without_threads"]
 
 SECRET, OTHER = b"secret-of-alice", b"secret-of-bob"
 ALICE, BOB = "home/alice/heart", "home/bob/heart"
+PERIOD = 60.0
+"""Seconds, with ``personal_keep`` of 30 of them."""
 
 
 class SealedPartition(PartitionWorld):
@@ -76,8 +82,8 @@ class SealedPartition(PartitionWorld):
 Scenario = Callable[[SealedPartition, SealedPartition], Awaitable[None]]
 
 
-def in_two_logs(scenario: Scenario) -> None:
-    two(scenario, kind=SealedPartition)  # type: ignore[arg-type]
+def in_two_logs(scenario: Scenario, **options: Any) -> None:
+    two(scenario, kind=SealedPartition, **options)  # type: ignore[arg-type]
 
 
 async def publish(
@@ -217,7 +223,10 @@ def deaf(world: SealedPartition) -> Callable[[], None]:
     return listen
 
 
-def test_what_is_taken_between_two_erasures_is_erased_again() -> None:
+@pytest.mark.parametrize("most", [1, 65_536])
+def test_what_is_taken_between_two_erasures_is_erased_again(
+    monkeypatch: pytest.MonkeyPatch, *, most: int
+) -> None:
     async def scenario(here: SealedPartition, there: SealedPartition) -> None:
         name = await away(here)
         await publish(here, (ALICE, SECRET))
@@ -228,6 +237,8 @@ def test_what_is_taken_between_two_erasures_is_erased_again() -> None:
         assert SECRET not in here.readable()
         hears[0]()
         await here.go(0.5)
+        exchange: Any = here.broker.exchange
+        assert len(exchange._erasures._copies[there.name]) == min(2, most)
         assert SECRET in here.readable()  # it was published before, and is erased there later
         hears[1]()
         await here.go(2)
@@ -235,6 +246,7 @@ def test_what_is_taken_between_two_erasures_is_erased_again() -> None:
         assert SECRET not in [*here.readable(), *there.readable()]
         assert await received(here, name) == [OTHER]
 
+    monkeypatch.setattr(taken_erasures, "_MOST", most)
     in_two_logs(scenario)
 
 
@@ -251,6 +263,68 @@ def test_what_another_log_publishes_later_is_kept() -> None:
         assert await received(here, name) == [OTHER]
 
     in_two_logs(scenario)
+
+
+def test_a_key_of_several_periods_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event names a topic once for each of its keys."""
+
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        await away(there)
+        for _ in range(4):
+            await publish(here, (ALICE, SECRET), ("home/alice/other", SECRET))
+            await here.go(PERIOD)
+        await change(here, "erase", filter="home/alice/#")
+        await here.go(2)
+        for world in (here, there):
+            assert SECRET not in world.readable()
+            keys = [key for one in world.events(ErasureRequested) for key in from_runs(one.keys)]
+            assert sorted(keys) == [*range(1, 9)]
+
+    monkeypatch.setattr(erasure, "_KEYS", 3)
+    in_two_logs(scenario, personal_keep=30 * PERIOD)
+
+
+def test_other_logs_follow_an_erasure_although_another_one_was_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        await publish(here, (ALICE, SECRET), (BOB, OTHER))
+        await publish(there, ("home/alice/other", SECRET))
+        first = change(here, "erase", filter=BOB)
+        await asyncio.gather(first, change(here, "erase", filter="home/#"))
+        await here.go(2)
+        assert SECRET not in [*here.readable(), *there.readable()]
+        assert (here.causes, there.causes) == ([REQUEST] * 2, [FOLLOWED])
+
+    monkeypatch.setattr(erasure, "_KEYS", 1)  # the last event has the filter
+    in_two_logs(scenario)
+
+
+def test_an_erasure_that_finds_nothing_any_more_is_refused() -> None:
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        await publish(here, (ALICE, SECRET))
+        await publish(there, ("home/alice/other", SECRET))
+        both = [change(here, "erase", filter=name) for name in (ALICE, "home/#")]
+        _, second = await asyncio.gather(*both, return_exceptions=True)
+        assert isinstance(second, Refused)
+
+    in_two_logs(scenario)
+
+
+def test_contents_are_erased_by_themselves_in_each_log() -> None:
+    """What one of them removes from the retained messages, the other one removes, too."""
+
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        await there.go(0.5)
+        await away(there)
+        await publish(here, (ALICE, SECRET), retain=True)
+        await here.go(33 * PERIOD)
+        for world in (here, there):
+            assert set(world.causes) == {KEEP}
+            assert SECRET not in world.readable()
+            assert world.broker.node.state.retained.get(ALICE) is None
+
+    in_two_logs(scenario, personal_keep=30 * PERIOD)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from eventstore.format.positions import INDEX_BITS, from_runs
 from eventstore.partitions import partition_of
 from protocol.errors import FoldmqError
 from simulation.chaos import small_checkpoints
+from simulation.inspection import change
 from simulation.network import SimClient
 from simulation.partition_chaos import run
 from simulation.partitions import PartitionWorld, SimExchangeLink, name_in, world_of
@@ -471,6 +472,20 @@ def test_retained_messages_are_those_of_all_logs() -> None:
             reader = await world.connect(name_in(worlds, number, "r"), filters=[("r/#", 1)])
             found = [one for one in reader.received if isinstance(one, Publish)]
             assert [(one.topic, one.payload, one.retain) for one in found] == [("r/a", b"9", True)]
+
+    two(scenario)
+
+
+def test_a_retained_message_that_an_operator_removes_goes_from_all_logs() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        sender = await here.connect(name_in([here, there], 0))
+        sender.send(p.publish("a/b", b"1", 1, 1, retain=True))
+        await here.go(1)
+        retained = there.broker.node.state.retained
+        assert retained.get("a/b") is not None
+        await change(here, "clear_retained", topics=["a/b"])
+        await here.go(1)
+        assert retained.get("a/b") is None
 
     two(scenario)
 
