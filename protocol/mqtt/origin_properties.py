@@ -18,8 +18,9 @@ ORIGIN_PROPERTY: Final = "foldmq-origin"
 LogRun: TypeAlias = tuple[str, int]
 """The name of a log, and the position at which the destination was opened there."""
 
-_LOG: Final = re.compile(r"([A-Za-z0-9_-]{1,64}) ([0-9]{1,19})")
-_ORIGIN: Final = re.compile(rb"([0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,19})")
+# Any client may send these numbers. With 18 digits they fit into the columns of readers of the log.
+_LOG: Final = re.compile(r"([A-Za-z0-9_-]{1,64}) ([0-9]{1,18})")
+_ORIGIN: Final = re.compile(rb"([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18})")
 _MARK: Final = encode_property(USER_PROPERTY, (ORIGIN_PROPERTY, ""))[:-2]
 
 
