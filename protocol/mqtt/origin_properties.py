@@ -56,7 +56,20 @@ def with_origin(block: bytes, origin: Origin) -> bytes:
 def split_origin(block: bytes) -> tuple[Origin | None, bytes]:
     """Return the origin in the properties of a message, and the properties without it."""
     rest, mark, value = block.rpartition(_MARK)
-    parts = _ORIGIN.fullmatch(value, 2) if mark else None
+    origin = _parsed(value) if mark else None
+    return (None, block) if origin is None else (origin, rest)
+
+
+def without_origin(block: bytes) -> bytes:
+    """Return the properties of a message of which no origin is told, whatever a client wrote."""
+    end = len(block)
+    while (at := block.rfind(_MARK, 0, end)) >= 0 and _parsed(block[at + len(_MARK) : end]):
+        end = at
+    return block[:end]
+
+
+def _parsed(value: bytes) -> Origin | None:
+    parts = _ORIGIN.fullmatch(value, 2)
     if parts is None or int.from_bytes(value[:2], "big") != len(value) - 2:
-        return None, block
-    return Origin(int(parts[1]), int(parts[2]), int(parts[3])), rest
+        return None
+    return Origin(int(parts[1]), int(parts[2]), int(parts[3]))

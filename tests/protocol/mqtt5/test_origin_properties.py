@@ -9,6 +9,7 @@ from protocol.mqtt.origin_properties import (
     log_property,
     split_origin,
     with_origin,
+    without_origin,
 )
 from protocol.mqtt.property_codec import encode_property
 from protocol.mqtt.property_table import USER_PROPERTY
@@ -47,3 +48,9 @@ def test_a_log_is_named() -> None:
     for value in ("n", "n x", "n 1 2", "n\n1", "/ 1", f"n {1 << 63}"):
         assert log_of([("foldmq-log", value)]) is None
     assert log_of(()) is None
+
+
+@pytest.mark.parametrize("block", [b"", OTHER, with_origin(b"", ORIGIN) + OTHER])
+def test_origins_at_the_end_that_a_client_wrote_are_left_out(block: bytes) -> None:
+    assert without_origin(block) == block
+    assert without_origin(with_origin(with_origin(block, ORIGIN), ORIGIN)) == block
