@@ -156,6 +156,8 @@ class LogFollower:
             if sequence > self.end:
                 self.caught_up.set()
             self._logged_problem = ""
+            if self._pushed:  # those need no wait for the log
+                await asyncio.sleep(0)
 
     def _take_pushed(self, sequence: int, link: bytes) -> list[Record]:
         """Return records that the other broker has sent, from one sequence on, behind a link.
@@ -165,6 +167,8 @@ class LogFollower:
         pushed, size = self._pushed, 0
         records: list[Record] = []
         while pushed and pushed[0][0] <= sequence and size < _LOOKED_AT_ONCE:
+            if len(records) == _RECORDS_AT_ONCE:
+                break
             place, data = pushed.popleft()
             self._pushed_bytes -= len(data)
             if place < sequence:
@@ -177,7 +181,7 @@ class LogFollower:
                 break
             records.append(record)
             sequence, link = sequence + 1, record.link
-            size += len(data)
+            size += len(record.header) + len(record.payload)
         return records
 
     async def _begin(self, taken: int, link: str) -> tuple[int, ChainChecker]:

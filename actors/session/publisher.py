@@ -31,10 +31,11 @@ from eventstore.log.message_store import StoredMessages
 from protocol.mqtt.encoder import encode_acks
 from protocol.mqtt.origin_properties import split_origin
 from protocol.mqtt.packets import PacketType
+from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.server_packet_encoder_v5 import encode_explained_acks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from actors.routing.routes import Route
     from actors.routing.routing_plan import RoutingPlan, SomeMessages
@@ -60,6 +61,8 @@ second value applies while light clients are active."""
 _DELIVERIES, _DELIVERIES_SHARED = 20_000, 500
 """Deliveries of all clients in a turn after which bursts wait for the next one; the second value
 applies while light clients are active."""
+_FOR_NOW = int(ReasonCode.QUOTA_EXCEEDED)
+"""Reason code at which the bridge of a foldmq sends a message again."""
 
 
 class Publisher:
@@ -586,7 +589,7 @@ class Publisher:
 class ClientPublisher(Publisher):
     """Publishes the messages of the client of a session, and acknowledges them."""
 
-    __slots__ = ("_delivery", "_session", "bridged")
+    __slots__ = ("_delivery", "_refused_on", "_session", "bridged")
 
     def __init__(self, node: NodeContext, session: SessionCore, delivery: Delivery) -> None:
         super().__init__(node, session.name)
@@ -594,10 +597,11 @@ class ClientPublisher(Publisher):
         self._delivery = delivery
         self.bridged: LogRun | None = None
         """The log of which the client is a bridge; None: it is none of a foldmq."""
+        self._refused_on: ClientConnection | None = None
+        """The connection of the bridge on which a message was refused for now."""
 
     def on_publishes(self, connection: ClientConnection, packet: Publishes) -> Publishes | None:
         """Publish as many messages as fit into one turn; return the others."""
-        session = self._session
         rest, at_once = None, len(packet)
         if packet.qos < 2:  # others are routed when they are released
             at_once = self.at_once(packet.topics, packet.qos)
@@ -616,15 +620,7 @@ class ClientPublisher(Publisher):
             if not packet.topics:
                 return rest
         recorded = packet.qos > 0 or packet.retain
-        admitted = publish_admission.admit(
-            packet,
-            self._node.publish_rules,
-            connection.access,
-            session.state.inbound,
-            self.too_large(packet) if recorded else (),
-            explain=connection.properties is not None,
-            bridge=session.state.bridge or (session.state.level == 5 and session.name),
-        )
+        admitted, behind = self._admit(connection, packet, origins, recorded=recorded)
         for reason, topics in admitted.drops:
             self._refuse(connection, reason, topics, recorded=recorded)
         if admitted.close:
@@ -640,7 +636,44 @@ class ClientPublisher(Publisher):
             kind = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
             ids = packet.packet_ids[: admitted.answered]
             self.acknowledge(connection, kind, ids, admitted.reasons)
+        self._refuse_for_now(connection, behind)
         return rest
+
+    def _admit(
+        self,
+        connection: ClientConnection,
+        packet: Publishes,
+        origins: Mapping[int, Origin],
+        *,
+        recorded: bool,
+    ) -> tuple[publish_admission.AdmittedPublish, Sequence[int]]:
+        """Decide about messages, up to one that a bridge sends again.
+
+        It would be taken for known then if this log had one behind it. The second result are the
+        packet identifiers of those behind it.
+        """
+        state = self._session.state
+        admitted = publish_admission.admit(
+            packet,
+            self._node.publish_rules,
+            connection.access,
+            state.inbound,
+            self.too_large(packet) if recorded else (),
+            explain=connection.properties is not None,
+            bridge=state.bridge or (state.level == 5 and self._session.name),
+        )
+        if not origins or _FOR_NOW not in admitted.reasons:
+            return admitted, ()
+        self._refused_on = connection
+        count = admitted.reasons.index(_FOR_NOW) + 1
+        first, _ = self._admit(connection, packet.select(range(count)), {}, recorded=recorded)
+        return first, packet.packet_ids[count:]
+
+    def _refuse_for_now(self, connection: ClientConnection, packet_ids: Sequence[int]) -> None:
+        """Refuse messages of a bridge, which sends them again over another connection."""
+        if packet_ids:
+            reasons = [_FOR_NOW] * len(packet_ids)
+            self.acknowledge(connection, PacketType.PUBACK, packet_ids, reasons)
 
     def _without_known(
         self,
@@ -650,6 +683,9 @@ class ClientPublisher(Publisher):
         origins: dict[int, Origin],
     ) -> Publishes:
         """Acknowledge messages that this log has; return the others, and their ``origins``."""
+        if connection is self._refused_on:
+            self._refuse_for_now(connection, packet.packet_ids)
+            return packet.select(range(0))
         taken = self._node.state.destinations.taken.get(self.name)
         if taken is None or (taken.log, taken.run) != bridged:
             through = recorded_ms = 0

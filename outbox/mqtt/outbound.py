@@ -34,7 +34,7 @@ from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import encode_acks
-from protocol.mqtt.origin_properties import Origin, with_origin
+from protocol.mqtt.origin_properties import Origin, with_origin, without_origin
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode
 
@@ -413,8 +413,9 @@ class Outbound:
         if limits.version != MQTT_5:
             return encode_publish(topic, payload, qos, packet_id, retain=retain, dup=dup)
         block = message.block
-        if limits.takes_origins and qos == 1 and message.origin is not None:
-            block = with_origin(block, message.origin)
+        if limits.takes_origins and qos == 1:
+            told = message.origin
+            block = without_origin(block) if told is None else with_origin(block, told)
         return encode_publish_v5(
             topic, payload, qos, packet_id, retain=retain, dup=dup, block=block
         )
@@ -428,6 +429,9 @@ class Outbound:
             self._refuse(entry, ReasonCode.TOPIC_NAME_INVALID)
             return b""
         packet = self._encoded(message, qos, packet_id, dup=entry.dup and qos > 0)
+        if 0 < limits.maximum_packet_size < len(packet) and message.origin is not None:
+            plain = message._replace(origin=None)
+            packet = self._encoded(plain, qos, packet_id, dup=entry.dup and qos > 0)
         if 0 < limits.maximum_packet_size < len(packet):
             self._refuse(entry, ReasonCode.PACKET_TOO_LARGE)
             return b""

@@ -18,8 +18,9 @@ ORIGIN_PROPERTY: Final = "foldmq-origin"
 LogRun: TypeAlias = tuple[str, int]
 """The name of a log, and the position at which the destination was opened there."""
 
-_LOG: Final = re.compile(r"([A-Za-z0-9_-]{1,64}) ([0-9]{1,19})")
-_ORIGIN: Final = re.compile(rb"([0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,19})")
+# Any client may send these numbers. With 18 digits they fit into the columns of readers of the log.
+_LOG: Final = re.compile(r"([A-Za-z0-9_-]{1,64}) ([0-9]{1,18})")
+_ORIGIN: Final = re.compile(rb"([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18})")
 _MARK: Final = encode_property(USER_PROPERTY, (ORIGIN_PROPERTY, ""))[:-2]
 
 
@@ -55,7 +56,20 @@ def with_origin(block: bytes, origin: Origin) -> bytes:
 def split_origin(block: bytes) -> tuple[Origin | None, bytes]:
     """Return the origin in the properties of a message, and the properties without it."""
     rest, mark, value = block.rpartition(_MARK)
-    parts = _ORIGIN.fullmatch(value, 2) if mark else None
+    origin = _parsed(value) if mark else None
+    return (None, block) if origin is None else (origin, rest)
+
+
+def without_origin(block: bytes) -> bytes:
+    """Return the properties of a message of which no origin is told, whatever a client wrote."""
+    end = len(block)
+    while (at := block.rfind(_MARK, 0, end)) >= 0 and _parsed(block[at + len(_MARK) : end]):
+        end = at
+    return block[:end]
+
+
+def _parsed(value: bytes) -> Origin | None:
+    parts = _ORIGIN.fullmatch(value, 2)
     if parts is None or int.from_bytes(value[:2], "big") != len(value) - 2:
-        return None, block
-    return Origin(int(parts[1]), int(parts[2]), int(parts[3])), rest
+        return None
+    return Origin(int(parts[1]), int(parts[2]), int(parts[3]))

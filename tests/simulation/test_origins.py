@@ -98,6 +98,36 @@ async def test_another_run_and_a_restored_log_begin_anew(world: World) -> None:
     assert taken(world) == [11, 12, 12, 12]
 
 
+@pytest.mark.parametrize("apart", [0.0, 0.2])
+@in_world()
+async def test_a_message_that_is_refused_for_now_is_not_known_when_it_comes_again(
+    world: World, *, apart: float
+) -> None:
+    full = {b"full"}
+
+    async def send(client: Client5) -> list[Any]:
+        for place, topic in ((11, "t"), (12, "full"), (13, "t"), (14, "t")):
+            block = with_origin(b"", Origin(place, place, place))
+            client.send(p5.publish(topic, b"%d" % place, 1, place, properties=block))
+            await world.go(apart)
+        await world.go(0.3)
+        return [(each.packet_id, each.code) for each in client.take()]
+
+    world.broker.node.publish_rules.lacks_key = lambda raw: raw in full
+    for _ in range(2):
+        client = await bridged(world)
+        answers = await send(client)
+        assert [code for _, code in answers] == [0, 0x97, 0x97, 0x97]
+        assert [packet_id for packet_id, _ in answers] == [11, 12, 13, 14]
+        assert taken(world) == [11]
+        client.drop()
+    full.clear()
+    assert [code for _, code in await send(await bridged(world))] == [0, 0, 0, 0]
+    assert taken(world) == [11, 12, 13, 14]
+    assert published(world) == 4
+    compare(world)
+
+
 @in_world()
 async def test_other_clients_may_have_the_property(world: World) -> None:
     client = Client5(world)

@@ -194,6 +194,38 @@ def test_records_that_come_faster_than_they_are_taken_stay_bounded() -> None:
     two(scenario)
 
 
+def test_records_that_were_sent_while_a_log_was_not_followed_leave_time_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        await here.go(1)
+        exchange = there.broker.exchange
+        assert exchange is not None
+        heard = exchange.heard
+        with monkeypatch.context() as patch:
+            patch.setattr(exchange, "heard", lambda *_: None)
+            for number in range(400):
+                sender.send(p.publish("a", b"%d" % number, 1, number + 1))
+                await here.go(0.01)
+            # Without a gap between them, whatever was lost.
+            stream = here.disk.stream.history
+            through = exchange.last_taken(here.name)
+            waiting = range(through + 1, max(stream) + 1)
+            assert len(waiting) > 200
+        for sequence in waiting:
+            heard(here.name, sequence, stream[sequence])
+        seen = [through]
+        while seen[-1] < max(waiting):
+            await asyncio.sleep(0)
+            seen.append(max(seen[-1], exchange.last_taken(here.name)))
+            assert len(seen) < 5000
+        assert max(after - before for before, after in itertools.pairwise(seen)) <= 64
+
+    two(scenario)
+
+
 def test_a_log_that_stays_quiet_is_announced_less_often() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         exchange, heard = there.broker.exchange, []

@@ -232,6 +232,23 @@ def test_a_foldmq_gets_the_origins_of_messages_at_qos_1_unless_they_were_refused
         assert b"foldmq-origin" not in sent_packets
 
 
+def test_a_message_for_which_only_its_origin_is_too_large_is_sent_without_it() -> None:
+    plain = encode_publish_v5(b"t", b"x", 1, packet_identifier(1))
+    for limit, packet in ((len(plain), plain), (len(plain) - 1, b"")):
+        limits = PeerLimits(5, maximum_packet_size=limit, takes_origins=True)
+        state = online(Outbound(0, 0, qos2=False), limits)
+        state.offer([message(1)._replace(origin=Origin(10, 10, 99))])
+        assert state.packets() == packet
+
+
+def test_no_client_says_where_a_message_comes_from() -> None:
+    forged = with_origin(b"", Origin(10**17, 1, 10**17))
+    limits = PeerLimits(5, takes_origins=True)
+    state = online(Outbound(0, 0), limits, present=True)
+    state.offer_again(message(1)._replace(block=forged, origin=Origin(10, 10, 99)))
+    assert b"foldmq-origin" not in state.packets()
+
+
 def test_messages_that_are_not_sent_take_no_memory() -> None:
     state = online(Outbound(0, 0, qos2=False))
     far = 10_000_000

@@ -9,6 +9,7 @@ from protocol.mqtt.origin_properties import (
     log_property,
     split_origin,
     with_origin,
+    without_origin,
 )
 from protocol.mqtt.property_codec import encode_property
 from protocol.mqtt.property_table import USER_PROPERTY
@@ -33,6 +34,9 @@ def test_the_last_origin_is_split_off(block: bytes) -> None:
         encode_property(USER_PROPERTY, ("foldmq-origin", "12 11")),
         encode_property(USER_PROPERTY, ("foldmq-origin", "1 2 x")),
         encode_property(USER_PROPERTY, ("foldmq-origin", "1" * 20 + " 2 3")),
+        with_origin(b"", Origin(1, 1, 1 << 63)),
+        with_origin(b"", Origin(1, 1 << 63, 1)),
+        with_origin(b"", Origin(1 << 63, 1, 1)),
     ],
 )
 def test_other_properties_stay(block: bytes) -> None:
@@ -41,6 +45,12 @@ def test_other_properties_stay(block: bytes) -> None:
 
 def test_a_log_is_named() -> None:
     assert log_of([("x", "y"), log_property("n-p1", 12)]) == ("n-p1", 12)
-    for value in ("n", "n x", "n 1 2", "n\n1", "/ 1"):
+    for value in ("n", "n x", "n 1 2", "n\n1", "/ 1", f"n {1 << 63}"):
         assert log_of([("foldmq-log", value)]) is None
     assert log_of(()) is None
+
+
+@pytest.mark.parametrize("block", [b"", OTHER, with_origin(b"", ORIGIN) + OTHER])
+def test_origins_at_the_end_that_a_client_wrote_are_left_out(block: bytes) -> None:
+    assert without_origin(block) == block
+    assert without_origin(with_origin(with_origin(block, ORIGIN), ORIGIN)) == block
