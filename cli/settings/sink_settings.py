@@ -33,7 +33,7 @@ _MOST_SINKS, _MOST_FILTERS, _LONGEST_FILTER = 64, 64, 1024
 _MIB: Final = 2**20
 _LISTED: Final = {"always": "outcomes", "servers": "1 to 64 host:port"}
 _KAFKA_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_KEY_WITHOUT: Final = "use a key without a password, in a file that only foldmq may read"
+_KEY_WITHOUT: Final = "use a key without a password, in a file that only the user of foldmq reads"
 _KAFKA_SECRETS: Final[dict[str, str]] = {
     "sasl.password": "use password_file",
     "sasl.oauthbearer.client.secret": "use SASL/SCRAM with password_file, or a certificate",

@@ -141,7 +141,7 @@ def test_every_field_of_every_event_has_a_column() -> None:
         "reasons",  # json
     }
     in_json = {ClockJumped, LogEndUnproven, LogSalvaged, ReplayOpened, ReplayReached}
-    in_json |= {TopicsKeyed, KeysSnapshot, ErasureRequested, Erased}
+    in_json |= {TopicsKeyed, KeysSnapshot, ErasureRequested, Erased, OriginTaken}
     for kind in {*get_args(Event)} - in_json:
         for field in usual_fields(kind):
             if field.name in elsewhere or field.name in MAKERS[kind.__name__]:

@@ -71,7 +71,7 @@ def test_the_verdict_about_a_damaged_log_ends_where_the_audit_ended() -> None:
     lines = text.audit_text(outcome).splitlines()
     assert lines[:2] == [
         (
-            "BROKEN: 1 of 27 guarantees, 1 violation, in 2 entries of n1, "
+            "BROKEN: 1 of 28 guarantees, 1 violation, in 2 entries of n1, "
             "2026-05-28 20:26:40 to 20:26:41 UTC; nothing can be said about 1 part"
         ),
         (
