@@ -209,7 +209,7 @@ def told() -> None:
     builder = StoryBuilder(ref=ref)
     for sequence, data in enumerate(log.records, 1):
         builder.take(decode_record(sequence, data))
-    why._write([LogStory("", builder.stories[ref])], [[]], None, None, as_json=False)
+    why._write([LogStory("", builder.stories[ref])], [[]], [None], None, None, as_json=False)
 
 
 def test_the_history_of_a_message_has_colours(screen: Callable[..., io.StringIO]) -> None:

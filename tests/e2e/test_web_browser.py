@@ -415,8 +415,13 @@ def test_a_narrow_window_has_a_menu_and_rows_with_labels(
     page.wait_for_url(f"{watch.origin}/sessions")
     row = page.locator("tbody tr", has=page.get_by_role("link", name="walker"))
     label = "element => getComputedStyle(element, '::before').content"
-    labels = {cell.evaluate(label) for cell in row.locator("td:visible").all()}
-    assert {'"State "', '"Subscriptions "', '"Queued "', '"Dropped "', '"Address "'} <= labels
+    expected = {'"State "', '"Subscriptions "', '"Queued "', '"Dropped "', '"Address "'}
+
+    def labels() -> set[str]:
+        """The labels of the row; a refresh may replace it meanwhile."""
+        return {cell.evaluate(label) for cell in row.locator("td:visible").all()}
+
+    until(lambda: expected <= labels(), "labels")
     page.get_by_role("link", name="Queued").click()
     page.get_by_text("only the highest are shown").wait_for()
 

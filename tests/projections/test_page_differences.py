@@ -11,6 +11,7 @@ from harness.logs import LogBuilder
 from indexedlogs import IndexedSource, build, use
 from randomnode import Node
 
+from cli.logs import next_commands
 from cli.web import state_diffs
 from cli.web.background_fold import Folding
 from cli.web.state_diffs import StateDiff, StateDiffs
@@ -19,6 +20,12 @@ from eventstore.errors import UsageError
 from eventstore.format.events import MessagePublished, SessionClosed, SessionOpened, Subscribed
 
 RETAINED_TEXT = ", set between the moments"
+
+
+@pytest.fixture(autouse=True)
+def _of_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands are as they are, whichever broker a test before has selected."""
+    monkeypatch.setattr(next_commands, "_own", [])
 
 
 class Link:

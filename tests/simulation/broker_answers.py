@@ -26,7 +26,7 @@ from cli.commands.advice import Advice, advise
 from cli.commands.broker_advice import advise_on_broker, advise_on_disk
 from cli.commands.certificate_advice import advise_on_certificates
 from cli.commands.status import status_lines, time_off
-from cli.commands.verify_log import _verified_spans, verification_summary
+from cli.commands.verify_log import verification_summary
 from cli.commands.verify_state import verification_lines
 from cli.common import text
 from cli.logs.broker_client import LiveBroker
@@ -775,7 +775,7 @@ class BrokerRun:
         """Check that the verdict holds for no time of which records are missing, but for others."""
         if self._set_back:
             return  # times in the log overlap
-        spans = _verified_spans(verifier)
+        spans = verifier.proven
         for begin, end in spans:
             claimed = [time for lost in self._lost for time in lost.times if begin < time < end]
             if claimed:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eventstore.format.event_parsing
+from eventstore.format.destination_events import OriginTaken
 from eventstore.format.erasure_events import Erased, ErasureRequested, KeysSnapshot, TopicsKeyed
 from eventstore.format.event_parsing import Event, UnknownEvent, UnreadableEvent, parse_event
 from eventstore.format.events import (
