@@ -239,7 +239,7 @@ class LogExchange(LoopActor):
         self._complete: dict[str, int] = {}
         """The last record of each log up to which all turns were taken."""
         self.on_taken: Callable[[str], object] | None = None
-        """Called with the name of a log when more of it was taken; None: nobody reads them."""
+        """Called with the name of a log when more of it was taken; None: there are no replays."""
         self._began = False
         self._began_at = node.clock.monotonic()
         self._repeated, self._repeats = 0, 0

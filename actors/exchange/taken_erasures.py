@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from actors.session.content_sealing import ContentSealing
 from eventstore.format.erasure_events import COPIES, FOLLOWED
-from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from actors.exchange.taken_messages import TakenErasure
@@ -53,13 +52,13 @@ class TakenErasures:
         """Add the topics here that match the filter of a request."""
         if not taken.requested or not taken.filter:
             return
-        keyed, found = [*self._node.state.keys.by_topic], dict.fromkeys(taken.topics)
+        keyed, chosen = [*self._node.state.keys.by_topic], dict.fromkeys(taken.topics)
         for begin in range(0, len(keyed), _AT_ONCE):
             for topic in keyed[begin : begin + _AT_ONCE]:
-                if matches(taken.filter, topic) or ContentSealing.matches([taken.filter], topic):
-                    found[topic] = None
+                if ContentSealing.is_erased_by(taken.filter, topic):
+                    chosen[topic] = None
             await asyncio.sleep(0)
-        taken.topics = [*found]
+        taken.topics = [*chosen]
 
     def record(self, log: str, taken: TakenErasure) -> bool:
         """Record what is erased here in this turn; return whether that is all."""

@@ -23,7 +23,7 @@ from eventstore.format.positions import format_position, to_runs
 from eventstore.format.sealing import SealedBytes
 from eventstore.log.key_file import KeyFileError
 from protocol.errors import FoldmqError
-from protocol.mqtt.topics import TopicError, matches, validate_topic_filter
+from protocol.mqtt.topics import TopicError, validate_topic_filter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,7 +83,7 @@ class Scope(NamedTuple):
         return max(ends, default=0)
 
     def _matches(self, topic: str) -> bool:
-        return matches(self.filter, topic) or ContentSealing.matches([self.filter], topic)
+        return ContentSealing.is_erased_by(self.filter, topic)
 
 
 class Erasure:
@@ -136,13 +136,15 @@ class Erasure:
         for begin in range(0, len(keyed), _AT_ONCE):
             part: list[str] = []
             for topic in keyed[begin : begin + _AT_ONCE]:
-                held = topic_keys.of(topic)
-                numbers = scope.numbers(topic, held)
+                own_keys = topic_keys.of(topic)
+                numbers = scope.numbers(topic, own_keys)
                 if numbers:
                     part.append(topic)
                     keys += len(numbers)
-                    with_retained += self._has_retained(topic, numbers, len(numbers) == len(held))
-                if ends_ms := scope.left(topic, held):
+                    with_retained += self._has_retained(
+                        topic, numbers, len(numbers) == len(own_keys)
+                    )
+                if ends_ms := scope.left(topic, own_keys):
                     left, until_ms = left + 1, max(until_ms, ends_ms)
             total += len(part)
             first = sorted([*first, *part])[:_SHOWN]
@@ -297,13 +299,13 @@ class Erasure:
         at = node.emit(event)
         present: list[str] = []
         for topic, own in numbers.items():
-            held = topic_keys.of(topic)
-            if not held:
+            left_keys = topic_keys.of(topic)
+            if not left_keys:
                 node.state.retained.unrecorded.pop(topic, None)
-            if self._has_retained(topic, own, not held):
+            if self._has_retained(topic, own, not left_keys):
                 present.append(topic)
             if node.sealing is not None:
-                node.sealing.forget(topic, held[0].since if held else at)
+                node.sealing.forget(topic, left_keys[0].since if left_keys else at)
         if present:
             clear_topics(node, present, by)
         node.messages.clear()
@@ -321,12 +323,12 @@ class Erasure:
 
     async def _existing(self, keys: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """Return the keys that were not erased while this erasure waited for another one."""
-        found: list[tuple[str, int]] = []
+        existing: list[tuple[str, int]] = []
         for begin in range(0, len(keys), _KEYS_AT_ONCE):
             part = keys[begin : begin + _KEYS_AT_ONCE]
-            found += [(topic, number) for topic, number in part if self._exists(topic, number)]
+            existing += [(topic, number) for topic, number in part if self._exists(topic, number)]
             await asyncio.sleep(0)
-        return found
+        return existing
 
     def _exists(self, topic: str, number: int) -> bool:
         return any(key.number == number for key in self._node.state.keys.of(topic))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 from actors.inspection.inspector import text
 from actors.session.content_sealing import ContentSealing
 from eventstore.format.positions import position
-from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +24,7 @@ def receivers(node: NodeContext, request: Mapping[str, Any]) -> Work:
     names: set[str] = set()
     for begin in range(0, len(keyed), _AT_ONCE):
         for topic in keyed[begin : begin + _AT_ONCE]:
-            if matches(topic_filter, topic) or ContentSealing.matches([topic_filter], topic):
+            if ContentSealing.is_erased_by(topic_filter, topic):
                 names.update(node.state.destinations.receivers(topic))
         yield None
     return {"receivers": sorted(names)}

@@ -198,7 +198,7 @@ class LogReader:
     async def _carriers(self, gone: set[int]) -> set[int]:
         """Return the records that repeat messages of records that were cut off."""
         carried = self._node.state.carried
-        return {sequence for one in gone for sequence in carried.get(one, ())}
+        return {carrier for sequence in gone for carrier in carried.get(sequence, ())}
 
     def _recent(self, ref: Position) -> Message | None:
         """Return a message that the node has in memory."""
@@ -424,13 +424,13 @@ class LogReader:
         self, chosen: Sequence[int], turns: TurnAssembler
     ) -> AsyncGenerator[Record, None]:
         """Yield these records, and those that show whether a turn is complete."""
-        found: dict[int, Record] = {}
+        records: dict[int, Record] = {}
         for number, sequence in enumerate(chosen):
-            if sequence not in found:
-                some = chosen[number : number + _NAMED]
-                found = {one.sequence: one for one in await self._log.read_some(some)}
-            self.index.check(found[sequence])
-            yield found[sequence]
+            if sequence not in records:
+                batch = chosen[number : number + _NAMED]
+                records = {record.sequence: record for record in await self._log.read_some(batch)}
+            self.index.check(records[sequence])
+            yield records[sequence]
             following = chosen[number + 1] if number + 1 < len(chosen) else 0
             while turns.rest() and sequence + 1 != following and sequence < self.last:
                 sequence += 1

@@ -74,4 +74,4 @@ class OtherLogReader(LogReader):
                         for ref in from_runs(event.refs):
                             carried.setdefault(ref >> INDEX_BITS, set()).add(record.sequence)
             self._carried, self._carried_from = carried, first
-        return {sequence for one in gone for sequence in self._carried.get(one, ())}
+        return {carrier for sequence in gone for carrier in self._carried.get(sequence, ())}

@@ -299,11 +299,11 @@ class Replay:
         if step is None:
             return self._at_end()
         state = ""
-        if all(one.ended for one in self.logs):
+        if all(log.ended for log in self.logs):
             state = ENDED
         elif all(
-            one.ended or one.is_live or (self._changed == LIVE and one.lag <= STILL_LIVE)
-            for one in self.logs
+            log.ended or log.is_live or (self._changed == LIVE and log.lag <= STILL_LIVE)
+            for log in self.logs
         ):
             state = LIVE
         if any(part.sent for _, part in steps):
@@ -312,7 +312,7 @@ class Replay:
                 self.next_at = self._node.clock.monotonic() + interval
         elif state == ENDED:
             self._change(ENDED)
-        elif sum(one.unrecorded for one in self.logs) >= _RECORDED_EVERY:
+        elif sum(log.unrecorded for log in self.logs) >= _RECORDED_EVERY:
             self._record(self._changed)
         return WAITS if step.no_room or state == ENDED else 0.0
 
@@ -421,7 +421,7 @@ class Replay:
         sizes: list[tuple[int, int, int]] = []
         at = 0
         # The first message tells of all logs: a client that goes on after it is behind them.
-        gap = ",".join(one.gap_text(one.gap) for one in self.logs if one.gap is not None)
+        gap = ",".join(log.gap_text(log.gap) for log in self.logs if log.gap is not None)
 
         def kind(run: Run) -> tuple[int, bool]:
             return run.qos, self._is_as_published(run.publications, held)

@@ -121,6 +121,11 @@ class ContentSealing:
         topic = topic.removeprefix(CERTIFICATES)
         return any(matches(pattern, topic) for pattern in filters)
 
+    @classmethod
+    def is_erased_by(cls, topic_filter: str, topic: str) -> bool:
+        """Return whether an erasure with a filter is one of a topic."""
+        return matches(topic_filter, topic) or cls.matches([topic_filter], topic)
+
     def prepare(
         self, event: Any, pieces: Sequence[bytes], size: int
     ) -> tuple[Sequence[bytes], int]:
@@ -164,12 +169,12 @@ class ContentSealing:
         return _with_keys(event, pieces, size, numbers)
 
     def adopt(self, topic: str) -> None:
-        """Give a topic a key that another log has sealed, whatever the settings say now."""
+        """Give a key to a topic whose contents another log has sealed, personal here or not."""
         self._plain.pop(topic, None)
         self._add_keys([topic])
 
     def _add_keys(self, topics: Sequence[str]) -> None:
-        """Give topics a key for the present period, in this turn."""
+        """Record a key for each topic that has none for the present period, in this turn."""
         now_ms, state, period = self._now_ms(), self._state(), self._period_ms
         held = state.by_topic
         due = [
@@ -179,8 +184,9 @@ class ContentSealing:
         ]
         ends_ms = (now_ms // period + 1) * period
         for part in by_text(due, str):
-            keep = [topic for topic in part if topic in held and self._is_full()]
-            new = [topic for topic in part if topic not in keep]
+            is_full = self._is_full()
+            keep = [topic for topic in part if is_full and topic in held]
+            new = [topic for topic in part if not (is_full and topic in held)]
             unused = [self._unused_key() for _ in new]
             last = [held[topic].keys[-1].number for topic in keep]
             numbers = [*last, *(number for number, _ in unused)]
@@ -194,7 +200,7 @@ class ContentSealing:
         return self._state().count >= _MOST_KEYS
 
     def refuses(self, raw: bytes) -> bool:
-        """Return whether a topic needs a key, and there are too many: nobody may publish on it.
+        """Return whether publications on a topic are refused: it needs a key, and there is no room.
 
         Topics that have one use it for longer.
         """

@@ -116,8 +116,8 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "an erasure",
             "is not finished",
             text.escaped(erasures["trouble"], 500) or "it was requested, and its keys still exist",
-            "what it erases is no longer sent, but whoever reads personal_key_file can still open "
-            "it: mend the file or its disk; the next foldmq erase, or start, destroys the keys",
+            "its contents are no longer sent, but whoever reads personal_key_file can still open "
+            "them: mend the file or its disk; the next foldmq erase, or start, destroys the keys",
             "foldmq erase --list",
         )
     jump = (status.get("clock") or {}).get("last")

@@ -421,7 +421,7 @@ class StoredLog:
         self._subject = log_names(node)[1]
         self._progress = progress
         self.beside = FrameDamage()
-        """Damage beside the records, as far as they were read."""
+        """Damage beside the records that were read so far."""
 
     def messages(self) -> Iterator[_Link]:
         """Yield the messages in order. Raises UnknownLogFormat and UnknownEvent."""

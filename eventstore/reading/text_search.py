@@ -316,7 +316,7 @@ def _offsets(data: bytes, part: bytes, end: int) -> Iterator[int]:
 
 
 def _inflated(data: bytes, at: int) -> bytes:
-    """Return what is compressed from an offset on, as far as it can be read."""
+    """Decompress the data at an offset, up to the first damaged byte."""
     inflate, parts, size = zlib.decompressobj(), [], 0
     while not inflate.eof and at < len(data) and size < _UNPACKED:
         try:

@@ -463,7 +463,7 @@ class SpanFold:
             self._give_up(next(iter(self._traces.values())))
 
     def _end_old(self, time_ms: int) -> None:
-        """Give up what has been open for long at a time, however much later that is noticed."""
+        """End the traces that are too old at a time of the log, whenever this is called."""
         while self._traces:
             oldest = next(iter(self._traces.values()))
             if time_ms - oldest.since_ms < _OPEN_MS:

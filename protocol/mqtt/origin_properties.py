@@ -61,7 +61,7 @@ def split_origin(block: bytes) -> tuple[Origin | None, bytes]:
 
 
 def without_origin(block: bytes) -> bytes:
-    """Return the properties of a message of which no origin is told, whatever a client wrote."""
+    """Return the properties of a message without any origin, not even one that a client wrote."""
     end = len(block)
     while (at := block.rfind(_MARK, 0, end)) >= 0 and _parsed(block[at + len(_MARK) : end]):
         end = at
