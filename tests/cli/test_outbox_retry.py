@@ -41,8 +41,8 @@ def test_the_others_follow_with_the_next_call(
     async def open_brokers(_flags: SourceFlags) -> AsyncIterator[Any]:
         yield SimpleNamespace(present=[broker], prefix=lambda _node: "")
 
-    async def read_refused(*_: object) -> list[dict[str, Any]]:
-        return refused
+    async def read_refused(*_: object) -> tuple[list[dict[str, Any]], list[str]]:
+        return refused, []
 
     monkeypatch.setattr(outbox, "open_brokers", open_brokers)
     monkeypatch.setattr(outbox, "_read_refused", read_refused)

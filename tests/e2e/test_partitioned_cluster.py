@@ -343,6 +343,12 @@ def test_commands_about_a_session_find_its_log(steady: Partitioned) -> None:
         assert re.search(found, said), said
 
 
+def logs_are_ready(page: Page) -> bool:
+    """Tell whether each log has a leader that answers: one may just be handed over."""
+    rows = {row[0]: row[1] for row in page.good("/").columns(0, 1)}
+    return (rows["c1-p0"], rows["c1-p1"]) == ("ready", "ready")
+
+
 def test_the_page_of_each_node_shows_all_logs_and_pseudonyms(tmp_path: Path, nats: Nats) -> None:
     cluster = Partitioned(tmp_path, nats, "pseudonyms = true\n")
     ports = [free_port() for _ in cluster.nodes]
@@ -361,8 +367,7 @@ def test_the_page_of_each_node_shows_all_logs_and_pseudonyms(tmp_path: Path, nat
         for node, port in zip(cluster.nodes, ports, strict=True):
             page = Page(port, node.data_dir)
             page.log_in()
-            rows = {row[0]: row[1] for row in page.good("/").columns(0, 1)}
-            assert (rows["c1-p0"], rows["c1-p1"]) == ("ready", "ready")
+            until(partial(logs_are_ready, page), "a leader of each log")
             sessions = {row[1]: row[0] for row in page.good("/sessions").columns(0, 1)}
             assert sessions == expected
             for name, log in expected.items():
