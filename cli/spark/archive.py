@@ -17,7 +17,7 @@ from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from protocol.errors import FoldmqError
 from spark.jobs.archive_job import archive_one
 from spark.jobs.archive_plan import PendingArchive, archived_extent, plan_archive
-from spark.tables.archive_directory import ArchiveExtent
+from spark.tables.archive_writer import ArchiveExtent
 from spark.tables.nats_access import NatsAccess
 
 

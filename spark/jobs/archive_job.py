@@ -1,8 +1,9 @@
 """Copies logs into an archive: Parquet files that keep every record as it was written.
 
-A structured stream reads new records in batches. Spark writes each batch into a staging directory;
-it is read again, checked record by record, and only then taken into the archive, where it is on
-disk and in the ledger (:mod:`spark.tables.archive_directory`). Only the ledger determines the
+A structured stream reads new records in batches. Spark writes each batch into a staging directory
+(:mod:`spark.tables.archive_directory`), or its tasks upload it to a bucket
+(:mod:`spark.jobs.archive_upload`); it is read again, checked record by record, and only then taken
+into the archive, where it is durable and in the ledger. Only the ledger determines the
 contents of an archive, and the stream of each run begins behind them. Spark's checkpoint of a run
 is deleted with the run: it is not synced, and does not cover the fate of the files.
 """
@@ -24,12 +25,20 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from protocol.errors import FoldmqError
-from spark.jobs.archive_plan import PendingArchive, check_same_log, plan_archive
+from spark.jobs.archive_plan import (
+    PendingArchive,
+    check_same_log,
+    open_archive,
+    plan_archive,
+)
+from spark.jobs.archive_upload import upload
 from spark.runtime.errors import SparkError
 from spark.runtime.marked_errors import marked_iterator
 from spark.runtime.session import translate_errors
 from spark.runtime.sync_calls import run_sync
-from spark.tables.archive_directory import ArchiveExtent, ArchiveWriter, no_room, open_writer
+from spark.tables.archive_directory import DirectoryWriter, no_room
+from spark.tables.archive_store import StoreWriter
+from spark.tables.archive_writer import ArchiveExtent, ArchiveWriter
 from spark.tables.directories import Directory
 from spark.tables.log import Log
 from spark.tables.parquet_files import RecordRun, check_file
@@ -112,8 +121,8 @@ def archive_one(
     """
     if one.problem is not None:
         raise one.problem
-    with translate_errors(), open_writer(one.directory, one.stream, one.node) as writer:
-        log = check_same_log(one.access, one.stream, writer.path, writer.ledger)
+    with translate_errors(), open_archive(one) as writer:
+        log = check_same_log(one.access, one.stream, writer)
         if log.last > writer.ledger.last:
             job = _Job(spark, writer, committed, batch_bytes)
             try:
@@ -152,7 +161,7 @@ class _Job:
             .options(maxBytesPerTrigger=self._batch_bytes)
             .load()
         )
-        with _no_room_named(self._writer.path):
+        with _no_room_named(self._writer):
             query = (
                 stream.writeStream.foreachBatch(self._take)
                 .option("checkpointLocation", _uri(self._writer.staging / "checkpoint"))
@@ -179,29 +188,41 @@ class _Job:
             if self._ended:
                 return
             try:
-                self._add(batch, self._writer.staging / f"batch{number}")
+                self._add(batch, number)
             except BaseException as error:
                 self._failure = error
                 raise
 
-    def _add(self, batch: DataFrame, staging: Path) -> None:
+    def _add(self, batch: DataFrame, number: int) -> None:
         cores = self._spark.sparkContext.defaultParallelism
-        most = max(cores, self._batch_bytes // _FILE_BYTES)
-        last = _write(batch.coalesce(most), self._writer.ledger.last, staging)
+        batch = batch.coalesce(max(cores, self._batch_bytes // _FILE_BYTES))
+        writer = self._writer
+        if isinstance(writer, StoreWriter):
+            writer.begin()
+            names = upload(batch, writer.ledger.last, writer.folder, writer.run)
+            runs = _look_through(batch.sparkSession, writer.folder, names)
+        else:
+            runs = self._staged(batch, writer.staging / f"batch{number}")
+        if not runs:
+            return
+        writer.add(runs)
+        shutil.rmtree(writer.staging / f"batch{number}", ignore_errors=True)
+        if self._committed is not None:
+            self._committed(writer.outcome)
+
+    def _staged(self, batch: DataFrame, staging: Path) -> list[RecordRun]:
+        """Write a batch into a directory of the archive's staging directory; return its runs."""
+        last = _write(batch, self._writer.ledger.last, staging)
         files = staging.glob("*/*.parquet")
         names = sorted(str(path.relative_to(self._writer.staging)) for path in files)
-        runs = _look_through(batch.sparkSession, self._writer.staging, names)
+        staged = Directory(str(self._writer.staging))
+        runs = _look_through(batch.sparkSession, staged, names)
         if max((run.last for run in runs), default=0) != last:
             raise SparkError(
                 f"the files that the executors wrote are not in {Directory(str(staging))} as the "
                 "driver sees it: an archive needs a directory that all of them have mounted"
             )
-        if not runs:
-            return
-        self._writer.add(runs)
-        shutil.rmtree(staging, ignore_errors=True)
-        if self._committed is not None:
-            self._committed(self._writer.outcome)
+        return runs
 
 
 def _write(batch: DataFrame, after: int, staging: Path) -> int:
@@ -228,14 +249,13 @@ def _write(batch: DataFrame, after: int, staging: Path) -> int:
     return int(written.get["last"] or 0)
 
 
-def _look_through(spark: SparkSession, staging: Path, names: list[str]) -> list[RecordRun]:
+def _look_through(spark: SparkSession, folder: Directory, names: list[str]) -> list[RecordRun]:
     """Check the files record by record, several of them in Spark's workers."""
     if len(names) <= 1:
-        folder = Directory(str(staging))
         return [run for name in names for run in check_file(folder, name)]
     some = min(len(names), spark.sparkContext.defaultParallelism)
     files = spark.createDataFrame([(name,) for name in names], "name string").repartition(some)
-    check = partial(_runs, Directory(str(staging)))
+    check = partial(_runs, folder)
     return [RecordRun(*row) for row in files.mapInArrow(check, _RUNS_DDL).collect()]
 
 
@@ -257,11 +277,12 @@ def _uri(path: Path) -> str:
 
 
 @contextmanager
-def _no_room_named(path: Path) -> Iterator[None]:
+def _no_room_named(writer: ArchiveWriter) -> Iterator[None]:
     """Report errors of Spark about a full disk as errors of the archive's disk, if it is full."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        if _FULL.search(str(error)) and shutil.disk_usage(path).free < _LITTLE:
-            raise no_room(path) from None
+        disk = writer.path if isinstance(writer, DirectoryWriter) else None
+        if disk and _FULL.search(str(error)) and shutil.disk_usage(disk).free < _LITTLE:
+            raise no_room(disk) from None
         raise

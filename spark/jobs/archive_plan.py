@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,13 +19,16 @@ from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from protocol.errors import FoldmqError
 from spark.runtime.marked_errors import BadOption, OtherLog
 from spark.runtime.sync_calls import run_sync
-from spark.tables.archive_directory import ArchiveExtent, open_writer
+from spark.tables.archive_directory import open_writer
 from spark.tables.archive_ledger import LEDGER_FILE, Ledger
 from spark.tables.archive_log import NODE_DIRECTORY, ledger_of
+from spark.tables.archive_store import open_store_writer
+from spark.tables.archive_writer import ArchiveExtent, ArchiveWriter
 from spark.tables.directories import Directory, directory_text
 from spark.tables.discovery import find_in_nats, join_with_archive
 from spark.tables.nats_access import NatsAccess
 from spark.tables.nats_log import NatsLog, look_up
+from spark.tables.object_store import is_s3, require_obstore
 from spark.tables.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -43,7 +47,8 @@ class PendingArchive:
 
     access: NatsAccess
     stream: str
-    directory: Path
+    archive: Path | Directory
+    """A directory on this machine, or in a bucket."""
     archived: int
     """The last archived record, 0 if there is none."""
     first: int
@@ -59,9 +64,11 @@ class PendingArchive:
         return node_folder(self.stream)
 
     @property
-    def path(self) -> Path:
+    def folder(self) -> Directory:
         """The directory of the node."""
-        return self.directory / self.node
+        if isinstance(self.archive, Directory):
+            return self.archive.within(self.node)
+        return Directory(str(self.archive / self.node))
 
     @property
     def records(self) -> int:
@@ -73,9 +80,16 @@ def archived_extent(one: PendingArchive) -> ArchiveExtent:
     """Return the extent of an archived log without new records; raises as adding does."""
     if one.problem is not None:
         raise one.problem
-    with open_writer(one.directory, one.stream, one.node) as writer:
-        check_same_log(one.access, one.stream, writer.path, writer.ledger)
+    with open_archive(one) as writer:
+        check_same_log(one.access, one.stream, writer)
         return writer.outcome
+
+
+def open_archive(one: PendingArchive) -> AbstractContextManager[ArchiveWriter]:
+    """Open the part of an archive that belongs to a log; raises as the functions that do it."""
+    if isinstance(one.archive, Directory):
+        return open_store_writer(one.archive, one.stream, one.node)
+    return open_writer(one.archive, one.stream, one.node)
 
 
 def node_folder(stream: str) -> str:
@@ -90,72 +104,82 @@ async def plan_archive(options: Mapping[str, str], directory: str) -> list[Pendi
     archive, is its ``problem``.
     """
     wanted = replace(SourceOptions.read(options), archive=None)
-    path, access = local_path(directory), wanted.access
+    archive, access = archive_place(directory), wanted.access
     if access is None:
         raise BadOption("an archive is made of logs in NATS: give option nats")
     client = await access.open()
     try:
         found = await find_in_nats(client, access, wanted.streams)
         logs = join_with_archive(wanted, found, [])
-        return [await _compared(client, access, one, path) for one in found if one in logs]
+        return [await _compared(client, access, one, archive) for one in found if one in logs]
     finally:
         await disconnect(client)
 
 
-def local_path(directory: str) -> Path:
-    """Return the local path to write an archive to. Raises BadOption if it is not valid."""
+def archive_place(directory: str) -> Path | Directory:
+    """Return the place to write an archive to: a path, or a directory in an S3 bucket.
+
+    Raises BadOption if it is not valid, or NoObjectStore.
+    """
+    if is_s3(directory):
+        require_obstore()
+        folder = Directory(directory)
+        if ledger_of(folder) is not None:
+            raise _of_one_node(str(folder))
+        return folder
     place = directory.removeprefix("file://")
     if "://" in place:
         raise BadOption(
-            f"an archive is written to a directory, not to {directory_text(directory)}: one that "
-            "all machines of the cluster have mounted; copy it from there, see docs/archive.md"
+            f"an archive is written to a directory or to s3://, not to {directory_text(directory)}:"
+            " write it to a directory that all machines of the cluster have mounted, and copy it "
+            "from there, see docs/archive.md"
         )
     path = expand_home(place).absolute()
     if (path / LEDGER_FILE).exists():
-        raise BadOption(
-            f"{escaped(str(path), 4096)} is what an archive has of one node: give the directory "
-            "above it"
-        )
+        raise _of_one_node(escaped(str(path), 4096))
     return path
 
 
-def check_same_log(access: NatsAccess, stream: str, path: Path, ledger: Ledger) -> NatsLog:
+def _of_one_node(place: str) -> BadOption:
+    return BadOption(f"{place} is what an archive has of one node: give the directory above it")
+
+
+def check_same_log(access: NatsAccess, stream: str, writer: ArchiveWriter) -> NatsLog:
     """Return the current log. Raises OtherLog or CutBefore if it does not continue the archive.
 
     Also raises NoLog, CorruptLog or NatsUnavailable.
     """
-    return run_sync(_same(access, stream, path, ledger))
+    return run_sync(_same(access, stream, writer))
 
 
-async def _same(access: NatsAccess, stream: str, path: Path, ledger: Ledger) -> NatsLog:
+async def _same(access: NatsAccess, stream: str, writer: ArchiveWriter) -> NatsLog:
     client = await access.open()
     try:
-        return await _checked(client, access, stream, path, ledger)
+        return await _checked(client, access, stream, writer.folder, writer.ledger)
     finally:
         await disconnect(client)
 
 
 async def _compared(
-    client: Client, access: NatsAccess, stored: NatsLog, directory: Path
+    client: Client, access: NatsAccess, stored: NatsLog, archive: Path | Directory
 ) -> PendingArchive:
-    one = PendingArchive(access, stored.stream, directory, 0, stored.first, stored.last)
+    one = PendingArchive(access, stored.stream, archive, 0, stored.first, stored.last)
     try:
-        found = ledger_of(Directory(str(one.path))) if one.path.exists() else None
-        ledger = found or Ledger(stored.stream)
-        now = await _checked(client, access, stored.stream, one.path, ledger)
+        ledger = ledger_of(one.folder) or Ledger(stored.stream)
+        now = await _checked(client, access, stored.stream, one.folder, ledger)
     except FoldmqError as error:
         return replace(one, problem=error)
     return replace(one, archived=ledger.last, first=now.first, last=now.last)
 
 
 async def _checked(
-    client: Client, access: NatsAccess, stream: str, path: Path, ledger: Ledger
+    client: Client, access: NatsAccess, stream: str, folder: Directory, ledger: Ledger
 ) -> NatsLog:
     """Return a log; raise NoLog, OtherLog or CutBefore unless it continues an archive."""
     stored = await look_up(client, access, stream)
     if stored is None:
         raise NoLog(f"there is no log {stream} on {access.where} any more")
-    await _check(client, stored, Directory(str(path)), ledger)
+    await _check(client, stored, folder, ledger)
     return stored
 
 

@@ -71,15 +71,15 @@ class NotWritable(SparkError):
     exit_code = 73
 
 
-def install_command() -> str:
-    """Return the command that installs the packages of the jobs beside this foldmq."""
+def install_command(extra: str = "spark") -> str:
+    """Return the command that installs the packages of an extra beside this foldmq."""
     try:
         installed = distribution("foldmq")
         origin = json.loads(installed.read_text("direct_url.json") or "{}")
         required = installed.requires or []
     except (PackageNotFoundError, ValueError):
         origin, required = {}, []
-    if origin.get("dir_info", {}).get("editable"):
+    if extra == "spark" and origin.get("dir_info", {}).get("editable"):
         checkout = Path(unquote(urlsplit(origin["url"]).path))
         # make installs into the environment of the checkout, which may be another one.
         if (checkout / "Makefile").is_file() and Path(sys.prefix) == checkout / ".venv":
@@ -87,9 +87,10 @@ def install_command() -> str:
     packages = [
         shlex.quote(requirement.partition(";")[0].strip())
         for requirement in required
-        if requirement.partition(";")[2].replace("'", '"').strip() == 'extra == "spark"'
+        if requirement.partition(";")[2].replace("'", '"').strip() == f'extra == "{extra}"'
     ]
-    return f"{shlex.quote(sys.executable)} -m pip install {' '.join(packages)}"
+    needed = packages or [shlex.quote(f"foldmq[{extra}]")]
+    return f"{shlex.quote(sys.executable)} -m pip install {' '.join(needed)}"
 
 
 def not_installed() -> str:

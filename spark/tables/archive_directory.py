@@ -14,23 +14,23 @@ import socket
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Final
 
 from eventstore.display import escaped
-from eventstore.errors import CorruptLog
 from protocol.errors import FoldmqError
 from spark.runtime.errors import NotWritable, OutOfDisk
 from spark.tables.archive_ledger import (
     LEDGER_FILE,
+    LEDGER_OBJECTS,
     ArchiveFile,
     Ledger,
     Segment,
     parse_ledger,
     whole_lines,
 )
+from spark.tables.archive_writer import ArchiveBusy, ArchiveWriter, segment_of
 from spark.tables.directories import Directory
 from spark.tables.parquet_files import RecordRun
 
@@ -40,82 +40,26 @@ _FILE: Final = re.compile(r"\d{12,}-\d{12,}\.parquet")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
-class ArchiveBusy(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
-    """Another process writes the archive."""
-
-    exit_code = 75
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveExtent:
-    """The extent of a log in an archive, and what a run added to it."""
-
-    stream: str
-    where: str
-    """The directory."""
-    through: int
-    """The last archived record, 0 if there is none."""
-    link: str
-    """The link of that record, in hexadecimal."""
-    ends_ms: int
-    """Time of the last records, Unix time in milliseconds."""
-    records: int = 0
-    """Number of added records."""
-    size: int = 0
-    """Bytes of the added records."""
-    files: int = 0
-    """Number of added files."""
-    file_bytes: int = 0
-
-
-class ArchiveWriter:
-    """Adds files to the part of an archive that belongs to one log. See :func:`open_writer`."""
+class DirectoryWriter(ArchiveWriter):
+    """Adds files to a directory. See :func:`open_writer`."""
 
     def __init__(self, path: Path, ledger: Ledger, staging: Path) -> None:
+        super().__init__(Directory(str(path)), str(path), ledger, staging)
         self.path = path
-        self.ledger = ledger
-        self.staging = staging
-        """A directory of this process for files that are not in the archive yet."""
-        self.unsure = False
-        """Whether adding failed: there may be files in place that are not in the archive."""
-        self._added: list[Segment] = []
 
-    @property
-    def outcome(self) -> ArchiveExtent:
-        """The extent of the archive, and the records added since it was opened; all on disk."""
-        ledger, added = self.ledger, self._added
-        files = [file for segment in added for file in segment.files]
-        return ArchiveExtent(
-            ledger.stream,
-            str(self.path),
-            ledger.last,
-            ledger.link,
-            ledger.segments[-1].ends_ms if ledger.segments else 0,
-            sum(one.last - one.first + 1 for one in added),
-            sum(one.size for one in added),
-            len(files),
-            sum(file.size for file in files),
-        )
+    def _keep(self, groups: Sequence[Sequence[RecordRun]]) -> list[Segment]:
+        """Move files, whose names are relative to the staging directory, to their place.
 
-    def add(self, runs: Iterable[RecordRun]) -> list[Segment]:
-        """Take files into the archive: the runs are their whole content, checked.
-
-        The names of the files are relative to the staging directory. When this returns they are on
-        disk and in the ledger. Raises CorruptLog if they do not continue the archive, OutOfDisk or
-        NotWritable.
+        Raises OutOfDisk or NotWritable.
         """
-        grouped = _grouped(runs)
-        _check_chain(self.ledger, [run for group in grouped for run in group])
         with write_error(self.path):
             self.unsure = True
-            segments = [self._moved(group) for group in grouped]
+            segments = [self._moved(group) for group in groups]
             for folder in {Path(file.name).parent for one in segments for file in one.files}:
                 sync_to_disk(self.path / folder)
             sync_to_disk(self.path)
             self._append_ledger(segments)
             self.unsure = False
-        self.ledger = Ledger(self.ledger.stream, (*self.ledger.segments, *segments))
-        self._added += segments
         return segments
 
     def _moved(self, group: Sequence[RecordRun]) -> Segment:
@@ -129,16 +73,7 @@ class ArchiveWriter:
             (self.path / place).parent.mkdir(exist_ok=True)
             files.append(ArchiveFile(str(place), staged.stat().st_size))
             staged.replace(self.path / place)
-        return Segment(
-            group[0].first,
-            group[-1].last,
-            group[0].previous,
-            group[-1].link,
-            min(run.begins_ms for run in group),
-            max(run.ends_ms for run in group),
-            sum(run.size for run in group),
-            tuple(files),
-        )
+        return segment_of(group, files)
 
     def _append_ledger(self, segments: Iterable[Segment]) -> None:
         """Write the lines of the ledger; when this returns they are on disk, or removed."""
@@ -155,7 +90,7 @@ class ArchiveWriter:
 
 
 @contextmanager
-def open_writer(directory: Path, stream: str, node: str) -> Iterator[ArchiveWriter]:
+def open_writer(directory: Path, stream: str, node: str) -> Iterator[DirectoryWriter]:
     """Open the part of an archive that belongs to a log, for this process alone.
 
     It is created if it does not exist; leftovers of a killed process are removed, and at the end
@@ -163,12 +98,17 @@ def open_writer(directory: Path, stream: str, node: str) -> Iterator[ArchiveWrit
     LaterArchive, OutOfDisk or NotWritable.
     """
     path = directory / node
+    if (path / LEDGER_OBJECTS).exists():
+        raise NotWritable(
+            f"the archive {escaped(str(path), 4096)} is a copy from an object store, which can be "
+            "read, not continued: use another directory"
+        )
     with ExitStack() as stack:
         with write_error(path):
             make_directory(path / Path(LEDGER_FILE).parent)
             stack.enter_context(_alone(path))
             ledger = _repaired_ledger(path, stream)
-            writer = ArchiveWriter(path, ledger, _staging(path, ledger))
+            writer = DirectoryWriter(path, ledger, _staging(path, ledger))
         stack.callback(_clear, writer)
         yield writer
 
@@ -286,7 +226,7 @@ def _sweep(path: Path, ledger: Ledger) -> None:
             sync_to_disk(folder)
 
 
-def _clear(writer: ArchiveWriter) -> None:
+def _clear(writer: DirectoryWriter) -> None:
     """Remove files that are not in the archive; the next process removes those that remain."""
     path = writer.path
     with suppress(OSError, FoldmqError):
@@ -295,36 +235,6 @@ def _clear(writer: ArchiveWriter) -> None:
         shutil.rmtree(path / _STAGING, ignore_errors=True)
         return
     shutil.rmtree(writer.staging, ignore_errors=True)
-
-
-def _grouped(runs: Iterable[RecordRun]) -> list[list[RecordRun]]:
-    """Return the runs in order, grouped if the sequences of their files overlap.
-
-    That happens if the clock was set back over midnight: a file covers one day.
-    """
-    ordered = sorted(runs, key=lambda run: run.first)
-    ends: dict[str, int] = {}
-    for run in ordered:
-        ends[run.file] = run.last
-    groups: list[list[RecordRun]] = []
-    reach = 0
-    for run in ordered:
-        if run.first > reach:
-            groups.append([])
-        groups[-1].append(run)
-        reach = max(reach, ends[run.file])
-    return groups
-
-
-def _check_chain(ledger: Ledger, runs: Iterable[RecordRun]) -> None:
-    """Raise CorruptLog unless the runs continue the ledger, and each the one before."""
-    last, link = ledger.last, ledger.link if ledger.segments else None
-    for run in runs:
-        if last and run.first != last + 1:
-            raise CorruptLog(last + 1, f"is missing: record {run.first} follows")
-        if link is not None and run.previous != link:
-            raise CorruptLog(run.first, f"does not continue record {last}")
-        last, link = run.last, run.link
 
 
 def _date(name: str) -> str:

@@ -1,14 +1,19 @@
-"""The ledger of a log's archive: a file with one JSON object per line.
+"""The ledger of a log's archive: one JSON object per line, in a file or in objects of a store.
 
 The first line names the log. Each other one is a *segment*: consecutive records, checked, in
 Parquet files on disk. A line is written last: files without a line are not in the archive, so a
 killed writer leaves nothing half done. The links of the segments form the chain of the log: a
 ledger whose links do not match is damaged.
+
+An object store cannot append to a file. There the lines that a run adds at once are an object of
+their own, named by its number; it is created only if there is none, so that one of two runs fails.
+An object whose number can be divided by :data:`MERGED` begins with the lines of the objects since
+the last such one, which need not be read.
 """
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +25,10 @@ from protocol.errors import FoldmqError
 VERSION: Final = 1
 LEDGER_FILE: Final = "_foldmq/ledger.jsonl"
 """Its path below the directory of a node."""
+LEDGER_OBJECTS: Final = "_foldmq/ledger"
+"""Directory of the objects below the directory of a node."""
+MERGED: Final = 100
+_OBJECT: Final = re.compile(r"(\d{12})\.jsonl")
 _LINK: Final = re.compile("[0-9a-f]{64}")
 
 
@@ -154,6 +163,24 @@ def parse_ledger(data: bytes, where: object) -> Ledger:
             raise ArchiveDamaged(f"{where}, line {number} does not continue the one before")
         segments.append(segment)
     return Ledger(stream, tuple(segments))
+
+
+def object_name(number: int) -> str:
+    """Return the path of an object of the ledger below the directory of a node."""
+    return f"{LEDGER_OBJECTS}/{number:012}.jsonl"
+
+
+def object_numbers(names: Iterable[str]) -> list[int]:
+    """Return the numbers of the objects of a ledger among files, in order."""
+    matches = (_OBJECT.fullmatch(name.removeprefix(f"{LEDGER_OBJECTS}/")) for name in names)
+    return sorted(int(match[1]) for match in matches if match is not None)
+
+
+def needed_objects(numbers: Iterable[int]) -> list[int]:
+    """Return the numbers of the objects that have all lines together, in order."""
+    known = sorted(numbers)
+    merged = known[-1] - known[-1] % MERGED if known else 0
+    return [number for number in known if number % MERGED == 0 or number > merged]
 
 
 def whole_lines(data: bytes) -> int:

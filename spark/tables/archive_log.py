@@ -5,14 +5,25 @@ complete and may be read alone. See ``docs/archive.md``.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import merge
 from typing import Final
 
 from eventstore.display import escaped
 from spark.tables import parquet_files
-from spark.tables.archive_ledger import LEDGER_FILE, Ledger, NoArchive, parse_ledger
+from spark.tables.archive_ledger import (
+    LEDGER_FILE,
+    LEDGER_OBJECTS,
+    MERGED,
+    Ledger,
+    NoArchive,
+    needed_objects,
+    object_name,
+    object_numbers,
+    parse_ledger,
+    whole_lines,
+)
 from spark.tables.directories import Directory
 
 NODE_DIRECTORY: Final = "node="
@@ -105,15 +116,47 @@ def archived_logs(directory: str) -> list[ArchivedLog]:
     return logs
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerContent:
+    """The lines of a ledger in the directory of a node."""
+
+    data: bytes
+    objects: int = 0
+    """Number of the next object."""
+    recent: list[bytes] = field(default_factory=list)
+    """Contents of the objects that the next merged one repeats."""
+    name: str = LEDGER_FILE
+    """The file or the directory of the objects, for messages."""
+
+    def parsed(self, folder: Directory) -> Ledger | None:
+        """Return the ledger; None if it is empty. Raises ArchiveDamaged or LaterArchive."""
+        try:
+            return parse_ledger(self.data, f"{folder}/{self.name}")
+        except NoArchive:
+            return None
+
+
+def read_ledger(folder: Directory) -> LedgerContent:
+    """Return the lines of the file, and those of the objects behind them.
+
+    An archive that was copied to an object store has its first lines in the file. Raises
+    NoDirectory or StoreUnavailable.
+    """
+    data = folder.read(LEDGER_FILE) or b""
+    numbers = object_numbers(folder.files(LEDGER_OBJECTS))
+    if not numbers:
+        return LedgerContent(data, 1 if whole_lines(data) else 0)
+    needed = needed_objects(numbers)
+    contents = folder.read_all(map(object_name, needed))
+    pairs = zip(needed, contents, strict=True)
+    recent = [content for number, content in pairs if number % MERGED]
+    lines = data[: whole_lines(data)] + b"".join(contents)
+    return LedgerContent(lines, numbers[-1] + 1, recent, LEDGER_OBJECTS)
+
+
 def ledger_of(folder: Directory) -> Ledger | None:
     """Return the ledger in the directory of a node; None if it does not exist, or is empty."""
-    data = folder.read(LEDGER_FILE)
-    if data is None:
-        return None
-    try:
-        return parse_ledger(data, f"{folder}/{LEDGER_FILE}")
-    except NoArchive:
-        return None
+    return read_ledger(folder).parsed(folder)
 
 
 def _look(folder: Directory) -> ArchivedLog | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 from pyarrow import fs
@@ -14,7 +15,7 @@ from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import TypeVar
 
     T = TypeVar("T")
@@ -29,12 +30,43 @@ _HARMLESS: Final = ("endpoint_override", "region", "scheme")
 _HIDDEN: Final = "..."
 _MIN: Final = 4
 """Minimum letters of a secret to be hidden: shorter ones occur in other words."""
+_SENTENCE: Final = 200
+
+
+_READERS: Final = 16
+"""Files that are read at once: each one is a request to an object store."""
+_AWS_ERROR: Final = re.compile(r"AWS Error ([A-Z_]+)")
+_DENIED: Final = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH")
+_CREDENTIALS: Final = "access denied: check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+_TRANSIENT: Final = (
+    "NETWORK_CONNECTION",
+    "REQUEST_TIMEOUT",
+    "SLOW_DOWN",
+    "THROTTLING",
+    "SERVICE_UNAVAILABLE",
+    "INTERNAL_FAILURE",
+)
 
 
 class NoDirectory(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
     """A directory does not exist, or cannot be read."""
 
     exit_code = 66
+
+
+class StoreUnavailable(FoldmqError):  # noqa: N818
+    """An object store cannot be reached, or does not answer."""
+
+    exit_code = 69
+
+
+class FileStat(NamedTuple):
+    """A file in a directory."""
+
+    size: int
+    """Bytes."""
+    modified_s: float
+    """Unix time in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +82,10 @@ class Directory:
 
     def within(self, name: str) -> Directory:
         """Return a directory in this one."""
-        return Directory(f"{self.where.rstrip('/')}/{name}")
+        if "://" not in self.where:
+            return Directory(f"{self.where.rstrip('/')}/{name}")
+        place, query = _split_query(self.where)
+        return Directory(f"{place.rstrip('/')}/{quote(name, safe='=')}{query}")
 
     def folders(self) -> list[str]:
         """Return the names of the directories in it. Raises NoDirectory."""
@@ -74,6 +109,60 @@ class Directory:
 
         return self._do(look)
 
+    def read_all(self, names: Iterable[str]) -> list[bytes]:
+        """Return the contents of several files in it. Raises NoDirectory, StoreUnavailable."""
+
+        def look(system: fs.FileSystem, path: str) -> list[bytes]:
+            def content(name: str) -> bytes:
+                with system.open_input_stream(f"{path}/{name}") as stream:
+                    data: bytes = stream.read()
+                    return data
+
+            with ThreadPoolExecutor(_READERS) as pool:
+                return list(pool.map(content, names))
+
+        return self._do(look)
+
+    def files(self, name: str = "") -> dict[str, FileStat]:
+        """Return all files below a directory in it, by their paths in this one.
+
+        There are none if it does not exist. Raises NoDirectory, StoreUnavailable.
+        """
+
+        def look(system: fs.FileSystem, path: str) -> dict[str, FileStat]:
+            # allow_not_found would also allow that the bucket does not exist
+            try:
+                infos = system.get_file_info(fs.FileSelector(f"{path}/{name}", recursive=True))
+            except FileNotFoundError:
+                return {}
+            return {
+                info.path.removeprefix(f"{path}/"): FileStat(
+                    info.size, (info.mtime_ns or 0) / 1_000_000_000
+                )
+                for info in infos
+                if info.type == fs.FileType.File
+            }
+
+        return self._do(look)
+
+    def sizes(self, names: Iterable[str]) -> list[int]:
+        """Return the sizes of files in it, in bytes. Raises NoDirectory, StoreUnavailable."""
+
+        def look(system: fs.FileSystem, path: str) -> list[int]:
+            infos = system.get_file_info([f"{path}/{name}" for name in names])
+            if any(info.type != fs.FileType.File for info in infos):
+                raise FileNotFoundError
+            return [int(info.size) for info in infos]
+
+        return self._do(look)
+
+    def region_and_path(self) -> tuple[str, str]:
+        """Return the region of an S3 bucket, and the bucket and path of this directory in it.
+
+        Raises NoDirectory, StoreUnavailable.
+        """
+        return self._do(lambda system, path: (str(system.region), path))
+
     def open(self, name: str) -> pa.NativeFile:
         """Open a file in it. Raises OSError, FileNotFoundError if it does not exist."""
         system, path = self._system()
@@ -85,6 +174,9 @@ class Directory:
         except FileNotFoundError:
             raise NoDirectory(f"there is no directory {self}") from None
         except (OSError, pa.ArrowException) as error:
+            known = store_error(error, self)
+            if known is not None:
+                raise known from None
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             why = " ".join(without_secrets(why, self.where).split())
             raise NoDirectory(f"{self} cannot be read: {escaped(why)}") from None
@@ -97,9 +189,33 @@ class Directory:
         return system, path.rstrip("/") or "/"
 
 
+def user_and_query(where: str) -> tuple[str, dict[str, str]]:
+    """Return user and password of a URI as written, and the parameters of its query."""
+    _, user, query = _parts(where)
+    pairs = (pair.partition("=") for pair in re.split("[&;]", query) if pair)
+    return user, {name: unquote(value) for name, _, value in pairs}
+
+
 def directory_text(where: str) -> str:
     """Return a directory for a message: a URI without user, password and query."""
     return escaped(_parts(where)[0], 4096)
+
+
+def store_error(error: Exception, folder: Directory) -> FoldmqError | None:
+    """Return the error for a failure of an object store; None if it has another reason."""
+    match = _AWS_ERROR.search(str(error))
+    if match is None:
+        return None
+    if match[1] in _TRANSIENT:
+        why = without_secrets(str(error)[match.end() :], folder.where).partition(": ")[2]
+        return StoreUnavailable(
+            f"{folder} cannot be reached: {escaped(' '.join(why.split()) or match[1], _SENTENCE)}"
+        )
+    if match[1] in _DENIED:
+        return NoDirectory(f"{folder} cannot be read: {_CREDENTIALS}")
+    if match[1] == "NO_SUCH_BUCKET":
+        return NoDirectory(f"{folder} cannot be read: there is no such bucket")
+    return None
 
 
 def without_secrets(text: str, where: str) -> str:
@@ -115,6 +231,14 @@ def without_secrets(text: str, where: str) -> str:
         if len(secret) >= _MIN:
             text = text.replace(secret, _HIDDEN)
     return text
+
+
+def _split_query(where: str) -> tuple[str, str]:
+    """Return a URI without its query, and the query with its question mark."""
+    query = _parts(where)[2]
+    if not query:
+        return where.rstrip("?"), ""
+    return where[: -len(query) - 1], where[-len(query) - 1 :]
 
 
 def _parts(where: str) -> tuple[str, str, str]:

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog
 from spark.tables.archive_ledger import ArchiveDamaged
-from spark.tables.directories import Directory, without_secrets
+from spark.tables.directories import Directory, store_error, without_secrets
 from spark.tables.record_frames import frame_of
 
 _AT_ONCE: Final = 4 * 1024 * 1024
@@ -47,7 +47,7 @@ def read_file(
 
     Row groups outside that range, by the statistics of the file, are not read. ``size`` is the
     expected size of the file in bytes. Raises ArchiveDamaged, which names the file and the first
-    unreadable record.
+    unreadable record, StoreUnavailable or NoDirectory.
     """
     behind = first - 1
     try:
@@ -59,6 +59,9 @@ def read_file(
     except FileNotFoundError:
         raise ArchiveDamaged(f"file {file_text(folder, name)} of the archive is missing") from None
     except _UNREADABLE as error:
+        unavailable = store_error(error, folder)
+        if unavailable is not None:
+            raise unavailable from None
         why = without_secrets(str(error), folder.where)
         raise ArchiveDamaged(
             f"file {file_text(folder, name)} of the archive is damaged: it cannot be read from "

@@ -12,7 +12,7 @@ from cli.spark.archive import Brokers, Report, run_archive
 from cli.spark.log_location import Found
 from cli.spark.spark_flags import SparkFlags
 from protocol.errors import FoldmqError
-from spark.tables.archive_directory import ArchiveExtent
+from spark.tables.archive_writer import ArchiveExtent
 
 LOG = "FOLDMQ_LOG_a"
 NEW = ArchiveExtent(LOG, "/a/node=a", 1234, "ab" * 32, 1_700_000_000_000, 1234, 5 << 20, 2, 1 << 19)

@@ -11,8 +11,9 @@ from pyarrow import parquet
 
 from eventstore.format.events import MessagePublished
 from eventstore.format.records import decode_record
-from spark.tables.archive_directory import ArchiveWriter, open_writer
+from spark.tables.archive_directory import open_writer
 from spark.tables.archive_ledger import Segment
+from spark.tables.archive_writer import ArchiveWriter
 from spark.tables.directories import Directory
 from spark.tables.parquet_files import RecordRun, check_file
 

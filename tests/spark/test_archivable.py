@@ -14,14 +14,15 @@ from eventstore.errors import CorruptLog, NatsUnavailable, NoLog
 from spark.jobs.archive_plan import (
     CutBefore,
     PendingArchive,
+    archive_place,
     archived_extent,
-    local_path,
     node_folder,
     plan_archive,
 )
 from spark.runtime.marked_errors import BadOption, OtherLog, find_error
-from spark.tables.archive_directory import ArchiveBusy, open_writer
+from spark.tables.archive_directory import open_writer
 from spark.tables.archive_ledger import LEDGER_FILE, ArchiveDamaged
+from spark.tables.archive_writer import ArchiveBusy
 from spark.tables.discovery import _ask, find_in_archive, join_with_archive
 from spark.tables.options import SourceOptions
 from spark.tables.source import LogReader
@@ -57,7 +58,7 @@ def test_new_records_are_pending(tmp_path: Path, nats: Nats, new_log: New) -> No
     log.store(nats)
     one = looked_up(nats, log, tmp_path)
     assert (one.archived, one.last, one.records, one.problem) == (0, 20, 20, None)
-    assert one.path == tmp_path / f"node={log.node}"
+    assert one.folder.where == str(tmp_path / f"node={log.node}")
     assert not any(tmp_path.iterdir())
     archived(tmp_path, log, 1, 12)
     assert looked_up(nats, log, tmp_path).records == 8
@@ -65,7 +66,7 @@ def test_new_records_are_pending(tmp_path: Path, nats: Nats, new_log: New) -> No
     one = looked_up(nats, log, tmp_path)
     assert (one.records, one.problem) == (0, None)
     outcome = archived_extent(one)
-    assert (outcome.through, outcome.records, outcome.where) == (20, 0, str(one.path))
+    assert (outcome.through, outcome.records, outcome.where) == (20, 0, one.folder.where)
     with open_writer(tmp_path, log.stream, one.node), pytest.raises(ArchiveBusy):
         archived_extent(one)
 
@@ -239,15 +240,15 @@ def test_a_missing_log_or_server(tmp_path: Path, nats: Nats, new_log: New) -> No
 
 
 def test_an_archive_is_written_to_a_directory(tmp_path: Path) -> None:
-    assert local_path(str(tmp_path)) == local_path(f"file://{tmp_path}") == tmp_path
-    assert local_path("a/b") == Path.cwd() / "a" / "b"
-    assert local_path("~/a") == Path.home() / "a"
-    with pytest.raises(BadOption, match="not to s3://bucket/a: one that all machines"):
-        local_path("s3://bucket/a")
+    assert archive_place(str(tmp_path)) == archive_place(f"file://{tmp_path}") == tmp_path
+    assert archive_place("a/b") == Path.cwd() / "a" / "b"
+    assert archive_place("~/a") == Path.home() / "a"
+    with pytest.raises(BadOption, match="not to gs://bucket/a: write it to"):
+        archive_place("gs://bucket/a")
     log = LogBuilder()
     publish(log, 5)
     archived(tmp_path, log, 1, 5)
     with pytest.raises(BadOption, match="of one node: give the directory above it"):
-        local_path(str(tmp_path / "node=n1"))
+        archive_place(str(tmp_path / "node=n1"))
     assert node_folder("FOLDMQ_LOG_a-b_1") == "node=a-b_1"
     assert node_folder("other=x%") == "node=other%3Dx%25"

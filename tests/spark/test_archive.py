@@ -23,8 +23,9 @@ from spark.jobs import archive_job as job
 from spark.jobs.archive_job import archive
 from spark.runtime.errors import OutOfDisk, SparkError
 from spark.runtime.marked_errors import OtherLog
-from spark.tables.archive_directory import ArchiveBusy, ArchiveExtent, open_writer
+from spark.tables.archive_directory import open_writer
 from spark.tables.archive_log import archived_logs
+from spark.tables.archive_writer import ArchiveBusy, ArchiveExtent
 from spark.tables.log import Log
 
 if TYPE_CHECKING:

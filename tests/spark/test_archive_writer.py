@@ -16,9 +16,10 @@ from harness.powercut import Disk, UnusableError
 
 from eventstore.errors import CorruptLog
 from spark.runtime.errors import NotWritable, OutOfDisk
-from spark.tables.archive_directory import ArchiveBusy, open_writer
+from spark.tables.archive_directory import open_writer
 from spark.tables.archive_ledger import LEDGER_FILE, NoArchive
 from spark.tables.archive_log import archived_logs
+from spark.tables.archive_writer import ArchiveBusy
 
 ROOT = Path(__file__).parents[2]
 
