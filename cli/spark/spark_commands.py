@@ -158,7 +158,7 @@ def _audit(
 def _archive(
     spark: SparkFlags,
     directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="Directory of the archive, created if missing.")
+        str, typer.Argument(metavar="DIR", help="Directory or s3:// URI, created if missing.")
     ],
     as_json: Json = False,
 ) -> None:

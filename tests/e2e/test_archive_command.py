@@ -12,6 +12,7 @@ import pytest
 from harness import packets as p
 from harness.broker import Broker
 from harness.fixtures import Clients
+from harness.objectstore import ObjectStoreServer, object_store
 from harness.packets import Puback
 from harness.rawclient import RawClient
 from harness.waiting import until
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(600)
 
+__all__ = ["object_store"]  # a fixture
+
 PAYLOAD = bytes(32 * 1024)
 CONFIG = 'keep_bytes = "16MiB"\nkeep_until_archived = true\nlog_format = "json"\n'
 
@@ -37,7 +40,7 @@ def load(client: RawClient, mebibytes: int) -> None:
             client.expect(Puback(pid))
 
 
-def records_of(directory: Path) -> list[tuple[int, bytes]]:
+def records_of(directory: Path | str) -> list[tuple[int, bytes]]:
     (stored,) = archived_logs(str(directory))
     return list(stored.read(1, 1 << 40))
 
@@ -112,3 +115,47 @@ def test_only_archived_records_are_cut_off(
     assert ran.out == ""
     (line,) = ran.err.splitlines()
     assert "it was lost, restored or begun anew; archive it into another directory" in line
+
+
+def test_an_archive_in_a_bucket_lets_the_broker_cut(
+    make_broker: Callable[..., Broker],
+    object_store: ObjectStoreServer,
+    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession,
+) -> None:
+    """Written, continued and audited by its URI; errors are one line."""
+    broker = make_broker(CONFIG)
+    broker.start()
+    where = ("--data-dir", str(broker.data_dir))
+    uri, plain = object_store.uri("archive"), "s3://bucket/archive"
+    with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
+        filler = clients.connect("filler")
+        until(lambda: load(filler, 4) or broker.told("log exceeds keep_bytes"), "a warning", 120)
+        (told,) = run_here(spark, "spark", "archive", uri, *where, "--json").objects
+        assert told["told"]
+        assert re.fullmatch(f"{plain}/node=[^/?]+", told["where"])
+        until(lambda: broker.told("log cut"), "a cut")
+        (news,) = broker.told("log archived")
+        assert (news["through"], news["where"]) == (told["through"], told["where"])
+        load(filler, 1)
+    broker.stop()
+    (rest,) = run_here(spark, "spark", "archive", uri, *where, "--json").objects
+    assert rest["records"] > 0
+    checker = ChainChecker()
+    for sequence, data in records_of(uri):
+        checker.check(decode_record(sequence, data))
+    assert (checker.sequence, checker.link.hex()) == (rest["through"], rest["link"])
+
+    # The same by settings of the environment, in processes that start no Spark.
+    for name, value in object_store.environment.items():
+        monkeypatch.setenv(name, value)
+    assert run("spark", "audit", "--archive", plain).out.startswith("kept: ")
+    (again,) = run("spark", "archive", plain, *where, "--json").objects
+    assert (again["records"], again["through"]) == (0, rest["through"])
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    for command in (("archive", plain, *where), ("audit", "--archive", plain)):
+        ran = run("spark", *command, code=69)
+        assert ran.out == ""
+        (line,) = ran.err.splitlines()
+        assert line.startswith(f"foldmq: {plain} cannot be reached: ")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import urllib.request
+from collections.abc import Iterator
 
 import boto3
+import pytest
 from moto.server import ThreadedMotoServer
 
 KEY = "AKIAFOLDMQTEST"
@@ -59,16 +61,20 @@ class ObjectStoreServer:
             f"?endpoint_override={self.place}&scheme=http&region=us-east-1"
         )
 
-    def names(self, path: str) -> dict[str, bytes]:
-        """Return the objects below a path, by their names behind it."""
-        found: dict[str, bytes] = {}
-        for page in self.client.get_paginator("list_objects_v2").paginate(
+    def names(self, path: str) -> set[str]:
+        """Return the names of the objects below a path, without it."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(
             Bucket=BUCKET, Prefix=f"{path}/"
-        ):
-            for entry in page.get("Contents", []):
-                body = self.client.get_object(Bucket=BUCKET, Key=entry["Key"])["Body"].read()
-                found[entry["Key"].removeprefix(f"{path}/")] = body
-        return found
+        )
+        entries = [entry for page in pages for entry in page.get("Contents", [])]
+        return {entry["Key"].removeprefix(f"{path}/") for entry in entries}
+
+    def objects(self, path: str) -> dict[str, bytes]:
+        """Return the objects below a path, by their names without it."""
+        return {
+            name: self.client.get_object(Bucket=BUCKET, Key=f"{path}/{name}")["Body"].read()
+            for name in self.names(path)
+        }
 
     def require_credentials(self, *, required: bool) -> None:
         """Refuse unknown credentials, which are all, or accept all."""
@@ -78,3 +84,12 @@ class ObjectStoreServer:
                 f"{self.url}/moto-api/reset-auth", count, {"Content-Type": "text/plain"}
             )
         ).close()
+
+
+@pytest.fixture(scope="module")
+def object_store() -> Iterator[ObjectStoreServer]:
+    """A server for the tests of a module, which use paths of their own."""
+    server = ObjectStoreServer()
+    server.start()
+    yield server
+    server.stop()

@@ -34,6 +34,13 @@ def publish(log: LogBuilder, count: int, size: int = 20, time_ms: int | None = N
         log.record(event, payloads=[payload], time_ms=time_ms)
 
 
+def built(count: int) -> LogBuilder:
+    """Return a log with records of one message each."""
+    log = LogBuilder()
+    publish(log, count)
+    return log
+
+
 def stage(
     writer: ArchiveWriter, records: Iterable[tuple[int, bytes]], name: str = "f", group: int = 5
 ) -> list[RecordRun]:

@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from archives import DAY_MS, publish
 from harness.broker import environment
 from harness.fixtures import fill, small_disk
 from harness.logs import BEGIN_MS, LogBuilder
+from harness.objectstore import BUCKET, ObjectStoreServer, object_store
 from harness.waiting import until
+from pyarrow import parquet
 
 from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import BrokerStarted
@@ -41,10 +44,10 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.timeout(600)
 
-__all__ = ["small_disk"]  # a fixture
+__all__ = ["object_store", "small_disk"]  # fixtures
 
 
-def stored(directory: Path, log: LogBuilder) -> list[tuple[int, bytes]]:
+def stored(directory: Path | str, log: LogBuilder) -> list[tuple[int, bytes]]:
     """What an archive has of a log, as the source reads it."""
     for one in archived_logs(str(directory)):
         if one.stream == log.stream:
@@ -258,6 +261,101 @@ def test_a_disk_that_is_full(small_disk: Path, nats: Nats, new_log: New, opened:
     assert stored(small_disk / "a", log) == records(log)
 
 
+# --------------------------------------------------------------------------- in an object store
+
+
+def test_an_archive_in_a_bucket(
+    object_store: ObjectStoreServer, spark: SparkSession, new_log: New, opened: Opened
+) -> None:
+    """Spark's workers upload; other programs see the same table as in a directory."""
+    uri, midnight = object_store.uri("several"), (BEGIN_MS // DAY_MS + 1) * DAY_MS
+    logs = [new_log(), new_log()]
+    for log in logs:
+        publish(log, 5, time_ms=midnight - 1)
+        publish(log, 100, 1000, time_ms=midnight)
+        publish(log, 5, time_ms=midnight - 2)
+    told: list[ArchiveExtent] = []
+    outcomes = archive(opened(*logs), uri, told.append, batch_bytes=40_000)
+    assert [(one.stream, one.through, one.records) for one in outcomes] == [
+        (log.stream, 110, 110) for log in logs
+    ]
+    assert outcomes[0].where == f"s3://{BUCKET}/several/node={logs[0].node}"
+    assert len(told) > 4
+    for log in logs:
+        assert stored(uri, log) == records(log)
+        publish(log, 7, time_ms=midnight)
+    outcomes = archive(opened(*logs), uri)
+    assert [(one.through, one.records) for one in outcomes] == [(117, 7), (117, 7)]
+    again = archive(opened(*logs), uri)
+    assert [(one.through, one.records) for one in again] == [(117, 0), (117, 0)]
+    for log in logs:
+        assert stored(uri, log) == records(log)
+    alone = Log(spark, {"archive": uri, "stream": "*"})
+    assert alone.entries("position").count() == 2 * 117
+    table = archived_table(object_store, "several")
+    assert table.schema.names == ["seq", "time", "part", "last", "bytes", "data"]
+    assert sorted(table.column("seq").to_pylist()) == sorted([*range(1, 118), *range(1, 118)])
+
+
+def archived_table(object_store: ObjectStoreServer, path: str) -> pa.Table:
+    """Return all files of records, which are all in the ledger."""
+    files = [data for name, data in object_store.objects(path).items() if name.endswith(".parquet")]
+    return pa.concat_tables(parquet.read_table(pa.BufferReader(data)) for data in files)
+
+
+def test_an_archive_in_a_bucket_has_no_damaged_record(
+    object_store: ObjectStoreServer, new_log: New, opened: Opened
+) -> None:
+    log, uri = new_log(), object_store.uri("damaged")
+    publish(log, 60, 1000)
+    log.damage(30)
+    with pytest.raises(FoldmqError, match=f"^log {log.stream}: .* record 30 has a wrong") as failed:
+        archive(opened(log), uri, batch_bytes=25_000)
+    assert failed.value.exit_code == 65
+    got = stored(uri, log)
+    assert 0 < len(got) < 30
+    assert got == records(log, 1, len(got))
+    assert archived_table(object_store, "damaged").num_rows == len(got)
+
+
+def test_credentials_that_end_while_files_are_uploaded(
+    object_store: ObjectStoreServer, new_log: New, opened: Opened
+) -> None:
+    """The error of a worker of Spark is one line, and the next run continues."""
+    log, uri = new_log(), object_store.uri("denied")
+    publish(log, 60, 1000)
+    found = opened(log)
+
+    def revoke(_archived: ArchiveExtent) -> None:
+        object_store.require_credentials(required=True)
+
+    try:
+        with pytest.raises(FoldmqError, match="cannot be written: access denied") as failed:
+            archive(found, uri, revoke, batch_bytes=25_000)
+    finally:
+        object_store.require_credentials(required=False)
+    assert failed.value.exit_code == 73
+    got = stored(uri, log)
+    assert got == records(log, 1, len(got))
+    assert 0 < len(got) < 60
+    archive(found, uri)
+    assert stored(uri, log) == records(log)
+    assert archived_table(object_store, "denied").num_rows == 60
+
+
+def test_records_of_some_megabytes_in_a_bucket(
+    object_store: ObjectStoreServer, nats: Nats, new_log: New, opened: Opened
+) -> None:
+    """Larger than the part of an upload, and incompressible."""
+    log, chance = new_log(), random.Random(1)
+    for _ in range(12):
+        event = MessagePublished("c", 1, False, ["t"], [], [1], 3 << 20, 0, 1)
+        log.record(event, payloads=[chance.randbytes(3 << 20)])
+        log.store(nats)
+    archive(opened(log), object_store.uri("large"))
+    assert stored(object_store.uri("large"), log) == records(log)
+
+
 # ----------------------------------------------------------------------------------- killed
 
 RUN = """
@@ -308,6 +406,36 @@ def test_killed_while_it_works(tmp_path: Path, nats: Nats, new_log: New, opened:
     (outcome,) = archive(found, str(tmp_path / "a"), told.append)
     assert (outcome.through, outcome.records) == (800, 800 - len(got))
     assert stored(tmp_path / "a", log) == records(log)
+
+
+@pytest.mark.long  # test_archive_store.py kills it at every step
+def test_killed_while_it_uploads(
+    object_store: ObjectStoreServer, nats: Nats, new_log: New, opened: Opened
+) -> None:
+    """``kill -9`` of the driver: committed records are there, and the next run continues."""
+    log, uri = new_log(), object_store.uri("killed")
+    publish(log, 800, 1000)
+    found = opened(log)
+    options = [f"{name}={value}" for name, value in found.options.items()]
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN, uri, *options],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment(),
+    ) as process:
+        assert process.stdout is not None
+        commits = [int(process.stdout.readline()) for _ in range(2)]
+        before = object_store.names("killed")
+        until(lambda: object_store.names("killed") - before, "a file of the next batch", 240)
+        process.kill()
+    got = stored(uri, log)
+    assert got == records(log, 1, len(got))
+    assert commits[-1] <= len(got) < 800
+    (outcome,) = archive(found, uri)
+    assert (outcome.through, outcome.records) == (800, 800 - len(got))
+    assert stored(uri, log) == records(log)
+    assert archived_table(object_store, "killed").num_rows == 800
 
 
 def test_an_event_is_where_it_was(tmp_path: Path, new_log: New, opened: Opened) -> None:

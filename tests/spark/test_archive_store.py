@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import obstore
 import pyarrow as pa
 import pytest
-from archives import DAY_MS, NODE, archived, publish
+from archives import DAY_MS, NODE, archived, built, publish
 from harness.broker import environment
 from harness.logs import BEGIN_MS, LogBuilder
-from harness.objectstore import BUCKET, KEY, SECRET, ObjectStoreServer
+from harness.objectstore import BUCKET, KEY, SECRET, ObjectStoreServer, object_store
 
 from eventstore.errors import CorruptLog
 from eventstore.format.records import decode_record
@@ -47,26 +47,13 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.system
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ObjectStoreServer]:
-    """A server for all tests, which use paths of their own."""
-    server = ObjectStoreServer()
-    server.start()
-    yield server
-    server.stop()
+__all__ = ["object_store"]  # a fixture
 
 
 @pytest.fixture
 def path(request: pytest.FixtureRequest) -> str:
     """A path in the bucket that no other test has."""
     return str(request.node.name).translate(str.maketrans("[]", "--"))
-
-
-def built(count: int) -> LogBuilder:
-    log = LogBuilder()
-    publish(log, count)
-    return log
 
 
 def records(log: LogBuilder, first: int, last: int) -> list[tuple[int, bytes]]:
@@ -114,9 +101,9 @@ def all_of(uri: str) -> list[tuple[int, bytes]]:
     return list(stored.read(1, 1 << 40))
 
 
-def files_of(server: ObjectStoreServer, path: str) -> set[str]:
+def files_of(object_store: ObjectStoreServer, path: str) -> set[str]:
     """The files of records in the bucket."""
-    return {name for name in server.names(f"{path}/{NODE}") if name.endswith(".parquet")}
+    return {name for name in object_store.names(f"{path}/{NODE}") if name.endswith(".parquet")}
 
 
 def in_ledger(uri: str) -> set[str]:
@@ -127,34 +114,34 @@ def in_ledger(uri: str) -> set[str]:
 # --------------------------------------------------------------------------------- contents
 
 
-def test_each_run_continues_the_previous_one(server: ObjectStoreServer, path: str) -> None:
-    log, uri = built(30), server.uri(path)
+def test_each_run_continues_the_previous_one(object_store: ObjectStoreServer, path: str) -> None:
+    log, uri = built(30), object_store.uri(path)
     append(uri, log, 12)
     assert all_of(uri) == records(log, 1, 12)
     append(uri, log, 30)
     assert all_of(uri) == records(log, 1, 30)
-    names = server.names(f"{path}/{NODE}")
-    assert files_of(server, path) == in_ledger(uri)
+    objects = object_store.objects(f"{path}/{NODE}")
+    assert files_of(object_store, path) == in_ledger(uri)
     numbers = [f"_foldmq/ledger/{number:012}.jsonl" for number in range(5)]
-    assert sorted(names.keys() - in_ledger(uri)) == numbers
+    assert sorted(objects.keys() - in_ledger(uri)) == numbers
     append(uri, log, 30)
-    assert server.names(f"{path}/{NODE}") == names
+    assert object_store.objects(f"{path}/{NODE}") == objects
 
 
-def test_files_are_of_one_day(server: ObjectStoreServer, path: str) -> None:
+def test_files_are_of_one_day(object_store: ObjectStoreServer, path: str) -> None:
     """If the clock is set back over midnight, the files of the days overlap."""
     log, midnight = LogBuilder(), (BEGIN_MS // DAY_MS + 1) * DAY_MS
     for time_ms in (midnight - 1, midnight, midnight - 2, midnight + 1):
         publish(log, 4, time_ms=time_ms)
-    uri = server.uri(path)
+    uri = object_store.uri(path)
     append(uri, log, 16, per_batch=16)
     assert all_of(uri) == records(log, 1, 16)
-    dates = {name.partition("/")[0] for name in files_of(server, path)}
+    dates = {name.partition("/")[0] for name in files_of(object_store, path)}
     assert dates == {"date=2023-11-14", "date=2023-11-15"}
 
 
-def test_only_continuing_records_are_added(server: ObjectStoreServer, path: str) -> None:
-    log, other, uri = built(30), LogBuilder(), server.uri(path)
+def test_only_continuing_records_are_added(object_store: ObjectStoreServer, path: str) -> None:
+    log, other, uri = built(30), LogBuilder(), object_store.uri(path)
     publish(other, 30, 33)
     append(uri, log, 10)
     for wrong, why in (
@@ -166,23 +153,25 @@ def test_only_continuing_records_are_added(server: ObjectStoreServer, path: str)
             open_store_writer(Directory(uri), log.stream, NODE) as writer,
         ):
             writer.add(upload(writer, wrong))
-        assert files_of(server, path) == in_ledger(uri), "its files are removed"
+        assert files_of(object_store, path) == in_ledger(uri), "its files are removed"
     append(uri, log, 30)
     assert all_of(uri) == records(log, 1, 30)
 
 
-def test_a_run_without_new_records_writes_nothing(server: ObjectStoreServer, path: str) -> None:
-    with open_store_writer(Directory(server.uri(path)), "FOLDMQ_LOG_n1", NODE) as writer:
+def test_a_run_without_new_records_writes_nothing(
+    object_store: ObjectStoreServer, path: str
+) -> None:
+    with open_store_writer(Directory(object_store.uri(path)), "FOLDMQ_LOG_n1", NODE) as writer:
         assert (writer.outcome.through, writer.outcome.where) == (0, f"s3://{BUCKET}/{path}/{NODE}")
-    assert not server.names(path)
+    assert not object_store.names(path)
 
 
-def test_names_are_not_decoded(server: ObjectStoreServer, path: str) -> None:
+def test_names_are_not_decoded(object_store: ObjectStoreServer, path: str) -> None:
     log, node = built(5), "node=of%20x"
-    uri = server.uri(path)
+    uri = object_store.uri(path)
     with open_store_writer(Directory(uri), log.stream, node) as writer:
         writer.add(upload(writer, records(log, 1, 5)))
-    assert {name.partition("/")[0] for name in server.names(path)} == {node}
+    assert {name.partition("/")[0] for name in object_store.names(path)} == {node}
     assert all_of(uri) == records(log, 1, 5)
 
 
@@ -199,9 +188,11 @@ def test_the_needed_objects_have_all_lines() -> None:
     assert object_numbers(names) == [2]
 
 
-def test_more_objects_than_a_listing_returns_at_once(server: ObjectStoreServer, path: str) -> None:
+def test_more_objects_than_a_listing_returns_at_once(
+    object_store: ObjectStoreServer, path: str
+) -> None:
     """1,000. Each writer reads the ledger anew; some continue it at or beside a merged object."""
-    uri, folder = server.uri(path), Directory(server.uri(path)).within(NODE)
+    uri, folder = object_store.uri(path), Directory(object_store.uri(path)).within(NODE)
     count = 1030
     for last in (50, 99, 100, 101, 199, 200, 1005, count):
         with open_store_writer(Directory(uri), "FOLDMQ_LOG_n1", NODE) as writer:
@@ -214,18 +205,18 @@ def test_more_objects_than_a_listing_returns_at_once(server: ObjectStoreServer, 
         ledger = ledger_of(folder)
         assert ledger is not None
         assert (ledger.first, ledger.last, len(ledger.segments)) == (1, last, last)
-    names = server.names(f"{path}/{NODE}/_foldmq/ledger")
-    assert len(names) == count + 1
-    lines = [data.count(b"\n") for data in names.values()]
+    objects = object_store.objects(f"{path}/{NODE}/_foldmq/ledger")
+    assert len(objects) == count + 1
+    lines = [data.count(b"\n") for data in objects.values()]
     assert set(lines) == {1, MERGED}
     assert sum(lines) == count + 1 + count // MERGED * (MERGED - 1)
 
 
-def test_a_missing_object_is_damage(server: ObjectStoreServer, path: str) -> None:
-    log, uri = built(30), server.uri(path)
+def test_a_missing_object_is_damage(object_store: ObjectStoreServer, path: str) -> None:
+    log, uri = built(30), object_store.uri(path)
     append(uri, log, 30)
     key = f"{path}/{NODE}/_foldmq/ledger/000000000002.jsonl"
-    server.client.delete_object(Bucket=BUCKET, Key=key)
+    object_store.client.delete_object(Bucket=BUCKET, Key=key)
     with pytest.raises(ArchiveDamaged, match="_foldmq/ledger, line 3 does not continue the one"):
         all_of(uri)
 
@@ -234,11 +225,11 @@ def test_a_missing_object_is_damage(server: ObjectStoreServer, path: str) -> Non
 
 
 def test_a_copy_in_a_directory_is_read_but_not_continued(
-    server: ObjectStoreServer, path: str, tmp_path: Path
+    object_store: ObjectStoreServer, path: str, tmp_path: Path
 ) -> None:
-    log, uri = built(30), server.uri(path)
+    log, uri = built(30), object_store.uri(path)
     append(uri, log, 30)
-    for name, data in server.names(path).items():
+    for name, data in object_store.objects(path).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
     assert all_of(str(tmp_path)) == records(log, 1, 30)
@@ -250,17 +241,17 @@ def test_a_copy_in_a_directory_is_read_but_not_continued(
 
 
 def test_an_archive_that_was_copied_to_a_bucket_is_continued(
-    server: ObjectStoreServer, path: str, tmp_path: Path
+    object_store: ObjectStoreServer, path: str, tmp_path: Path
 ) -> None:
-    log, uri = built(40), server.uri(path)
+    log, uri = built(40), object_store.uri(path)
     archived(tmp_path, log, 20)
     for file in tmp_path.rglob("*"):
         if file.is_file():
             key = f"{path}/{file.relative_to(tmp_path)}"
-            server.client.put_object(Bucket=BUCKET, Key=key, Body=file.read_bytes())
+            object_store.client.put_object(Bucket=BUCKET, Key=key, Body=file.read_bytes())
     ledger = f"{path}/{NODE}/_foldmq/ledger.jsonl"
     whole = (tmp_path / NODE / "_foldmq/ledger.jsonl").read_bytes()
-    server.client.put_object(Bucket=BUCKET, Key=ledger, Body=whole + b'{"first":')
+    object_store.client.put_object(Bucket=BUCKET, Key=ledger, Body=whole + b'{"first":')
     append(uri, log, 30)
     assert all_of(uri) == records(log, 1, 30)
     append(uri, log, 40)
@@ -270,8 +261,8 @@ def test_an_archive_that_was_copied_to_a_bucket_is_continued(
 # ----------------------------------------------------------------------------------- two at once
 
 
-def test_of_two_runs_one_adds(server: ObjectStoreServer, path: str) -> None:
-    log, uri = built(40), server.uri(path)
+def test_of_two_runs_one_adds(object_store: ObjectStoreServer, path: str) -> None:
+    log, uri = built(40), object_store.uri(path)
     append(uri, log, 10)
     with open_store_writer(Directory(uri), log.stream, NODE) as first:
         runs = upload(first, records(log, 11, 30))
@@ -289,30 +280,32 @@ def test_of_two_runs_one_adds(server: ObjectStoreServer, path: str) -> None:
     assert all_of(uri) == records(log, 1, 35)
     append(uri, log, 40)
     assert all_of(uri) == records(log, 1, 40)
-    assert files_of(server, path) == in_ledger(uri)
+    assert files_of(object_store, path) == in_ledger(uri)
 
 
-def test_what_a_slower_run_uploaded_may_be_removed(server: ObjectStoreServer, path: str) -> None:
+def test_what_a_slower_run_uploaded_may_be_removed(
+    object_store: ObjectStoreServer, path: str
+) -> None:
     """Its records are in the archive already: it cannot add them any more."""
-    log, uri = built(40), server.uri(path)
+    log, uri = built(40), object_store.uri(path)
 
     def lose() -> None:
         with open_store_writer(Directory(uri), log.stream, NODE) as slow:
             (removed,) = upload(slow, records(log, 1, 10))
             (kept,) = upload(slow, records(log, 21, 30), 2)
             append(uri, log, 20)
-            assert files_of(server, path) - in_ledger(uri) == {kept.file}
+            assert files_of(object_store, path) - in_ledger(uri) == {kept.file}
             [*check_file(slow.folder, removed.file)]
 
     with pytest.raises(ArchiveBusy):  # not that the file is missing
         lose()
     append(uri, log, 40)
     assert all_of(uri) == records(log, 1, 40)
-    assert files_of(server, path) == in_ledger(uri)
+    assert files_of(object_store, path) == in_ledger(uri)
 
 
-def test_many_runs_at_once(server: ObjectStoreServer, path: str) -> None:
-    log, uri = built(60), server.uri(path)
+def test_many_runs_at_once(object_store: ObjectStoreServer, path: str) -> None:
+    log, uri = built(60), object_store.uri(path)
 
     def run(_number: int) -> bool:
         try:
@@ -324,7 +317,7 @@ def test_many_runs_at_once(server: ObjectStoreServer, path: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert any(pool.map(run, range(8)))
     assert all_of(uri) == records(log, 1, 60)
-    assert files_of(server, path) == in_ledger(uri)
+    assert files_of(object_store, path) == in_ledger(uri)
 
 
 # ----------------------------------------------------------------------------------- killed
@@ -341,7 +334,7 @@ class Fuse:
         self.left: int | None = None
         self.dead = False
         self.answered = False
-        """Whether the last request before the end reaches the server."""
+        """Whether the last request before the end reaches the object_store."""
         for name in ("put", "delete"):
             monkeypatch.setattr(obstore, name, self.step(getattr(obstore, name)))
 
@@ -364,7 +357,7 @@ class Fuse:
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_killed_at_any_step(
-    server: ObjectStoreServer, path: str, monkeypatch: pytest.MonkeyPatch, *, answered: bool
+    object_store: ObjectStoreServer, path: str, monkeypatch: pytest.MonkeyPatch, *, answered: bool
 ) -> None:
     """What the ledger has stays, nothing is there twice, and the next run continues."""
     log, fuse = built(30), Fuse(monkeypatch)
@@ -372,7 +365,7 @@ def test_killed_at_any_step(
     steps = 0
     for before in (0, 10):
         for steps in range(40):
-            uri = server.uri(f"{path}{before}-{steps}")
+            uri = object_store.uri(f"{path}{before}-{steps}")
             fuse.left = None
             append(uri, log, before)
             fuse.left, fuse.dead = steps, False
@@ -390,12 +383,12 @@ def test_killed_at_any_step(
                 assert all_of(uri) == records(log, 1, reached)
             append(uri, log, 30, per_batch=10)
             assert all_of(uri) == records(log, 1, 30)
-            assert files_of(server, f"{path}{before}-{steps}") == in_ledger(uri)
+            assert files_of(object_store, f"{path}{before}-{steps}") == in_ledger(uri)
         assert 5 < steps < 39
 
 
 def test_a_lost_answer_is_no_conflict(
-    server: ObjectStoreServer, path: str, monkeypatch: pytest.MonkeyPatch
+    object_store: ObjectStoreServer, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The package repeats a request whose answer is lost; the object is then its own."""
     put = obstore.put
@@ -406,16 +399,16 @@ def test_a_lost_answer_is_no_conflict(
         return put(store, key, data, **kwargs)
 
     monkeypatch.setattr(obstore, "put", twice)
-    log, uri = built(20), server.uri(path)
+    log, uri = built(20), object_store.uri(path)
     append(uri, log, 20)
     assert all_of(uri) == records(log, 1, 20)
 
 
 def test_an_answer_that_does_not_come(
-    server: ObjectStoreServer, path: str, monkeypatch: pytest.MonkeyPatch
+    object_store: ObjectStoreServer, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line may be in the ledger: no file of it is removed."""
-    log, uri = built(20), server.uri(path)
+    log, uri = built(20), object_store.uri(path)
     append(uri, log, 10)
     with monkeypatch.context() as patched:
         put = obstore.put
@@ -433,19 +426,19 @@ def test_an_answer_that_does_not_come(
 
 
 def test_marks_of_runs_that_ended_long_ago_are_removed(
-    server: ObjectStoreServer, path: str, monkeypatch: pytest.MonkeyPatch
+    object_store: ObjectStoreServer, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, uri = built(20), server.uri(path)
+    log, uri = built(20), object_store.uri(path)
     with monkeypatch.context() as patched:
         patched.setattr(StoreWriter, "finish", lambda _writer: None)
         with open_store_writer(Directory(uri), log.stream, NODE) as writer:
             upload(writer, records(log, 1, 10))
     append(uri, log, 15)
-    assert len(server.names(f"{path}/{NODE}/{MARKERS}")) == 1
-    assert files_of(server, path) == in_ledger(uri)
+    assert len(object_store.names(f"{path}/{NODE}/{MARKERS}")) == 1
+    assert files_of(object_store, path) == in_ledger(uri)
     monkeypatch.setattr("spark.tables.archive_store._FORGOTTEN_S", -60)
     append(uri, log, 20)
-    assert not server.names(f"{path}/{NODE}/{MARKERS}")
+    assert not object_store.names(f"{path}/{NODE}/{MARKERS}")
 
 
 KILLED = """
@@ -462,7 +455,7 @@ with open_store_writer(Directory(uri), log.stream, NODE) as writer:
 """
 
 
-def test_a_process_that_is_killed(server: ObjectStoreServer, path: str) -> None:
+def test_a_process_that_is_killed(object_store: ObjectStoreServer, path: str) -> None:
     """``kill -9``, with credentials and server from the environment, at about any request."""
     log, uri = built(2000), f"s3://{BUCKET}/{path}"
     for lines in (1, 4, 2):
@@ -470,29 +463,29 @@ def test_a_process_that_is_killed(server: ObjectStoreServer, path: str) -> None:
             [sys.executable, "-c", KILLED, uri, "2000"],
             stdout=subprocess.PIPE,
             cwd=ROOT,
-            env={**environment(), **server.environment},
+            env={**environment(), **object_store.environment},
         ) as process:
             assert process.stdout is not None
             reported = [int(process.stdout.readline()) for _ in range(lines)]
             process.kill()
-        stored = ledger_of(Directory(server.uri(path)).within(NODE))
+        stored = ledger_of(Directory(object_store.uri(path)).within(NODE))
         assert stored is not None
         assert stored.last >= reported[-1]
-    assert all_of(server.uri(path)) == records(log, 1, stored.last)
-    append(server.uri(path), log, stored.last + 5)
-    assert all_of(server.uri(path)) == records(log, 1, stored.last + 5)
-    assert files_of(server, path) == in_ledger(server.uri(path))
+    assert all_of(object_store.uri(path)) == records(log, 1, stored.last)
+    append(object_store.uri(path), log, stored.last + 5)
+    assert all_of(object_store.uri(path)) == records(log, 1, stored.last + 5)
+    assert files_of(object_store, path) == in_ledger(object_store.uri(path))
 
 
 # ------------------------------------------------------------------------------------- errors
 
 
-def test_wrong_credentials(server: ObjectStoreServer, path: str) -> None:
-    log, uri = built(20), server.uri(path)
+def test_wrong_credentials(object_store: ObjectStoreServer, path: str) -> None:
+    log, uri = built(20), object_store.uri(path)
     append(uri, log, 10)
     with open_store_writer(Directory(uri), log.stream, NODE) as writer:
         runs = upload(writer, records(log, 11, 20))
-        server.require_credentials(required=True)
+        object_store.require_credentials(required=True)
         try:
             with pytest.raises(NoDirectory, match="access denied: check AWS_ACCESS_KEY_ID"):
                 all_of(uri)
@@ -504,13 +497,13 @@ def test_wrong_credentials(server: ObjectStoreServer, path: str) -> None:
             with pytest.raises(NoDirectory, match="access denied"):
                 archive_place(uri)
         finally:
-            server.require_credentials(required=False)
+            object_store.require_credentials(required=False)
         writer.add(runs)
     assert all_of(uri) == records(log, 1, 20)
 
 
-def test_a_missing_bucket(server: ObjectStoreServer) -> None:
-    uri = server.uri("a", "missing")
+def test_a_missing_bucket(object_store: ObjectStoreServer) -> None:
+    uri = object_store.uri("a", "missing")
     for look in (archived_logs, archive_place):
         with pytest.raises(NoDirectory, match="s3://missing/a cannot be read: there is no such b"):
             look(uri)
@@ -548,7 +541,7 @@ def test_a_server_that_fails_while_files_are_read_does_not_look_like_damage(path
 
 
 def test_a_store_without_conditional_writes(
-    server: ObjectStoreServer, path: str, monkeypatch: pytest.MonkeyPatch
+    object_store: ObjectStoreServer, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put = obstore.put
 
@@ -558,20 +551,22 @@ def test_a_store_without_conditional_writes(
 
     monkeypatch.setattr(obstore, "put", overwrite)
     with pytest.raises(NotWritable, match="its store ignores If-None-Match") as error:
-        append(server.uri(path), built(10), 10)
+        append(object_store.uri(path), built(10), 10)
     assert error.value.exit_code == 73
-    assert not files_of(server, path)
-    assert {name.partition("/")[0] for name in server.names(f"{path}/{NODE}")} == {MARKERS}
+    assert not files_of(object_store, path)
+    assert {name.partition("/")[0] for name in object_store.names(f"{path}/{NODE}")} == {MARKERS}
 
 
-def test_without_the_package(server: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package(
+    object_store: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(NoObjectStore, match=r"\(foldmq\[s3\]\): .*pip install .*") as error:
-        archive_place(server.uri("a"))
+        archive_place(object_store.uri("a"))
     assert error.value.exit_code == 69
 
 
-def test_the_directory_of_a_node_is_no_archive(server: ObjectStoreServer, path: str) -> None:
-    append(server.uri(path), built(5), 5)
+def test_the_directory_of_a_node_is_no_archive(object_store: ObjectStoreServer, path: str) -> None:
+    append(object_store.uri(path), built(5), 5)
     with pytest.raises(BadOption, match=f"{NODE} is what an archive has of one node"):
-        archive_place(server.uri(f"{path}/{NODE}"))
+        archive_place(object_store.uri(f"{path}/{NODE}"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archives import NODE, archived, publish, stage
+from archives import NODE, archived, built, publish, stage
 from harness.logs import LogBuilder
 from harness.powercut import Disk, UnusableError
 
@@ -22,12 +22,6 @@ from spark.tables.archive_log import archived_logs
 from spark.tables.archive_writer import ArchiveBusy
 
 ROOT = Path(__file__).parents[2]
-
-
-def built(count: int) -> LogBuilder:
-    log = LogBuilder()
-    publish(log, count)
-    return log
 
 
 def records(log: LogBuilder, first: int, last: int) -> list[tuple[int, bytes]]:
