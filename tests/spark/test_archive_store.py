@@ -444,12 +444,12 @@ def test_marks_of_runs_that_ended_long_ago_are_removed(
 KILLED = """
 import sys
 sys.path[:0] = ["tests", "tests/spark"]
-from test_archive_store import *
-log, uri = built(int(sys.argv[2])), sys.argv[1]
-with open_store_writer(Directory(uri), log.stream, NODE) as writer:
+import test_archive_store as test
+log, uri = test.built(int(sys.argv[2])), sys.argv[1]
+with test.open_store_writer(test.Directory(uri), log.stream, test.NODE) as writer:
     while True:
         first = writer.ledger.last + 1
-        runs = upload(writer, records(log, first, first + 9))
+        runs = test.upload(writer, test.records(log, first, first + 9))
         print(writer.ledger.last, flush=True)
         writer.add(runs)
 """
