@@ -38,14 +38,6 @@ _READERS: Final = 16
 _AWS_ERROR: Final = re.compile(r"AWS Error ([A-Z_]+)")
 _DENIED: Final = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH")
 _CREDENTIALS: Final = "access denied: check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-_TRANSIENT: Final = (
-    "NETWORK_CONNECTION",
-    "REQUEST_TIMEOUT",
-    "SLOW_DOWN",
-    "THROTTLING",
-    "SERVICE_UNAVAILABLE",
-    "INTERNAL_FAILURE",
-)
 
 
 class NoDirectory(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
@@ -55,7 +47,7 @@ class NoDirectory(FoldmqError):  # noqa: N818 - named for the condition, as in e
 
 
 class StoreUnavailable(FoldmqError):  # noqa: N818
-    """An object store cannot be reached, or does not answer."""
+    """An object store cannot be reached, or answers with an error."""
 
     exit_code = 69
 
@@ -206,16 +198,12 @@ def store_error(error: Exception, folder: Directory) -> FoldmqError | None:
     match = _AWS_ERROR.search(str(error))
     if match is None:
         return None
-    if match[1] in _TRANSIENT:
-        why = without_secrets(str(error)[match.end() :], folder.where).partition(": ")[2]
-        return StoreUnavailable(
-            f"{folder} cannot be reached: {escaped(' '.join(why.split()) or match[1], _SENTENCE)}"
-        )
     if match[1] in _DENIED:
         return NoDirectory(f"{folder} cannot be read: {_CREDENTIALS}")
     if match[1] == "NO_SUCH_BUCKET":
         return NoDirectory(f"{folder} cannot be read: there is no such bucket")
-    return None
+    why = without_secrets(str(error)[match.start(1) :], folder.where)
+    return StoreUnavailable(f"{folder} cannot be read: {escaped(' '.join(why.split()), _SENTENCE)}")
 
 
 def without_secrets(text: str, where: str) -> str:

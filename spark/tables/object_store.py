@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -26,7 +27,7 @@ from spark.tables.directories import (
 )
 
 if TYPE_CHECKING:
-    from obstore.store import S3Store
+    from obstore.store import S3Credential, S3Store
 
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 _ATTEMPTS: Final = 5
@@ -86,7 +87,8 @@ class ObjectStore:
         options: dict[str, Any] = {"region": region}
         if user:
             key, _, secret = user.partition(":")
-            options |= {"access_key_id": unquote(key), "secret_access_key": unquote(secret)}
+            # not beside a session token of the environment, which belongs to other keys
+            options["credential_provider"] = partial(_credentials, unquote(key), unquote(secret))
         endpoint = _endpoint(query)
         if endpoint is not None:
             options["endpoint"] = endpoint
@@ -151,6 +153,10 @@ class ObjectStore:
 
     def _key(self, name: str) -> str:
         return f"{self._path}/{name}"
+
+
+def _credentials(key: str, secret: str) -> S3Credential:
+    return {"access_key_id": key, "secret_access_key": secret, "token": None, "expires_at": None}
 
 
 def _endpoint(query: dict[str, str]) -> str | None:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 WITHOUT_SPARK = """
 import importlib, pkgutil, sys
-for name in ("matplotlib", "msgspec", "numpy", "pandas", "py4j", "pyarrow", "pyspark"):
+for name in ("matplotlib", "msgspec", "numpy", "obstore", "pandas", "py4j", "pyarrow", "pyspark"):
     sys.modules[name] = None  # importing it fails, as if it were not installed
 """
 EVERY_MODULE = """

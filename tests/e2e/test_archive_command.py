@@ -158,4 +158,4 @@ def test_an_archive_in_a_bucket_lets_the_broker_cut(
         ran = run("spark", *command, code=69)
         assert ran.out == ""
         (line,) = ran.err.splitlines()
-        assert line.startswith(f"foldmq: {plain} cannot be reached: ")
+        assert line.startswith(f"foldmq: {plain} cannot be read: NETWORK_CONNECTION ")

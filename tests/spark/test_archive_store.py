@@ -7,7 +7,9 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import obstore
@@ -502,6 +504,36 @@ def test_wrong_credentials(object_store: ObjectStoreServer, path: str) -> None:
     assert all_of(uri) == records(log, 1, 20)
 
 
+def test_keys_of_a_uri_need_nothing_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session token there belongs to other keys; a server there is another one."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-other-keys")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    sent: list[dict[str, str]] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            sent.append({name.lower(): value for name, value in self.headers.items()})
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("ETag", '"x"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_given: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        query = f"endpoint_override=127.0.0.1:{server.server_port}&scheme=http&region=r"
+        store = ObjectStore.open(Directory(f"s3://KEY:a%2Fb@bucket/a?{query}"))
+        assert store.try_to_create("x", b"1")
+        server.shutdown()
+    (headers,) = sent
+    assert headers["if-none-match"] == "*"
+    assert "Credential=KEY/" in headers["authorization"]
+    assert "x-amz-security-token" not in headers
+
+
 def test_a_missing_bucket(object_store: ObjectStoreServer) -> None:
     uri = object_store.uri("a", "missing")
     for look in (archived_logs, archive_place):
@@ -519,7 +551,9 @@ def test_a_server_that_does_not_answer(path: str) -> None:
     store = ObjectStore.open(Directory(uri))
     gone.stop()
     for ask in (lambda: archived_logs(uri), lambda: archive_place(uri)):
-        with pytest.raises(StoreUnavailable, match=r"s3://bucket/.* cannot be reached: ") as error:
+        with pytest.raises(
+            StoreUnavailable, match=r"s3://bucket/.* cannot be read: NETWORK"
+        ) as error:
             ask()
         assert error.value.exit_code == 69
         assert "\n" not in str(error.value)
