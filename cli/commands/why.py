@@ -20,7 +20,6 @@ from projections.log_proof import statement
 from projections.past.forwarding import (
     ForwardOutcome,
     MessageOrigin,
-    far_command,
     find_copies,
     find_forwards,
     find_origin,
@@ -78,11 +77,7 @@ async def run_why(
         found = await find_messages(logs, home, wanted, progress)
         forwards = [await _forwards(logs, story) for story in found]
         origins = [await _origin(logs, story) for story in found]
-        there = [
-            [far_command(logs[story.log], story.story, each) for each in outcomes]
-            for story, outcomes in zip(found, forwards, strict=True)
-        ]
-    _write(found, forwards, origins, there, flags.node, client, as_json=as_json)
+    _write(found, forwards, origins, flags.node, client, as_json=as_json)
 
 
 async def _brought(
@@ -167,7 +162,6 @@ def _write(
     found: list[LogStory],
     forwards: list[list[ForwardOutcome]],
     origins: list[MessageOrigin | None],
-    there: list[list[str]],
     node: str | None,
     client: str | None,
     *,
@@ -194,10 +188,10 @@ def _write(
             sys.stdout.write(line + "\n")
         if (origin := origins[number]) is not None:
             sys.stdout.write(f"  {origin.text()}\n")
-        for outcome, command in zip(forwards[number], there[number], strict=True):
+        for outcome in forwards[number]:
             sys.stdout.write(f"  {outcome.text()}\n")
-            if command:
-                sys.stdout.write(f"  {command}\n")
+            if outcome.there:
+                sys.stdout.write(f"  {outcome.there}\n")
 
 
 def log_story_object(found: LogStory, node: str | None, client: str | None) -> dict[str, object]:

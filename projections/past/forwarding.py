@@ -46,6 +46,9 @@ class ForwardOutcome(NamedTuple):
     detail: str = ""
     kind: str = ""
     """The kind of the destination, such as ``mqtt`` for another broker."""
+    there: str = ""
+    """The command that goes on at the other broker, as a line; empty: it does not know the
+    message, because messages at QoS 2 are sent without their origin."""
 
     def text(self) -> str:
         """Return the outcome as a line."""
@@ -142,16 +145,16 @@ async def find_copies(source: LogSource, log: str, place: Position) -> list[Posi
     return copies
 
 
-def far_command(source: LogSource, story: MessageStory, outcome: ForwardOutcome) -> str:
-    """Return the command that goes on at the other broker; empty: it would not know the message.
-
-    Messages at QoS 2 are sent without their origin.
-    """
-    if outcome.kind != _MQTT or outcome.outcome != "sent" or story.qos != 1:
-        return ""
+def _with_next(
+    source: LogSource, story: MessageStory, outcome: ForwardOutcome, kind: str
+) -> ForwardOutcome:
+    """Return an outcome with the kind of its destination, and what goes on there."""
+    if kind != _MQTT or outcome.outcome != "sent" or story.qos != 1:
+        return outcome._replace(kind=kind)
     log = display.name(source.stream.removeprefix(LOG_STREAM_PREFIX))
     place = format_position(story.ref)
-    return f"there, if it is a foldmq: foldmq why --position {place} --origin {log}"
+    there = f"there, if it is a foldmq: foldmq why --position {place} --origin {log}"
+    return outcome._replace(kind=kind, there=there)
 
 
 async def _destinations(source: LogSource) -> Destinations:
@@ -189,7 +192,7 @@ async def find_forwards(source: LogSource, story: MessageStory) -> list[ForwardO
         sequence = until + 1
     await _follow_refused(source, story.ref, due, outcomes)
     found = [outcomes.get(name) or _by_cursor(name, state, at) for name, state in due.items()]
-    return [outcome._replace(kind=due[outcome.to].kind) for outcome in found]
+    return [_with_next(source, story, outcome, due[outcome.to].kind) for outcome in found]
 
 
 def _take(

@@ -221,6 +221,22 @@ def test_qos_1_enters_over_kills(
         until(all_are_there, "all messages")
 
 
+def test_a_local_session_that_is_gone_is_reported_and_loses_nothing(
+    make_broker: Callable[..., Broker],
+) -> None:
+    peer = make_broker()
+    peer.start()
+    broker = make_broker(connection(peer.port, "cmd/# in 2"))
+    broker.start()
+    until(lambda: subscribed(broker), "the bridge", pause=0.5)
+    listener = Listener(broker.port, "cmd/#")
+    publish(peer.port, range(50), 2, "cmd/a")
+    run("sessions", "rm", "bridge.plant2", "--data-dir", str(broker.data_dir), "--yes")
+    publish(peer.port, range(50, 100), 2, "cmd/a")
+    until(lambda: set(range(100)) == set(listener.numbers()), "all messages")
+    assert "messages in may come twice" in broker.log
+
+
 @needs_mosquitto
 def test_a_new_password_needs_no_restart(
     make_broker: Callable[..., Broker], tmp_path: Path

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from harness.waiting import happens
 
 from outbox.mqtt import bridge_sink, peer
 from outbox.mqtt.bridge_sink import MqttSink
@@ -87,7 +88,7 @@ async def listening(behaviour: Peer) -> AsyncIterator[int]:
         server.close()
 
 
-def made(port: int) -> MqttSink:
+def made(port: int, **more: object) -> MqttSink:
     table: dict[str, object] = {
         "addresses": f"127.0.0.1:{port}",
         "restart_timeout": "1 1",
@@ -96,7 +97,7 @@ def made(port: int) -> MqttSink:
         "notifications": False,
         "try_private": False,
     }
-    return MqttSink(read_connection("plant2", table))
+    return MqttSink(read_connection("plant2", table | more))
 
 
 def destination() -> Destination:
@@ -250,3 +251,16 @@ def test_a_peer_that_answers_oddly(
     if qos == 2:
         assert len(other.stored) == 30
     assert (other.connections > 1) is bool(reason)
+
+
+def test_an_idle_peer_that_answers_no_ping_is_left() -> None:
+    async def run() -> None:
+        other = Peer()  # it ignores PINGREQ
+        async with listening(other) as port:
+            sink = made(port, keepalive_interval=5)
+            await sink.open(destination())
+            assert other.connections == 1
+            await happens(lambda: other.connections > 1, "the next connection")
+            await sink.close()
+
+    asyncio.run(run())
