@@ -99,3 +99,29 @@ def test_two_foldmq_and_a_mosquitto(
     assert ours == [once(3)] * 2
     del theirs[102]  # it may still be on its way back
     assert theirs == once(3) - Counter([102]) + Counter(range(20, 30))
+
+
+@needs_mosquitto
+def test_a_mosquitto_that_subscribes_to_a_foldmq(
+    make_broker: Callable[..., Broker], ring_mosquitto: Callable[..., Mosquitto]
+) -> None:
+    """A subscriber gets no path: the first foldmq takes its own messages again, and passes them on.
+
+    The second one has seen them.
+    """
+    first, second = make_broker(), make_broker()
+    peer = ring_mosquitto(first.port, "topic ring/# in 1")
+    second.configure(
+        connection(peer.port, "ring/# in 1")
+        + connection(first.port, "ring/# out 1").replace("plant2", "first")
+    )
+    for broker in (first, second, peer):
+        broker.start()
+    until(lambda: subscribed(second), "the bridge", pause=0.5)
+    until(lambda: "Received SUBACK" in peer.log, "the bridge of Mosquitto")
+    ours, others, theirs = copies([first.port, second.port, peer.port], 1)
+    del ours[100], theirs[100], theirs[102]  # they may still be on their way back
+    assert ours == once(3) - Counter([100]) + Counter(range(10))
+    assert others == once(3)
+    twice = Counter([*range(10), *range(20, 30)])
+    assert theirs == once(3) - Counter([100, 102]) + twice
