@@ -31,7 +31,7 @@ COUNT = int(os.environ.get("FOLDMQ_OFFLINE_MESSAGES", "50000"))
 pytestmark = [needs_mosquitto, pytest.mark.long, pytest.mark.timeout(240 + COUNT // 200)]
 
 _BURST = 500
-_OUTBOX_GROWTH, _BROKER_GROWTH = 48 << 20, 96 << 20
+_OUTBOX_GROWTH, _BROKER_GROWTH = 24 << 20, 96 << 20
 """Bytes by which the memory may grow, however many messages wait."""
 _TOPIC = b"sensors/a"
 
