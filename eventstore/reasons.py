@@ -39,6 +39,7 @@ _COUNTED_REASONS: Final[Mapping[str, str]] = {
     "(`permissions`)",
     "bridge_reply": "an answer to a request from NATS that no longer waits for it",
     "bridge_unknown_user": "it is not known which user published it (`bridge_user_map`)",
+    "bridge_loop": "it came back from another broker, having passed this one before",
     "bridge_cut": "cut off from the log before NATS had it",
     "exchange_unavailable": "QoS 0 for another log or broker, which was not available",
     "exchange_replaced": "QoS 0 from a replaced leader of another log",

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _TURN_BYTES = 256
 """Counted for a turn besides its messages."""
+_MESSAGE_BYTES = 512
+"""Counted for a message besides its topic, payload and properties: what its objects take."""
 
 
 class ReadAhead:
@@ -39,7 +41,8 @@ class ReadAhead:
                 while self._size > self._most:
                     self._room.clear()
                     await self._room.wait()
-                size = _TURN_BYTES + sum(message.size for message in portion.messages)
+                size = _TURN_BYTES
+                size += sum(_MESSAGE_BYTES + message.size for message in portion.messages)
                 self._portions.append((portion, size))
                 self._size += size
                 self._filled.set()

@@ -155,6 +155,7 @@ class Broker(LoopActor):
         """Exchange messages with other logs; ``names`` are those of all. Call before recovery."""
         exchange = LogExchange(self.node, names, others, link)
         self.exchange = self.node.exchange = exchange
+        self.node.logs = frozenset(names)
         self.replays.join(names, others, exchange)
         self.session_admission.partition = names.index(self.node.options.node), len(names)
         if self.bridge is not None:

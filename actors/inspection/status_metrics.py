@@ -99,6 +99,7 @@ REFUSED = (
 DENIED = ("bridge", "history", "publish", "subscribe", "will")
 """Actions that can be denied."""
 DROPPED = (
+    "bridge_loop",
     "bridge_not_permitted",
     "bridge_reply",
     "bridge_slow",

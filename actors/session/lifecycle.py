@@ -52,6 +52,7 @@ from protocol.mqtt.server_packet_encoder_v5 import (
     encode_connack_v5,
 )
 from protocol.mqtt.sparkplug import is_death, with_timestamp
+from protocol.mqtt.topics import is_bridge_state
 
 _log = structlog.get_logger("foldmq")
 
@@ -145,8 +146,10 @@ class SessionLifecycle:
             self._subscriptions.remove_all()
         at = session.emit(self._opened(connection, connect, generation, resumed=resumed))
         self._publisher.bridged = None
+        self._publisher.is_bridge = _announces_bridge(session.name, connect, message.denied_will)
         if connect.properties is not None and connect.properties.user:
             self._publisher.bridged = log_of(connect.properties.user)
+            self._publisher.is_bridge |= self._publisher.bridged is not None
             connect.properties.user = ()  # recorded, or too long for the log
         _log.debug(
             "connected",
@@ -670,3 +673,11 @@ def _encode_connack(
 
 
 _usual_connack = lru_cache(64)(_encode_connack)
+
+
+def _announces_bridge(name: str, connect: Connect, denied_will: str | None) -> bool:
+    """Return whether an MQTT 5 client has the will with which bridges report their state."""
+    topic = connect.will.topic if connect.will is not None else denied_will
+    if connect.properties is None or topic is None:
+        return False
+    return is_bridge_state(topic) and topic.split("/")[3] == name

@@ -125,6 +125,7 @@ class NodeContext:
         "last_jump",
         "limits",
         "log",
+        "logs",
         "memory",
         "messages",
         "observers",
@@ -163,6 +164,8 @@ class NodeContext:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.options = options
+        self.logs = frozenset({options.node})
+        """The names of all logs of the broker."""
         self.log = log
         self.clock = LogClock(clock)
         """The time of the log."""

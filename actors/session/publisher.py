@@ -29,6 +29,7 @@ from eventstore.format.stored_properties import block_columns, expiries
 from eventstore.log.journal import ENTRY_BYTES
 from eventstore.log.message_store import StoredMessages
 from protocol.mqtt.encoder import encode_acks
+from protocol.mqtt.loop_path import has_passed
 from protocol.mqtt.origin_properties import split_origin
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.reason_codes import ReasonCode
@@ -589,7 +590,7 @@ class Publisher:
 class ClientPublisher(Publisher):
     """Publishes the messages of the client of a session, and acknowledges them."""
 
-    __slots__ = ("_delivery", "_refused_on", "_session", "bridged")
+    __slots__ = ("_delivery", "_refused_on", "_session", "bridged", "is_bridge")
 
     def __init__(self, node: NodeContext, session: SessionCore, delivery: Delivery) -> None:
         super().__init__(node, session.name)
@@ -597,16 +598,27 @@ class ClientPublisher(Publisher):
         self._delivery = delivery
         self.bridged: LogRun | None = None
         """The log of which the client is a bridge; None: it is none of a foldmq."""
+        self.is_bridge = False
+        """Whether the client is known to be a bridge that passes properties on (MQTT 5)."""
         self._refused_on: ClientConnection | None = None
         """The connection of the bridge on which a message was refused for now."""
 
     def on_publishes(self, connection: ClientConnection, packet: Publishes) -> Publishes | None:
         """Publish as many messages as fit into one turn; return the others."""
-        rest, at_once = None, len(packet)
+        if not self.is_bridge or not packet.blocks:
+            return self._publish_some(connection, packet, len(packet))
+        packet, most = self._end_loops(connection, packet)
+        return self._publish_some(connection, packet, most) if most else None
+
+    def _publish_some(
+        self, connection: ClientConnection, packet: Publishes, most: int
+    ) -> Publishes | None:
+        """Publish the first of at most ``most`` messages; return the others."""
+        rest, at_once = None, most
         if packet.qos < 2:  # others are routed when they are released
-            at_once = self.at_once(packet.topics, packet.qos)
+            at_once = min(most, self.at_once(packet.topics, packet.qos))
         elif not packet.dup:
-            at_once = _distinct(packet.packet_ids)
+            at_once = min(most, _distinct(packet.packet_ids))
         if not at_once:
             return packet  # frozen sessions are activated first
         if at_once < len(packet):
@@ -638,6 +650,23 @@ class ClientPublisher(Publisher):
             self.acknowledge(connection, kind, ids, admitted.reasons)
         self._refuse_for_now(connection, behind)
         return rest
+
+    def _end_loops(self, connection: ClientConnection, packet: Publishes) -> tuple[Publishes, int]:
+        """Acknowledge the first messages if they have passed this broker before.
+
+        Return the others, and how many precede the next one that has; 0: there are no others.
+        """
+        logs = self._node.logs
+        looped = [has_passed(block, logs) for block in packet.blocks or ()]
+        count = looped.index(False) if False in looped else len(looped)
+        if count:
+            self._node.count_dropped(publish_admission.BRIDGE_LOOP, count, client=self.name)
+            if packet.qos:
+                kind = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
+                self.acknowledge(connection, kind, packet.packet_ids[:count])
+            packet = packet.select(range(count, len(packet)))
+        left = looped[count:]
+        return packet, left.index(True) if True in left else len(left)
 
     def _admit(
         self,

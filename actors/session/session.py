@@ -135,7 +135,7 @@ class Session(SessionCore):
             and not self.stopped
             and not self._stash
             and not self.delivery.loading
-            and self.publisher.bridged is None
+            and not self.publisher.is_bridge
         )
 
     @property

@@ -282,6 +282,15 @@ def _why(
             help="With --topic: explain the latest message until this point.",
         ),
     ] = None,
+    origin: Annotated[
+        str | None,
+        typer.Option(
+            "--origin",
+            metavar="LOG",
+            help="With --position: the position is in this log of another foldmq, from which a "
+            "connection brought the message.",
+        ),
+    ] = None,
     as_json: JsonMessages = False,
 ) -> None:
     """Explain what happened to a message.
@@ -291,7 +300,7 @@ def _why(
     """
     from cli.commands import why
 
-    why.run_why(source, client, topic, where, last, when, as_json=as_json)
+    why.run_why(source, client, topic, where, last, when, origin, as_json=as_json)
 
 
 @with_source_flags

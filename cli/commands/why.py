@@ -20,6 +20,7 @@ from projections.log_proof import statement
 from projections.past.forwarding import (
     ForwardOutcome,
     MessageOrigin,
+    find_copies,
     find_forwards,
     find_origin,
 )
@@ -43,12 +44,14 @@ async def run_why(
     where: str | None,
     last: int,
     when: str | None = None,
+    origin: str | None = None,
     *,
     as_json: bool,
 ) -> None:
     """Print the history of messages; raises NotFound if there are none.
 
-    ``when`` is the moment up to which messages are searched.
+    ``when`` is the moment up to which messages are searched. ``origin`` is the log of another
+    broker in which the position is.
     """
     if (topic is None) == (where is None):
         raise UsageError("give either --topic or --position")
@@ -56,21 +59,40 @@ async def run_why(
         raise UsageError("--at needs --topic: --position names one message already")
     if topic is not None:
         check_filter(topic)
+    if origin is not None and where is None:
+        raise UsageError("--origin needs --position: a position in the log that it names")
     moment = parse_point(when) if when is not None else None
     place = position_of_message(where) if where is not None else None
     flags = flags_of_session(flags, client)
     async with open_logs(flags, whole=True, indexed=True) as logs:
         anywhere = topic is not None and client is None and flags.node is None and logs.several
-        home = None if anywhere else logs.home(flags.node)
+        home = None if anywhere or origin is not None else logs.home(flags.node)
         for log, one in logs.items():
             with naming_log(log):
                 one.require_whole()
         await write_clock_notes(logs, moment)
+        if origin is not None and place is not None:
+            home, place = await _brought(logs, flags.node, origin, place)
         wanted = WantedMessages(topic, client, last, place, moment=moment)
         found = await find_messages(logs, home, wanted, progress)
         forwards = [await _forwards(logs, story) for story in found]
         origins = [await _origin(logs, story) for story in found]
     _write(found, forwards, origins, flags.node, client, as_json=as_json)
+
+
+async def _brought(
+    logs: Mapping[str, LogSource], node: str | None, origin: str, place: Position
+) -> tuple[str, Position]:
+    """Return the log and the position of a message that a connection brought from another log."""
+    for log, source in logs.items():
+        if node in (None, log) or len(logs) == 1:
+            for ref in reversed(await find_copies(source, origin, place)):
+                return log, ref
+    raise NotFound(
+        f"no connection brought the message at position {format_position(place)} of log "
+        f"{text.name(origin)} here, or that was deleted; messages at QoS 2 and over MQTT 3.1.1 "
+        "come without their position: search them with --topic"
+    )
 
 
 async def _forwards(logs: Mapping[str, LogSource], story: LogStory) -> list[ForwardOutcome]:
@@ -168,6 +190,8 @@ def _write(
             sys.stdout.write(f"  {origin.text()}\n")
         for outcome in forwards[number]:
             sys.stdout.write(f"  {outcome.text()}\n")
+            if outcome.there:
+                sys.stdout.write(f"  {outcome.there}\n")
 
 
 def log_story_object(found: LogStory, node: str | None, client: str | None) -> dict[str, object]:

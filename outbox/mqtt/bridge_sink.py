@@ -13,7 +13,6 @@ from eventstore.task_cancellation import end_tasks
 from outbox.backoff import Backoff
 from outbox.mqtt.handshake import PeerRefusedError, code_text
 from outbox.mqtt.link import BridgeLink
-from outbox.mqtt.loop_path import took_in, with_log, would_loop
 from outbox.mqtt.options import BRIDGE_CLIENT, ConnectionOptions, PeerAddress
 from outbox.mqtt.outbound import Outbound, Outgoing, Refusal
 from outbox.mqtt.peer import LocalAddress, PeerUnavailableError
@@ -22,6 +21,7 @@ from outbox.mqtt.topic_lines import TopicMap
 from outbox.runner import BatchLimits
 from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.loop_path import took_in, with_logs, would_loop
 from protocol.mqtt.message_properties import with_remaining_expiry
 from protocol.mqtt.origin_properties import Origin
 
@@ -210,7 +210,7 @@ class MqttSink:
                 if message.expires:
                     left = max(1, message.expires - int(self._now()))
                     block = with_remaining_expiry(block, left)
-                block = block if entered else with_log(block, log)
+                block = block if entered else with_logs(block, log)
             retain = message.retain and self.options.outgoing_retain
             qos = min(message.qos, sent.qos)
             yield Outgoing(

@@ -34,7 +34,7 @@ from outbox.mqtt.peer import (
 from outbox.mqtt.relay import Relay
 from outbox.mqtt.topic_lines import TopicMap
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
-from protocol.mqtt.origin_properties import LogRun
+from protocol.mqtt.origin_properties import LogRun, log_of
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.server_packet_decoder import Answer
 
@@ -125,7 +125,7 @@ class BridgeLink:
                     connection=options.name,
                 )
             try:
-                await self._connect_local(self._relay, clean=not connack.session_present)
+                await self._connect_local(self._relay, connack)
             except BaseException:
                 self._peer.end("no connection to this broker")
                 raise
@@ -170,8 +170,9 @@ class BridgeLink:
             self._peer.end("refused")
             raise
 
-    async def _connect_local(self, relay: Relay, *, clean: bool) -> None:
+    async def _connect_local(self, relay: Relay, accepted: Answer) -> None:
         options, address = self._options, self._local_address
+        clean = not accepted.session_present
         if address is None:
             raise PeerUnavailableError("this broker has no listener for messages in")
         link = LinkOptions(MQTT_5, 60, 1024 * 1024)
@@ -190,7 +191,8 @@ class BridgeLink:
             raise
         if not clean and not connack.session_present:
             _log.warning("messages in may come twice", connection=options.name)
-        relay.begin(local_limit(connack))
+        named = log_of(accepted.user)
+        relay.begin(local_limit(connack), named[0] if named is not None else "")
         local.on_room = lambda room: peer.hold(reading=room)
         peer.on_room = lambda room: local.hold(reading=room)
         local.begin(connack)

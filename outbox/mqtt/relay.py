@@ -13,11 +13,11 @@ whether it knows the identifier or not.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from outbox.mqtt.loop_path import with_log, would_loop
 from outbox.mqtt.topic_lines import TopicMap
 from protocol.errors import FoldmqError
 from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
 from protocol.mqtt.encoder import encode_acks
+from protocol.mqtt.loop_path import with_logs, would_loop
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode
 from protocol.mqtt.server_packet_decoder import SentMessage
@@ -34,7 +34,7 @@ class Relay:
     """Passes packets between two connections; each method returns the bytes for one of them."""
 
     __slots__ = (
-        *("_log", "_logs", "_most", "_topics"),
+        *("_log", "_logs", "_most", "_peer_log", "_topics"),
         *("begun", "dropped", "looped", "passed", "refused"),
     )
 
@@ -44,6 +44,7 @@ class Relay:
         self._log = log
         self._logs = frozenset({log, *logs})
         self._most = 0
+        self._peer_log: tuple[str, ...] = ()
         self.begun = False
         """Whether there was a connection before."""
         self.passed = 0
@@ -55,9 +56,13 @@ class Relay:
         self.refused = 0
         """Messages that this broker refused, because of permissions for example."""
 
-    def begin(self, maximum_packet_size: int) -> None:
-        """Begin a connection to this broker, with its largest packet in bytes; 0: no limit."""
+    def begin(self, maximum_packet_size: int, peer_log: str = "") -> None:
+        """Begin a connection to this broker, with its largest packet in bytes; 0: no limit.
+
+        ``peer_log`` is the log of the other broker; empty: it is no foldmq.
+        """
         self._most = maximum_packet_size
+        self._peer_log = (peer_log,) if peer_log else ()
         self.begun = True
 
     def published(self, message: SentMessage) -> tuple[bytes, bytes]:
@@ -77,7 +82,7 @@ class Relay:
             publish.packet_id,
             retain=publish.retain,
             dup=publish.dup,
-            block=with_log(publish.block, self._log),
+            block=with_logs(publish.block, *self._peer_log, self._log),
         )
         if 0 < self._most < len(packet):
             self.dropped += 1

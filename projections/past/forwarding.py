@@ -17,6 +17,8 @@ from eventstore.format.positions import Position, format_position, from_runs, po
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.reading.indexed_reading import read_listed
+from eventstore.reading.keys import SESSION
+from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import stamp
 from projections.past.message_story import MessageStory
@@ -28,6 +30,7 @@ from protocol.mqtt.topics import matches
 _READ: Final = 2048
 """Records behind the message that are searched for the event of a destination."""
 _AT_ONCE: Final = 64
+_MQTT: Final = "mqtt"
 _KINDS: Final = frozenset({"Forwarded", "ForwardRefused", "ForwardLost"})
 
 
@@ -41,6 +44,11 @@ class ForwardOutcome(NamedTuple):
     """Position of the event; of ``waiting`` and ``passed`` the cursor."""
     time_ms: int = 0
     detail: str = ""
+    kind: str = ""
+    """The kind of the destination, such as ``mqtt`` for another broker."""
+    there: str = ""
+    """The command that goes on at the other broker, as a line; empty: it does not know the
+    message, because messages at QoS 2 are sent without their origin."""
 
     def text(self) -> str:
         """Return the outcome as a line."""
@@ -52,7 +60,8 @@ class ForwardOutcome(NamedTuple):
         when = stamp(self.at, self.time_ms)
         if self.outcome == "sent":
             before = f", {display.escaped(self.detail)}" if self.detail else ""
-            return f"{when}  sent to {to} by then{before}"
+            done = f"{to}, and acknowledged" if self.kind == _MQTT else to
+            return f"{when}  sent to {done} by then{before}"
         if self.outcome == "erased":
             return f"{when}  erased before it was sent to {to}"
         return f"{when}  {self.outcome} by {to}: {display.escaped(self.detail)}"
@@ -111,6 +120,52 @@ async def find_origin(source: LogSource, ref: Position) -> MessageOrigin | None:
     return None
 
 
+async def find_copies(source: LogSource, log: str, place: Position) -> list[Position]:
+    """Return the positions in this log of a message that a bridge brought from another log.
+
+    ``place`` is its position there. There are several if two bridges brought it. Raises as
+    ``LogSource.records``.
+    """
+    known = await _destinations(source)
+    clients = {client for client, taken in known.taken.items() if taken.log == log}
+    copies: list[Position] = []
+    if not clients:
+        return copies
+
+    def choose(index: LogIndex) -> list[int]:
+        return sorted({each for name in clients for each in index.sequences(SESSION + name)})
+
+    async for record in read_listed(source, choose, source.begin, source.last):
+        if not any(raw["e"] == "OriginTaken" and raw["log"] == log for raw in record.raw_events):
+            continue
+        for _, event in record.events():
+            if isinstance(event, OriginTaken) and event.log == log:
+                pairs = zip(from_runs(event.refs), from_runs(event.origins), strict=False)
+                copies += [own for own, far in pairs if far == place]
+    return copies
+
+
+def _with_next(
+    source: LogSource, story: MessageStory, outcome: ForwardOutcome, kind: str
+) -> ForwardOutcome:
+    """Return an outcome with the kind of its destination, and what goes on there."""
+    if kind != _MQTT or outcome.outcome != "sent" or story.qos != 1:
+        return outcome._replace(kind=kind)
+    log = display.name(source.stream.removeprefix(LOG_STREAM_PREFIX))
+    place = format_position(story.ref)
+    there = f"there, if it is a foldmq: foldmq why --position {place} --origin {log}"
+    return outcome._replace(kind=kind, there=there)
+
+
+async def _destinations(source: LogSource) -> Destinations:
+    """Return the destinations of the stored projections."""
+    reader = ProjectionReader(source, source.stream.removeprefix(LOG_STREAM_PREFIX))
+    mark, destinations = await reader.mark(), Destinations()
+    if mark is not None:
+        destinations.load(mark.destinations)
+    return destinations
+
+
 async def find_forwards(source: LogSource, story: MessageStory) -> list[ForwardOutcome]:
     """Return what became of a message at each destination that it was due to.
 
@@ -119,12 +174,7 @@ async def find_forwards(source: LogSource, story: MessageStory) -> list[ForwardO
     at, topic = story.effective_at, story.topic
     if not at or topic is None or not story.qos:
         return []
-    reader = ProjectionReader(source, source.stream.removeprefix(LOG_STREAM_PREFIX))
-    mark = await reader.mark()
-    if mark is None or not mark.destinations:
-        return []
-    destinations = Destinations()
-    destinations.load(mark.destinations)
+    destinations = await _destinations(source)
     due = {
         name: state
         for name, state in destinations.items()
@@ -141,7 +191,8 @@ async def find_forwards(source: LogSource, story: MessageStory) -> list[ForwardO
                 _take(events, record.time_ms, story.ref, at, due, outcomes)
         sequence = until + 1
     await _follow_refused(source, story.ref, due, outcomes)
-    return [outcomes.get(name) or _by_cursor(name, state, at) for name, state in due.items()]
+    found = [outcomes.get(name) or _by_cursor(name, state, at) for name, state in due.items()]
+    return [_with_next(source, story, outcome, due[outcome.to].kind) for outcome in found]
 
 
 def _take(

@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness.broker import Broker
 from harness.mosquitto import MOSQUITTO, Mosquitto
 from harness.packets import Publish
 from harness.rawclient import RawClient
+
+from e2e.tools import run
 
 needs_mosquitto = pytest.mark.skipif(MOSQUITTO is None, reason="Mosquitto is not installed")
 
@@ -27,6 +30,12 @@ def connection(port: int, *lines: str, more: str = "") -> str:
         f'[connection.plant2]\naddresses = ["127.0.0.1:{port}"]\ntopic = [{topics}]\n'
         f'restart_timeout = "1 2"\n{more}'
     )
+
+
+def subscribed(broker: Broker) -> bool:
+    """Whether the bridge has a session at its own broker."""
+    listed = run("sessions", "ls", "--data-dir", str(broker.data_dir))
+    return "bridge.plant2" in listed.out
 
 
 class Listener:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections import Counter
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from harness.waiting import until
 
-from e2e.mqtt_bridges import Listener, connection, mosquitto, needs_mosquitto, publish
+from e2e.mqtt_bridges import Listener, connection, mosquitto, needs_mosquitto, publish, subscribed
+from e2e.test_mqtt_bridge_out import outbox_of
 from e2e.tools import run
 
 if TYPE_CHECKING:
@@ -21,12 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["mosquitto"]
 
 pytestmark = pytest.mark.timeout(240)
-
-
-def subscribed(broker: Broker) -> bool:
-    """Whether the bridge has a session at its own broker."""
-    listed = run("sessions", "ls", "--data-dir", str(broker.data_dir))
-    return "bridge.plant2" in listed.out
 
 
 def entered(broker: Broker) -> Counter[int]:
@@ -79,7 +75,7 @@ def test_messages_go_both_ways_once(
 
 
 @needs_mosquitto
-@pytest.mark.parametrize("victim", ["broker", "peer"])
+@pytest.mark.parametrize("victim", ["broker", "outbox", "peer"])
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
 def test_qos_2_enters_once_over_kills(
     make_broker: Callable[..., Broker], mosquitto: Mosquitto, victim: str, version: str
@@ -94,6 +90,9 @@ def test_qos_2_enters_once_over_kills(
         if victim == "broker":
             broker.kill()
             broker.start()
+        elif victim == "outbox":
+            until(lambda: outbox_of(broker), "the outbox")
+            os.kill(outbox_of(broker), signal.SIGKILL)
         else:
             mosquitto.end(signal.SIGTERM)  # it writes its state to disk
             mosquitto.start()
@@ -128,25 +127,3 @@ def test_in_from_another_foldmq(make_broker: Callable[..., Broker]) -> None:
     node = (broker.data_dir / "node").read_text().strip()
     run("sessions", "rm", f"plant2.{node}", "--data-dir", str(peer.data_dir), "--yes")
     until(lambda: lost in broker.log, "the warning")
-
-
-@pytest.mark.parametrize("direction", ["in", "out"])
-def test_a_ring_of_three_has_no_loops(make_broker: Callable[..., Broker], direction: str) -> None:
-    """The first broker gets its own message back once: it cannot know the bridges of others."""
-    brokers = [make_broker() for _ in range(3)]
-    for broker, following in zip(brokers, [*brokers[1:], brokers[0]], strict=True):
-        broker.configure(connection(following.port, f"ring/# {direction} 1"))
-        broker.start()
-    if direction == "in":
-        for broker in brokers:
-            until(lambda one=broker: subscribed(one), "the bridge", pause=0.5)
-    listeners = [Listener(broker.port, "ring/#") for broker in brokers]
-    for index, broker in enumerate(brokers):
-        publish(broker.port, range(10 * index, 10 * index + 10), 1, "ring/a")
-    for listener in listeners:
-        until(lambda one=listener: len(set(one.numbers())) == 30, "all messages")
-    for listener in listeners:
-        until(lambda one=listener: len(one.numbers()) >= 40, "the own messages")
-    for index, listener in enumerate(listeners):
-        expected = {n: 2 if n // 10 == index else 1 for n in range(30)}
-        assert Counter(listener.numbers()) == expected

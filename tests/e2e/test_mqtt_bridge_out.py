@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -217,7 +218,24 @@ def test_qos_1_arrives_once_between_two_foldmq_whatever_becomes_of_the_session(
     place = f"foldmq why --position {origin['position']} --node {origin['log']}"
     assert place in run("why", *where).out
     there = ("--position", origin["position"], "--data-dir", str(broker.data_dir))
-    assert "plant2" in run("why", *there, "--node", origin["log"]).out
+    until(
+        lambda: "sent to plant2, and acknowledged" in run("why", *there).out,
+        "the cursor behind the message",
+        pause=0.5,
+    )
+    # What each command says of the other broker runs there as it is.
+    sender = ("--data-dir", str(broker.data_dir))
+    (back,) = re.findall(r"foldmq (why --position \S+ --node \S+)", run("why", *where).out)
+    said = run(*back.split(), *sender).out
+    assert "sent to plant2, and acknowledged by then" in said
+    (onward,) = re.findall(r"foldmq (why --position \S+ --origin \S+)", said)
+    (received,) = run(*onward.split(), "--data-dir", str(peer.data_dir), "--json").objects
+    assert received["origin"] == origin
+    assert received == run("why", *where, "--json").objects[0]
+    unknown = run(*onward.split(), *sender, code=1)
+    assert "no connection brought the message" in unknown.err
+    alone = run("why", "--topic", "sensors/a", "--origin", "x", *sender, code=2)
+    assert "--origin needs --position" in alone.err
 
 
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])

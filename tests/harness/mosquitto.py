@@ -38,6 +38,11 @@ class Mosquitto:
         )
         self._process: subprocess.Popen[bytes] | None = None
 
+    def only_users(self) -> None:
+        """Require a password of clients, from the next start on."""
+        lines = self._config.read_text()
+        self._config.write_text(lines.replace("anonymous true", "anonymous false"))
+
     @property
     def log(self) -> str:
         """What it printed."""

@@ -37,6 +37,11 @@ class Proxy:
             self._blow()
         return blown
 
+    @property
+    def armed(self) -> bool:
+        """Whether a cut is to come."""
+        return self._fuse is not None
+
     def restore(self) -> None:
         """Lets connections through again."""
         self._refusing = False

@@ -36,6 +36,7 @@ RESERVED_TOPIC: Final[str] = "reserved_topic"
 TOPIC_LEVELS: Final[str] = "topic_levels"
 PERSONAL_KEYS: Final[str] = "personal_keys"
 QOS2_REJECTED: Final[str] = "qos2_rejected"
+BRIDGE_LOOP: Final[str] = "bridge_loop"
 TOO_LARGE: Final[str] = "message_too_large"
 
 _CODES: Final[dict[str, int]] = {

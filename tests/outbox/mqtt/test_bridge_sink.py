@@ -301,9 +301,7 @@ def test_a_refused_login_is_an_error_in_the_settings(tmp_path: Path) -> None:
     passwords = tmp_path / "passwords"
     passwords.write_text("")
     broker = Mosquitto(tmp_path, "peer", f"password_file {passwords}")
-    broker._config.write_text(
-        broker._config.read_text().replace("anonymous true", "anonymous false")
-    )
+    broker.only_users()
     broker.start()
 
     async def run(version: str) -> TryAgain:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox.mqtt.loop_path import with_log
 from outbox.mqtt.relay import LocalBusyError, Relay
 from outbox.mqtt.topic_lines import TopicMap, parse_topic_line
 from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
 from protocol.mqtt.encoder import encode_acks
+from protocol.mqtt.loop_path import with_logs
 from protocol.mqtt.packets import PacketType, Publish
 from protocol.mqtt.server_packet_decoder import SentMessage
 
@@ -33,10 +33,22 @@ def message(
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_message_passes_with_its_identifier_under_its_local_topic(qos: int) -> None:
     relay = made()
-    block = with_log(b"", "mylog")
+    block = with_logs(b"", "mylog")
     packet = encode_publish_v5(b"site1/cmd/a", b"x", qos, 7, retain=True, dup=True, block=block)
     assert relay.published(message(qos=qos)) == (packet, b"")
     assert relay.passed == 1
+
+
+def test_the_path_names_a_foldmq_that_a_message_comes_from() -> None:
+    relay = made()
+    relay.begin(0, "peer")
+    for passed, path in (((), ("peer",)), (("a", "peer"), ("a", "peer")), (("a",), ("a", "peer"))):
+        block = with_logs(b"", *passed) if passed else b""
+        (packet, _) = relay.published(message(qos=1, block=block))
+        assert packet.endswith(with_logs(b"", *path, "mylog") + b"x")
+    relay.begin(0)
+    (packet, _) = relay.published(message(qos=1))
+    assert packet.endswith(with_logs(b"", "mylog") + b"x")
 
 
 def test_acknowledgements_pass_with_their_identifiers() -> None:
@@ -49,7 +61,7 @@ def test_acknowledgements_pass_with_their_identifiers() -> None:
 def test_what_this_broker_never_takes_is_acknowledged() -> None:
     relay = made()
     assert relay.published(message(b"other")) == (b"", encode_acks(PUBREC, [7]))
-    block = with_log(with_log(b"", "mylog"), "theirs")
+    block = with_logs(with_logs(b"", "mylog"), "theirs")
     assert relay.published(message(qos=1, block=block)) == (b"", encode_acks(PUBACK, [7]))
     relay.begin(10)
     assert relay.published(message(qos=0)) == (b"", b"")

@@ -1,11 +1,13 @@
 """The logs that a message has passed, so that no message goes round over bridges (MQTT 5).
 
 They are a user property of the message, ``foldmq-path: LOG,LOG``, with the first log first. A log
-is added where a bridge takes a message in, and where it sends one that no bridge took in. A log
-does not know that a client is the bridge of another broker, so a message may come back to the first
-log of a ring once.
+is added where a bridge takes a message in, and where it sends one that no bridge took in. A bridge
+that takes messages from another foldmq adds the log there as well. A broker does not take a message
+again that a bridge of another one publishes: it knows bridges of foldmq by their CONNECT, and those
+of others by their will.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 from protocol.mqtt.message_properties import decode_message_properties, encode_message_properties
@@ -26,6 +28,11 @@ def passed_logs(block: bytes) -> tuple[str, ...]:
     return tuple(filter(None, ",".join(paths).split(",")))
 
 
+def has_passed(block: bytes, logs: Collection[str]) -> bool:
+    """Return whether a message has passed one of some logs before."""
+    return _MARK in block and any(log in logs for log in passed_logs(block))
+
+
 def would_loop(block: bytes, *logs: str) -> bool:
     """Return whether a message has passed one of some logs before, or too many logs."""
     passed = passed_logs(block)
@@ -37,14 +44,19 @@ def took_in(block: bytes, log: str) -> bool:
     return passed_logs(block)[-1:] == (log,)
 
 
-def with_log(block: bytes, log: str) -> bytes:
-    """Return the properties of a message that has also passed this log."""
+def with_logs(block: bytes, *logs: str) -> bytes:
+    """Return the properties of a message that has also passed these logs, last in this order."""
+    passed = [*passed_logs(block)]
+    for log in logs:
+        if passed[-1:] != [log]:
+            passed.append(log)
+    path = ",".join(passed)
     if _MARK not in block:
-        return block + _encoded(log)
+        return block + _encoded(path)
     found = decode_message_properties(block)
     user = tuple(pair for pair in found.user if pair[0] != PATH_PROPERTY)
     bare = encode_message_properties(found._replace(user=user))
-    return bare + _encoded(",".join((*passed_logs(block), log)))
+    return bare + _encoded(path)
 
 
 def _encoded(path: str) -> bytes:
