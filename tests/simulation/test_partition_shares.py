@@ -491,7 +491,7 @@ def test_messages_too_large_for_the_members_of_a_log_go_to_another_log() -> None
     two(scenario)
 
 
-SEEDS = range(300, 300 + max(20, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 5))
+SEEDS = range(300, 300 + max(8, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 5))
 AT_EVERY_SAVE = 3
 """``make check`` runs this many of them, too."""
 

@@ -35,8 +35,8 @@ from simulation.partitions import name_in
 from simulation.processes import Process, ProcessLoop
 
 _ASKED = int(os.environ.get("FOLDMQ_SEEDS", "0"))
-SEEDS = range(400, 400 + max(20, _ASKED))
-SHARES_SEEDS = range(1000, 1000 + max(15, _ASKED // 5))
+SEEDS = range(400, 400 + max(8, _ASKED))
+SHARES_SEEDS = range(1000, 1000 + max(6, _ASKED // 5))
 _MAX_SEEDS = 20
 """Runs within which each mutant is caught."""
 AT_EVERY_SAVE = 2
