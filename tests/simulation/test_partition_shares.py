@@ -560,9 +560,9 @@ def _cuts_what_was_assigned(patch: pytest.MonkeyPatch) -> None:
 MUTANTS = [
     _forgets_what_is_returned,
     _takes_assigned_messages_in_a_turn_of_their_own,
-    _drops_what_comes_for_a_part_that_has_ended,
+    pytest.param(_drops_what_comes_for_a_part_that_has_ended, marks=pytest.mark.long),
     _takes_messages_twice,
-    _cuts_what_was_assigned,
+    pytest.param(_cuts_what_was_assigned, marks=pytest.mark.long),
 ]
 
 

@@ -303,7 +303,8 @@ def records_the_position_in_another_turn(patch: Patch) -> None:
 @pytest.mark.parametrize(
     "mutant",
     [
-        writes_on_although_another_node_leads,
+        # simulation/test_nodes_mutations.py has it with one log.
+        pytest.param(writes_on_although_another_node_leads, marks=pytest.mark.long),
         follows_without_folding_every_record,
         acknowledges_before_the_record_is_stored,
         a_new_leader_takes_other_logs_from_their_end,
