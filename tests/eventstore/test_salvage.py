@@ -205,7 +205,7 @@ def test_a_salvaged_log_can_be_salvaged(old: Path, new: Path, tmp_path: Path) ->
 @pytest.mark.slow
 @given(data=strategies.data())
 @settings(
-    max_examples=min(60, settings().max_examples),
+    max_examples=min(60, settings().max_examples // 2),  # each starts two servers
     suppress_health_check=list(HealthCheck),
     deadline=None,
 )

@@ -2,8 +2,8 @@
 
 A process that has imported the whole command is forked for each run: as isolated as a process of
 its own, in a twentieth of the time. Its output, its files, its exit code and its reaction to
-signals are those of the real command. Nevertheless brokers of drills, and some commands of each
-kind, are started as a user starts them.
+signals are those of the real command. Nevertheless brokers of ``make drills``, and some commands of
+each kind, are started as a user starts them.
 
 Run as a program this is that process: it listens on the socket that it inherits.
 """
@@ -92,15 +92,21 @@ class Process:
 
 
 def start(
-    arguments: Sequence[str], env: Mapping[str, str], out: int, err: int, given: int | None = None
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    out: int,
+    err: int,
+    given: int | None = None,
+    cwd: Path | None = None,
 ) -> Process:
     """Start ``foldmq`` with these arguments; return when it has begun.
 
     `out` and `err` are descriptors it writes to, `given` one it reads from; else it reads nothing.
+    `cwd` is its working directory, if it is not that of the tests.
     """
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     channel.connect(_server())
-    request = {"arguments": list(arguments), "env": dict(env), "directory": str(Path.cwd())}
+    request = {"arguments": list(arguments), "env": dict(env), "directory": str(cwd or Path.cwd())}
     data = json.dumps(request).encode()
     with Path(os.devnull).open("rb") as null:
         fds = [null.fileno() if given is None else given, out, err]
@@ -110,22 +116,32 @@ def start(
 
 
 def run(
-    arguments: Sequence[str], env: Mapping[str, str], timeout: float, stdin: bytes | None = None
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    timeout: float,
+    stdin: bytes | None = None,
+    cwd: Path | None = None,
+    stop_after: float | None = None,
 ) -> tuple[int, bytes, bytes]:
     """Run ``foldmq`` with these arguments; return exit code, stdout and stderr.
 
-    The code is negative for a signal. Raises subprocess.TimeoutExpired, having killed it.
+    The code is negative for a signal. Raises subprocess.TimeoutExpired, having killed it. After
+    `stop_after` seconds it gets SIGINT.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given = None
         if stdin is not None:
             given, giving = os.pipe()
-        process = start(arguments, env, out.fileno(), err.fileno(), given)
+        process = start(arguments, env, out.fileno(), err.fileno(), given, cwd)
         if stdin is not None and given is not None:
             os.close(given)
             with contextlib.suppress(BrokenPipeError), open(giving, "wb") as pipe:  # noqa: PTH123
                 pipe.write(stdin)
         try:
+            if stop_after is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(stop_after)
+                process.send_signal(signal.SIGINT)
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:
             process.kill()
