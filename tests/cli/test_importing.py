@@ -160,7 +160,7 @@ def foldmq(*arguments: object) -> tuple[int, str, str]:
 @contextlib.contextmanager
 def started(directory: Path) -> Iterator[Broker]:
     """A running broker with its data below a directory."""
-    broker = Broker(directory)
+    broker = Broker(directory, forked=True)
     broker.start()
     try:
         yield broker

@@ -32,10 +32,15 @@ def delivered(clients: Clients5, topic: str, qos: int) -> tuple[RawClient5, int]
 @pytest.mark.mqtt5(
     "MQTT-4.3.3-8", "MQTT-4.3.3-11", "MQTT-2.2.1-5", "MQTT-3.5.2-1", "MQTT-3.7.2-1", "MQTT-3.3.4-1"
 )
-@pytest.mark.parametrize("number", [1, 300, 65_535])
 @pytest.mark.parametrize(
-    "release",
-    [(None, None), (0, None), (0, ()), (0, REASONS), (UNKNOWN, None)],
+    ("number", "release"),
+    [
+        (1, (None, None)),
+        (300, (0, None)),
+        (65_535, (0, ())),
+        (1, (0, REASONS)),
+        (300, (UNKNOWN, None)),
+    ],
     ids=["short", "code", "block", "reasons", "unknown"],
 )
 def test_qos_2_from_a_client(
@@ -120,27 +125,35 @@ def test_every_form_of_puback(
 
 
 @pytest.mark.mqtt5("MQTT-4.4.0-2", "MQTT-3.4.2-1")
-@pytest.mark.parametrize("code", REFUSALS)
-def test_puback_that_refuses_ends_the_delivery(clients: Clients5, topic: str, code: int) -> None:
-    client, number = delivered(clients, topic, 1)
-    client.send(p.acknowledge(PUBACK, number, code, REASONS))
-    client.expect_alive()
+def test_puback_that_refuses_ends_the_delivery(clients: Clients5, topic: str) -> None:
+    client = clients.five(topic, properties=KEEP)
+    assert client.subscribe((topic, 1)) == (1,)
+    publisher = clients.five()
+    for code in REFUSALS:
+        publisher.publish(topic, b"x", 1)
+        number = client.expect_message(topic, b"x", 1).packet_id
+        client.send(p.acknowledge(PUBACK, number, code, REASONS))
+        client.expect_alive()
     client.reset()
     clients.five(topic, clean=False, session_present=True).expect_nothing()
 
 
 @pytest.mark.mqtt5("MQTT-4.4.0-2", "MQTT-3.5.2-1", "MQTT-4.3.3-4", "MQTT-4.3.3-9")
-@pytest.mark.parametrize("code", REFUSALS)
-def test_pubrec_that_refuses_ends_the_delivery(clients: Clients5, topic: str, code: int) -> None:
+def test_pubrec_that_refuses_ends_the_delivery(clients: Clients5, topic: str) -> None:
     """No PUBREL follows, the message is not sent again, and its identifier is free."""
-    client, number = delivered(clients, topic, 2)
-    client.send(p.acknowledge(PUBREC, number, code))
-    client.expect_alive()
+    client = clients.five(topic, properties=KEEP)
+    assert client.subscribe((topic, 2)) == (2,)
+    publisher = clients.five()
+    for code in REFUSALS:
+        publisher.publish(topic, b"x", 2)
+        number = client.expect_message(topic, b"x", 2).packet_id
+        client.send(p.acknowledge(PUBREC, number, code))
+        client.expect_alive()
     client.expect_nothing()
     client.reset()
     client = clients.five(topic, clean=False, session_present=True)
     client.expect_nothing()
-    clients.five().publish(topic, b"next", 2)
+    publisher.publish(topic, b"next", 2)
     client.acknowledge(client.expect_message(topic, b"next", 2))
 
 

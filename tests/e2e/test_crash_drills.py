@@ -18,7 +18,9 @@ pytestmark = [pytest.mark.drill, pytest.mark.timeout(400 + 40 * ROUNDS)]
 @pytest.mark.mqtt(
     "MQTT-4.1.0-1", "MQTT-4.3.2-1", "MQTT-4.3.3-1", "MQTT-4.3.3-2", "MQTT-4.4.0-1", "MQTT-4.6.0-6"
 )
-@pytest.mark.parametrize("victim", ["broker", "nats", "both", "restart"])
+@pytest.mark.parametrize(
+    "victim", ["broker", "nats", "both", pytest.param("restart", marks=pytest.mark.long)]
+)
 def test_nothing_acknowledged_is_lost(
     make_broker: Callable[..., Broker], victim: str, request: pytest.FixtureRequest
 ) -> None:
@@ -38,7 +40,7 @@ def test_nothing_acknowledged_is_lost(
     broker.stop()
 
 
-@pytest.mark.parametrize("victim", ["nats", "both"])
+@pytest.mark.parametrize("victim", [pytest.param("nats", marks=pytest.mark.long), "both"])
 def test_nothing_acknowledged_is_lost_of_an_encrypted_log(
     make_broker: Callable[..., Broker], tmp_path: Path, victim: str
 ) -> None:

@@ -187,7 +187,7 @@ def test_a_file_that_is_no_key(tmp_path: Path, name: str, text: str | None, line
 def test_several_processes_and_the_server_of_nats_clients(tmp_path: Path) -> None:
     key = ("--encryption-key-file", str(key_file(tmp_path)))
     config = "processes = 2\nnats_listen = '127.0.0.1:0'\nnats_anonymous = true\n"
-    with Broker(tmp_path, config=config, args=key) as broker:
+    with Broker(tmp_path, config=config, args=key, forked=True) as broker:
         play(broker)
         data = ("--data-dir", str(broker.data_dir))
         said = run("status", *data).out

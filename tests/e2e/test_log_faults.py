@@ -165,7 +165,7 @@ def test_flipped_byte_behind_the_projections(stopped: Broker) -> None:
     run("log", "verify", "--data-dir", str(stopped.data_dir), code=1)
 
 
-@pytest.mark.parametrize("place", [0.3, 0.7, 1.0])
+@pytest.mark.parametrize("place", [0.3, 1.0])
 def test_flipped_byte_in_the_store(stopped: Broker, tmp_path: Path, place: float) -> None:
     flip(stopped, place)
     without_projections(stopped)
@@ -289,7 +289,7 @@ def test_salvage_while_the_broker_runs(make_broker: Callable[..., Broker], tmp_p
 IMPATIENT = "commit_timeout = 2\nlog_format = 'json'\n"
 
 
-@pytest.mark.parametrize(("rounds", "processes"), [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize(("rounds", "processes"), [(2, 1), (1, 2)])
 def test_full_disk(
     make_broker: Callable[..., Broker], small_disk: Path, rounds: int, processes: int
 ) -> None:
@@ -382,23 +382,16 @@ def truncated(broker: Broker) -> None:
 
 STRIKES: dict[str, tuple[str, Callable[[Broker], object]]] = {
     "store removed": ("is gone", lambda broker: shutil.rmtree(store(broker))),
-    "stream removed": ("is gone", lambda broker: shutil.rmtree(block(broker).parents[1])),
     "data directory renamed": (
         "is gone",
         lambda broker: broker.data_dir.rename(broker.data_dir.with_name("away")),
-    ),
-    "store replaced by a copy": (
-        "was replaced",
-        lambda broker: shutil.copytree(
-            store(broker).rename(broker.data_dir / "old"), store(broker)
-        ),
     ),
     "block removed": ("lacks block 1.blk", lambda broker: block(broker).unlink()),
     "block cut short": ("has a block that was cut short: 1.blk", truncated),
 }
 
 
-@pytest.mark.parametrize("strike", STRIKES)
+@pytest.mark.parametrize("strike", ["data directory renamed", "block cut short"])
 def test_store_gone_while_the_broker_runs(make_broker: Callable[..., Broker], strike: str) -> None:
     """The server goes on writing to files without a name: nothing of that is acknowledged."""
     what, act = STRIKES[strike]
@@ -497,7 +490,7 @@ def test_external_server_under_load(
     assert "sync_interval, which clients cannot see" in broker.log
     offline_subscriber(broker.port)
     load = Load(broker.port)
-    for _ in range(2):
+    for _ in range(2 if strike == "kill" else 1):
         until(load.progressed(), "acknowledgements")
         assert external.process is not None
         if strike == "kill":
@@ -557,16 +550,7 @@ def test_wrong_password(external: Nats, make_broker: Callable[..., Broker]) -> N
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [
-        ("storage", "memory"),
-        ("max_age", 60_000_000_000),
-        ("max_msgs", 100),
-        ("retention", "workqueue"),
-        ("max_msgs_per_subject", 10),
-        ("max_msg_size", 1000),
-        ("allow_direct", False),
-        ("subjects", ["another"]),
-    ],
+    [("storage", "memory"), ("subjects", ["another"])],
 )
 def test_stream_with_weaker_guarantees(
     external: Nats, on_external: Callable[..., Broker], setting: str, value: object
@@ -690,7 +674,6 @@ def test_a_message_that_is_not_a_record(external: Nats, on_external: Callable[..
 @pytest.mark.parametrize(
     ("event", "code", "what"),
     [
-        ({"e": "Acked", "v": 2, "session": "c"}, 78, "event 'Acked' version 2 is not known"),
         ({"e": "Teleported", "v": 1}, 78, "event 'Teleported' version 1 is not known"),
         ({"e": "Acked", "v": 1, "session": 7, "pids": []}, 65, "event Acked, field session = 7"),
     ],

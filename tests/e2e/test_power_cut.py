@@ -22,6 +22,7 @@ from harness.waiting import until
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(180 + 40 * ROUNDS)]
 CACHES = pytest.mark.parametrize("cache", ["kept", "lost"])
+WORSE = pytest.mark.parametrize("cache", [pytest.param("kept", marks=pytest.mark.long), "lost"])
 PAGE = 4096
 
 
@@ -86,7 +87,7 @@ def cut_the_power_there(server: Nats, disk: Disk) -> None:
     server.start()
 
 
-@CACHES
+@WORSE
 def test_power_cut(
     make_broker: Callable[..., Broker], make_disk: Callable[[Cache], Disk], cache: Cache
 ) -> None:
@@ -107,7 +108,7 @@ def test_power_cut(
     broker.stop()
 
 
-@CACHES
+@WORSE
 def test_power_cut_after_the_first_acknowledgement(
     make_broker: Callable[..., Broker], make_disk: Callable[[Cache], Disk], cache: Cache
 ) -> None:
@@ -130,7 +131,7 @@ def test_power_cut_after_the_first_acknowledgement(
     broker.stop()
 
 
-@pytest.mark.parametrize("cut_after", [1, 60])
+@pytest.mark.parametrize("cut_after", [pytest.param(1, marks=pytest.mark.long), 60])
 def test_power_cut_of_an_encrypted_log(
     make_broker: Callable[..., Broker],
     make_disk: Callable[[Cache], Disk],

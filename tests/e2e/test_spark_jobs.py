@@ -41,7 +41,8 @@ SECONDS = 400.0
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker with the traffic of the tests of the log tools."""
-    with Broker(tmp_path_factory.mktemp("spark"), config="max_queued_messages = 3\n") as made:
+    config = "max_queued_messages = 3\n"
+    with Broker(tmp_path_factory.mktemp("spark"), config=config, forked=True) as made:
         with contextlib.closing(Clients("127.0.0.1", made.port)) as clients:
             play(clients)
         yield made

@@ -90,7 +90,7 @@ def stored(played: Played, tmp_path: Path) -> Iterator[Broker]:
     """A copy of the data of the broker, which is stopped for that."""
     if played.broker.running:
         played.broker.stop()
-    broker = Broker(tmp_path, args=TWO)
+    broker = Broker(tmp_path, args=TWO, forked=True)
     shutil.copytree(played.broker.data_dir, broker.data_dir, dirs_exist_ok=True)
     yield broker
     broker.clean_up()

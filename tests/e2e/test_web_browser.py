@@ -387,7 +387,7 @@ def test_every_page_fits(
         served(broker), viewport={"width": width, "height": height}, color_scheme=scheme
     )
     backs = set()
-    for path in PATHS:
+    for path in PATHS if scheme == "light" else PATHS[::3]:  # only the colours differ
         page.goto(watch.origin + path)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         assert page.evaluate(CUT) == [], path

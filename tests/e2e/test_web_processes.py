@@ -43,7 +43,7 @@ def play(clients: Clients) -> None:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Clients]]:
-    broker = Broker(tmp_path_factory.mktemp("web"), args=ON)
+    broker = Broker(tmp_path_factory.mktemp("web"), args=ON, forked=True)
     broker.start()
     clients = Clients("127.0.0.1", broker.port)
     try:
@@ -191,7 +191,7 @@ def confirm(page: Page, **given: str) -> None:
 
 
 def test_a_process_that_hangs_is_named_and_left_out(tmp_path: Any) -> None:
-    broker = Broker(tmp_path, args=ON)
+    broker = Broker(tmp_path, args=ON, forked=True)
     broker.start()
     stopped = 0
     try:

@@ -89,8 +89,9 @@ def check_kept(new: Path, records: list[bytes], lost: set[int]) -> None:
             assert found[number - 1] == link_of(record), number
 
 
-@pytest.mark.parametrize("bad", [1, 2, 6, COUNT])
-@pytest.mark.parametrize("indexed", [True, False], ids=["index", "no index"])
+@pytest.mark.parametrize(
+    ("bad", "indexed"), [(1, True), (1, False), (6, True), (COUNT, True), (COUNT, False)]
+)
 def test_flipped_byte(old: Path, new: Path, bad: int, indexed: bool) -> None:
     """A NATS server cuts a file without its index off at the damage."""
     records = made()
@@ -204,7 +205,7 @@ def test_a_salvaged_log_can_be_salvaged(old: Path, new: Path, tmp_path: Path) ->
 @pytest.mark.slow
 @given(data=strategies.data())
 @settings(
-    max_examples=min(60, settings().max_examples),
+    max_examples=min(60, settings().max_examples // 2),  # each starts two servers
     suppress_health_check=list(HealthCheck),
     deadline=None,
 )
@@ -269,7 +270,7 @@ def test_broken_chain(old: Path, new: Path, where: int) -> None:
     ]
 
 
-@pytest.mark.parametrize("cut", [1, 100, 1000, 2000])
+@pytest.mark.parametrize("cut", [1, 1000])
 def test_file_that_was_cut_short(old: Path, new: Path, cut: int) -> None:
     records = made()
     write(old, records, noted=COUNT)
@@ -377,21 +378,17 @@ def test_no_room(old: Path, new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not new.exists()
 
 
-@pytest.mark.parametrize("bad", [None, 6])
-def test_compressed_store(
-    old: Path, new: Path, monkeypatch: pytest.MonkeyPatch, bad: int | None
-) -> None:
+def test_compressed_store(old: Path, new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server reads a copy of a store that it has compressed."""
     records = made()
     write(old, records, noted=COUNT)
-    if bad is not None:
-        flip(old, records[bad - 1])
+    flip(old, records[5])
     monkeypatch.setattr(damaged_log, "is_compressed", lambda *_: True)
     before = contents(old)
     saved = save(old, new)
     assert contents(old) == before
     assert saved.known == COUNT
-    assert gaps(saved) == ([] if bad is None else [(bad, bad)])
+    assert gaps(saved) == [(6, 6)]
 
 
 def test_a_failure_leaves_no_files(old: Path, new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,7 +499,7 @@ async def _read(folder: Path) -> list[Record]:
         return [one async for one in read_records(client, "FOLDMQ_LOG_n1", 1, 1000)]
 
 
-@pytest.mark.parametrize("bad", [None, 1, 3, 6, 7, 8])
+@pytest.mark.parametrize("bad", [None, 1, 6, 7, 8])
 def test_cut_log(old: Path, new: Path, bad: int | None) -> None:
     """The cut is recorded in what is saved, and sessions need no message that was lost."""
     records = cut_log()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.broker import Broker
+from harness.drill import ROUNDS
 from harness.nats import ACCESS, Nats
 from harness.packets import Connack, Will
 from harness.powercut import Cache, Disk, UnusableError
@@ -130,9 +131,9 @@ def foldmq_only() -> None:
 def make_broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Broker]]:
     """Makes brokers of the test's own, not started; they share nothing.
 
-    Those of a drill are started as a user starts them, the others are forked.
+    Those of `make drills` are started as a user starts them, the others are forked.
     """
-    forked = request.node.get_closest_marker("drill") is None
+    forked = ROUNDS < 3 or request.node.get_closest_marker("drill") is None
     if EXTERNAL:
         pytest.skip("needs to start its own foldmq")
     made: list[Broker] = []

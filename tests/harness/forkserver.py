@@ -2,12 +2,13 @@
 
 A process that has imported the whole command is forked for each run: as isolated as a process of
 its own, in a twentieth of the time. Its output, its files, its exit code and its reaction to
-signals are those of the real command. Nevertheless brokers of drills, and some commands of each
-kind, are started as a user starts them.
+signals are those of the real command. Nevertheless brokers of ``make drills``, and some commands of
+each kind, are started as a user starts them.
 
 Run as a program this is that process: it listens on the socket that it inherits.
 """
 
+import asyncio
 import atexit
 import contextlib
 import fcntl
@@ -15,6 +16,7 @@ import gc
 import json
 import os
 import pkgutil
+import re
 import select
 import signal
 import socket
@@ -26,7 +28,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -90,15 +92,21 @@ class Process:
 
 
 def start(
-    arguments: Sequence[str], env: Mapping[str, str], out: int, err: int, given: int | None = None
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    out: int,
+    err: int,
+    given: int | None = None,
+    cwd: Path | None = None,
 ) -> Process:
     """Start ``foldmq`` with these arguments; return when it has begun.
 
     `out` and `err` are descriptors it writes to, `given` one it reads from; else it reads nothing.
+    `cwd` is its working directory, if it is not that of the tests.
     """
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     channel.connect(_server())
-    request = {"arguments": list(arguments), "env": dict(env), "directory": str(Path.cwd())}
+    request = {"arguments": list(arguments), "env": dict(env), "directory": str(cwd or Path.cwd())}
     data = json.dumps(request).encode()
     with Path(os.devnull).open("rb") as null:
         fds = [null.fileno() if given is None else given, out, err]
@@ -108,22 +116,32 @@ def start(
 
 
 def run(
-    arguments: Sequence[str], env: Mapping[str, str], timeout: float, stdin: bytes | None = None
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    timeout: float,
+    stdin: bytes | None = None,
+    cwd: Path | None = None,
+    stop_after: float | None = None,
 ) -> tuple[int, bytes, bytes]:
     """Run ``foldmq`` with these arguments; return exit code, stdout and stderr.
 
-    The code is negative for a signal. Raises subprocess.TimeoutExpired, having killed it.
+    The code is negative for a signal. Raises subprocess.TimeoutExpired, having killed it. After
+    `stop_after` seconds it gets SIGINT.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given = None
         if stdin is not None:
             given, giving = os.pipe()
-        process = start(arguments, env, out.fileno(), err.fileno(), given)
+        process = start(arguments, env, out.fileno(), err.fileno(), given, cwd)
         if stdin is not None and given is not None:
             os.close(given)
             with contextlib.suppress(BrokenPipeError), open(giving, "wb") as pipe:  # noqa: PTH123
                 pipe.write(stdin)
         try:
+            if stop_after is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(stop_after)
+                process.send_signal(signal.SIGINT)
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:
             process.kill()
@@ -207,8 +225,8 @@ def _attend(channel: socket.socket) -> None:
     os._exit(0)
 
 
-def _become(request: dict[str, Any], fds: list[int]) -> None:
-    """Be the command; never returns."""
+def _become(request: dict[str, Any], fds: list[int]) -> NoReturn:
+    """Be the command."""
     for number, fd in enumerate(fds):
         os.dup2(fd, number)
     os.closerange(3, 256)
@@ -222,9 +240,18 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
     tempfile.tempdir = None  # it is that of the environment
     os.chdir(request["directory"])
     sys.argv = ["foldmq", *request["arguments"]]
-    # The processes that it starts of its own program, and its own restart, are real ones.
+    # The processes that it starts of its own program, and its own restart, are real ones, except
+    # the first process of each log.
     program = str(Path(sys.executable).with_name("foldmq"))
     sys.orig_argv = [sys.executable, program, *request["arguments"]]
+    count = _count_of_logs(request["arguments"])
+    if count > 1:
+        _fork_spares(count)
+    _run_main()
+
+
+def _run_main() -> NoReturn:
+    """Run the command of sys.argv."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
         stream = os.fdopen(fd, "w", encoding="utf-8", closefd=False, buffering=1 if fd == 2 else -1)
         setattr(sys, name, stream)
@@ -244,6 +271,101 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+# -------------------------------------------------------- processes of a broker with several logs
+
+
+def _count_of_logs(arguments: Sequence[str]) -> int:
+    """Return how many processes a broker starts for its logs, or 0 for other commands."""
+    if arguments[:1] != ["serve"]:
+        return 0
+    settings = ""
+    if "--config" in arguments:
+        with contextlib.suppress(OSError):
+            settings = Path(arguments[arguments.index("--config") + 1]).read_text("utf-8")
+    given = re.search(r"--processes[ =](\d+)", " ".join(arguments))
+    found = given or re.search(r"(?m)^(?:processes|partitions) *= *(\d+)", settings)
+    return int(found[1]) if found else 0
+
+
+def _fork_spares(count: int) -> None:
+    """Fork processes that wait until the broker starts one for a log; it then is one of them.
+
+    They are children of the broker, as those that it starts itself, and end with it.
+    """
+    spares: list[tuple[int, socket.socket]] = []
+    for _ in range(count):
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            for other in (ours, *(channel for _, channel in spares)):
+                other.close()
+            _await_start(theirs)
+        theirs.close()
+        spares.append((pid, ours))
+    create = asyncio.create_subprocess_exec
+
+    async def create_or_take(program: str, *arguments: str, **options: Any) -> Any:
+        its_own = [program, *arguments] == [sys.executable, *sys.orig_argv[1:]]
+        if its_own and spares and options.keys() == {"env", "pass_fds"}:
+            return _Spare(*spares.pop(0), **options)
+        return await create(program, *arguments, **options)
+
+    asyncio.create_subprocess_exec = create_or_take  # type: ignore[assignment]
+
+
+def _await_start(channel: socket.socket) -> NoReturn:
+    """Wait for an environment and a descriptor, and be the command with them."""
+    size, fds, _, _ = socket.recv_fds(channel, _NUMBER, 1)
+    if not size:  # the broker has ended
+        os._exit(0)
+    given = json.loads(_received(channel, int.from_bytes(size, "big")))
+    channel.close()
+    if fds[0] != given["fd"]:
+        os.dup2(fds[0], given["fd"])
+        os.close(fds[0])
+    os.environ.clear()
+    os.environ.update(given["env"])
+    _run_main()
+
+
+class _Spare:
+    """A process that was forked before: what the broker needs of asyncio.subprocess.Process."""
+
+    def __init__(
+        self, pid: int, channel: socket.socket, env: Mapping[str, str], pass_fds: Sequence[int]
+    ) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._ended = asyncio.get_running_loop().create_future()
+        self._pidfd = os.pidfd_open(pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._end)
+        (fd,) = pass_fds
+        data = json.dumps({"env": dict(env), "fd": fd}).encode()
+        with channel, contextlib.suppress(OSError):  # it was killed
+            socket.send_fds(channel, [len(data).to_bytes(_NUMBER, "big")], [fd])
+            channel.sendall(data)
+
+    def _end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        _, status = os.waitpid(self.pid, 0)
+        self.returncode = os.waitstatus_to_exitcode(status)
+        self._ended.set_result(self.returncode)
+
+    async def wait(self) -> int:
+        """Return the exit code when it has ended."""
+        return await asyncio.shield(self._ended)
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it has not ended."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
 
 
 def _load_all() -> None:

@@ -211,9 +211,21 @@ MUTANTS: tuple[Callable[[Patch], None], ...] = (
 )
 
 
+SLOW = (
+    takes_a_window_for_full_when_one_is_left,
+    counts_connects_of_two_minutes,
+    waits_for_half_a_minute_before_it_names_a_full_window,
+    names_a_full_window_at_once,
+)
+"""Those that are detected after several runs: ``make drills`` has them."""
+
+
 @pytest.mark.plain
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(one, marks=[pytest.mark.long] if one in SLOW else []) for one in MUTANTS],
+)
 def test_an_answer_that_is_not_true_is_detected(
     mutant: Callable[[Patch], None], monkeypatch: Patch
 ) -> None:

@@ -20,12 +20,12 @@ from simulation.nodes import NodesWorld
 from simulation.simulated_standby import StandbyWorld
 from simulation.world import World
 
-SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "20"))
+SEEDS = int(os.environ.get("FOLDMQ_SEEDS", "10"))
 AT_EVERY_SAVE = 4
 """``make check`` runs this many of them, too."""
 FAILED_BEFORE = (3064,)
 """Seeds that found a defect."""
-NODES_SEEDS = max(40, SEEDS // 2)
+NODES_SEEDS = max(16, SEEDS // 2)
 """Runs with three nodes; 140 are enough for what must have happened in some of them."""
 
 

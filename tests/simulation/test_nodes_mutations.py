@@ -67,7 +67,7 @@ def publishes_wills_before_their_time(patch: Patch) -> None:
         follows_without_folding_every_record,
         writes_on_although_another_node_leads,
         takes_over_wherever_the_log_ends,
-        drops_bytes_for_clients_that_read_slowly,
+        pytest.param(drops_bytes_for_clients_that_read_slowly, marks=pytest.mark.long),
         closes_a_client_before_its_disconnect_is_passed_on,
         pytest.param(publishes_wills_before_their_time, marks=pytest.mark.long),
     ],

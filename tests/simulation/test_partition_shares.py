@@ -491,7 +491,7 @@ def test_messages_too_large_for_the_members_of_a_log_go_to_another_log() -> None
     two(scenario)
 
 
-SEEDS = range(300, 300 + max(20, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 5))
+SEEDS = range(300, 300 + max(8, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 5))
 AT_EVERY_SAVE = 3
 """``make check`` runs this many of them, too."""
 
@@ -560,9 +560,9 @@ def _cuts_what_was_assigned(patch: pytest.MonkeyPatch) -> None:
 MUTANTS = [
     _forgets_what_is_returned,
     _takes_assigned_messages_in_a_turn_of_their_own,
-    _drops_what_comes_for_a_part_that_has_ended,
+    pytest.param(_drops_what_comes_for_a_part_that_has_ended, marks=pytest.mark.long),
     _takes_messages_twice,
-    _cuts_what_was_assigned,
+    pytest.param(_cuts_what_was_assigned, marks=pytest.mark.long),
 ]
 
 

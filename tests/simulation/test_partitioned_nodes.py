@@ -35,8 +35,8 @@ from simulation.partitions import name_in
 from simulation.processes import Process, ProcessLoop
 
 _ASKED = int(os.environ.get("FOLDMQ_SEEDS", "0"))
-SEEDS = range(400, 400 + max(20, _ASKED))
-SHARES_SEEDS = range(1000, 1000 + max(15, _ASKED // 5))
+SEEDS = range(400, 400 + max(8, _ASKED))
+SHARES_SEEDS = range(1000, 1000 + max(6, _ASKED // 5))
 _MAX_SEEDS = 20
 """Runs within which each mutant is caught."""
 AT_EVERY_SAVE = 2
@@ -303,7 +303,8 @@ def records_the_position_in_another_turn(patch: Patch) -> None:
 @pytest.mark.parametrize(
     "mutant",
     [
-        writes_on_although_another_node_leads,
+        # simulation/test_nodes_mutations.py has it with one log.
+        pytest.param(writes_on_although_another_node_leads, marks=pytest.mark.long),
         follows_without_folding_every_record,
         acknowledges_before_the_record_is_stored,
         a_new_leader_takes_other_logs_from_their_end,

@@ -603,7 +603,7 @@ def test_the_log_is_not_cut_before_the_others_have_taken_it() -> None:
         two(scenario, keep=0.0, keep_bytes=20_000)
 
 
-SEEDS = range(200, 200 + max(20, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 5))
+SEEDS = range(200, 200 + max(8, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 5))
 AT_EVERY_SAVE = 4
 """``make check`` runs this many of them, too."""
 

@@ -127,6 +127,8 @@ class Run:
             await self.world.start()
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize(
+    "seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 16))]
+)
 def test_a_replay_is_what_the_log_has(seed: int) -> None:
     simulate(Run(seed).play)

@@ -91,8 +91,9 @@ async def at_rate(
     return publishers, reader
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.003, 0.01, 0.05])
-@pytest.mark.parametrize("rate", [50, 1000])
+@pytest.mark.parametrize(
+    ("rate", "delay"), [(50, 0.0), (50, 0.05), (1000, 0.0), (1000, 0.003), (1000, 0.05)]
+)
 def test_order_and_time_with_every_delay(rate: int, delay: float) -> None:
     async def scenario() -> None:
         world = World(lambda: DISK, commit_delay=delay, ack_delay=1.0)
@@ -180,7 +181,7 @@ def closed_loops(clients: int, delay: float) -> int:
     return found[0]
 
 
-@pytest.mark.parametrize("clients", [1, 2, 4, 8])
+@pytest.mark.parametrize("clients", [1, 4])
 def test_clients_that_wait_for_answers_keep_their_rate(clients: int) -> None:
     assert closed_loops(clients, 0.003) >= 0.98 * closed_loops(clients, 0.0)
 

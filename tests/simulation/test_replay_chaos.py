@@ -34,9 +34,10 @@ def counts(seed: int) -> Counter[str]:
 
 
 def marked(seeds: range) -> list[object]:
-    """The first runs are made at every save."""
+    """The first runs are made at every save, the last ones by make drills."""
+    last = [pytest.mark.slow, pytest.mark.long]
     return [
-        pytest.param(seed, marks=[pytest.mark.slow] if number > 1 else [])
+        pytest.param(seed, marks=last[: (number > 1) + (number > 4)])
         for number, seed in enumerate(seeds)
     ]
 

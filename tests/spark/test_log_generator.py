@@ -27,7 +27,7 @@ GENERATOR = [sys.executable, "-m", "bench.logs.log_generator"]
 
 
 FLAVOURS = ("single", "bulk", "mixed")
-SIZES = {"single": 12_000, "bulk": 60_000, "mixed": 12_000}
+SIZES = {"single": 6_000, "bulk": 30_000, "mixed": 6_000}
 LARGE = {"single": 100_000, "bulk": 200_000, "mixed": 160_000}
 """Entries of logs that have some of everything."""
 

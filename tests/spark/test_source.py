@@ -187,7 +187,13 @@ NAMES = ("node", "seq", "index", "position", "time", "time_ms", "type", "session
          "ref")  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(len(FILTERS)))
+@pytest.mark.parametrize(
+    "number",
+    [
+        number if number % 2 == 0 else pytest.param(number, marks=pytest.mark.long)
+        for number in range(len(FILTERS))
+    ],
+)
 @pytest.mark.usefixtures("pushing")
 def test_pushed_down_filters_agree_with_spark(
     spark: SparkSession, nats: Nats, filtered: tuple[LogBuilder, list[Any]], number: int
