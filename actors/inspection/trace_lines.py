@@ -95,9 +95,20 @@ def packet_count(packet: Any) -> int:
     return len(packet) if isinstance(packet, Publishes) else 1
 
 
-def packet_objects(packet: Any) -> Iterator[dict[str, Any]]:
-    """Yield the fields of a packet, from a client or from the broker."""
-    if isinstance(packet, Publishes):
+_WITH_NAMES = ("assigned_client_identifier", "response_information")
+
+
+def packet_objects(packet: Any, *, hides_names: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the fields of a packet, from a client or from the broker.
+
+    ``hides_names``: without the properties by which a client learns its own identifier.
+    """
+    if hides_names:
+        for fields_shown in packet_objects(packet):
+            for name in _WITH_NAMES:
+                fields_shown.get("properties", {}).pop(name, None)
+            yield fields_shown
+    elif isinstance(packet, Publishes):
         for publish in packet:
             yield from packet_objects(publish)
     elif isinstance(packet, SentMessage):
