@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 
 from actors.inspection.inspector import Refused, shown, text
+from actors.inspection.nameless_sessions import remove_nameless, sessions_of
 from actors.inspection.operations import clear_topics
 from actors.maintenance.recovery import until_durable
 from actors.session.content_sealing import ContentSealing, period_ms
 from actors.session.decisions.subscribing import by_text
-from actors.inspection.nameless_sessions import remove_nameless, sessions_of
 from eventstore.format.erasure_events import KEEP, REQUEST, RESTORED, Erased, ErasureRequested
 from eventstore.format.name_entries import CLIENT, USER, parts_of, topic_shown
 from eventstore.format.positions import format_position, to_runs

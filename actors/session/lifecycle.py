@@ -125,9 +125,7 @@ class SessionLifecycle:
     def _open(self, message: ConnectionAttached, encoder: DeliveryEncoder | None) -> None:
         session = self._session
         connection, connect = message.connection, message.connect
-        if not connection.ended and self._is_renamed(connection):
-            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "erased")
-        if connection.ended:
+        if connection.ended or self._refuses_erased(connection):
             if session.connection is None:
                 self._subscriptions.stop_actors(self._node.router.subscribers(session.name))
                 self._node.directory.went_offline(session)
@@ -185,13 +183,19 @@ class SessionLifecycle:
         if not accepted:  # the client does not accept a packet of that size
             connection.abort("packet_too_large")
 
-    def _is_renamed(self, connection: ClientConnection) -> bool:
-        """Return whether the name of a client, or its user, was erased since its login."""
+    def _refuses_erased(self, connection: ClientConnection) -> bool:
+        """Refuse a client whose name, or user, was erased since its login; return whether it was.
+
+        It gets another token when it connects again.
+        """
         names, identity = self._node.names, connection.identity
         if names is None:
             return False
         user = identity.user if identity is not None else None
-        return not names.are_current(connection.given_id, self._session.name, user)
+        if names.are_current(connection.given_id, self._session.name, user):
+            return False
+        connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "erased")
+        return True
 
     def _encoder(self, state: SessionState, properties: ConnectProperties) -> DeliveryEncoder:
         return DeliveryEncoder(state, properties, self._node.alias_numbers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import translate
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from eventstore.format.name_entries import (
@@ -112,8 +113,8 @@ class PersonalNames:
                 continue
             if len(name.encode("utf-8", "surrogatepass")) > LONGEST_NAME or self._sealing.is_full:
                 return False
-            add = self._sealing.add_name(lambda key, kind=kind, name=name: new_entry(kind, name, key))  # type: ignore[misc]
-            self._add(kind, name, add)
+            entry = self._sealing.add_name(partial(new_entry, kind, name))
+            self._add(kind, name, entry)
         return True
 
     def _add(self, kind: str, name: str, topic: str) -> None:

@@ -551,10 +551,12 @@ def _erase(
     and properties can no longer be read anywhere, also not in archives and backups of the log.
     Names of topics stay. --client and --user destroy the key of a name that personal_clients or
     personal_users replaced by a token: nothing can tell any more whose token it was. Sessions of
-    that client or user end, without their wills. Each key is used for a period, a 30th of personal_keep or 30 days:
-    --before erases whole periods, and says what remains until when. Exits with 1 if no such topic
-    matches, or --check found the text; with 2 if a name has no token; with 74 if it found nothing, but could not search
-    everything.
+    that client or user end, without their wills.
+
+    A key of a topic is used for a period, a 30th of personal_keep or 30 days: --before erases whole
+    periods, and says what remains until when. Exits with 1 if no such topic matches, or --check
+    found the text; with 2 if a name has no token; with 74 if --check found nothing, but could not
+    search everything.
     """
     from cli.commands import bulk_change, erase, erase_check, erase_list
 

@@ -77,6 +77,11 @@ def topic_shown(topic: str) -> str:
     return topic if entry is None else entry.shown
 
 
+def place_of(token: str) -> str:
+    """Return what stands for a token where topics are listed."""
+    return _ROOT + token
+
+
 def is_token(name: str) -> bool:
     """Return whether a name in the log is a token."""
     return (

@@ -16,7 +16,7 @@ from eventstore.format.erasure_events import (
     KeysSnapshot,
     TopicsKeyed,
 )
-from eventstore.format.name_entries import topic_shown
+from eventstore.format.name_entries import parts_of, place_of, topic_shown
 from eventstore.format.positions import from_runs
 from eventstore.format.sealing import SealedBytes
 from projections.audit.chain_check import UNSEALED, ChainBreak
@@ -131,7 +131,7 @@ def erasure_breaks(
 
 
 def erased_spans(notes: Iterable[LogNote]) -> dict[str, list[ErasedSpan]]:
-    """Return what was erased of each topic; the notes are in the order of the log.
+    """Return what was erased of each topic or token; the notes are in the order of the log.
 
     A key that only a checkpoint names sealed what was published before, at unknown positions.
     """
@@ -149,7 +149,9 @@ def erased_spans(notes: Iterable[LogNote]) -> dict[str, list[ErasedSpan]]:
             later = [at for other, at in named.items() if other > key]
             end = min([note.at, *later])
             span = ErasedSpan(note.at, named.get(key, end), end)
-            spans.setdefault(topic, []).append(span)
+            entry = parts_of(topic)
+            place = topic if entry is None else place_of(entry.token)
+            spans.setdefault(place, []).append(span)
     return spans
 
 

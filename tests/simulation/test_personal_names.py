@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -28,8 +29,8 @@ from simulation.log_cuts import publish_noise
 from simulation.logins import AcceptingAuthenticator
 from simulation.network import SimClient
 from simulation.sealed_disk import without_threads
-from simulation.test_reauthentication import Client5
 from simulation.test_erasure import SealedWorld, events, in_sealed_world, restoring
+from simulation.test_reauthentication import Client5
 
 __all__ = ["without_threads"]
 
@@ -54,8 +55,14 @@ def forms(name: str) -> list[bytes]:
     raw = name.encode()
     shifted = [base64.b64encode(bytes(at) + raw)[4 * (at > 0) : -4] for at in range(3)]
     escaped = "".join(f"\\u{ord(each):04x}" for each in name).encode()
-    return [raw, name.encode("utf-16-le"), raw.hex().encode(), json.dumps(name).encode(), escaped,
-            *shifted]
+    return [
+        raw,
+        name.encode("utf-16-le"),
+        raw.hex().encode(),
+        json.dumps(name).encode(),
+        escaped,
+        *shifted,
+    ]
 
 
 def readable(world: SealedWorld, name: str) -> bool:
@@ -109,11 +116,17 @@ async def test_an_erased_client_is_unknown_and_gone(world: SealedWorld, *, resta
     (token,) = tokens(world)
     before = world.path.read_bytes()
     assert (await ask(world, "erasures.name", kind=CLIENT, name=ALICE)) == {
-        "token": f"client {token}", "sessions": [token], "total": 1,
+        "token": f"client {token}",
+        "sessions": [token],
+        "total": 1,
     }
     done = await erase(world, CLIENT, ALICE)
     assert done == {
-        "keys": 1, "retained": 0, "erasures": [1], "token": f"client {token}", "sessions": 1,
+        "keys": 1,
+        "retained": 0,
+        "erasures": [1],
+        "token": f"client {token}",
+        "sessions": 1,
     }
     await world.go(1)
     assert not alice.open
@@ -139,21 +152,41 @@ async def test_an_erased_client_is_unknown_and_gone(world: SealedWorld, *, resta
     await check_promises(world)
 
 
-@pytest.mark.parametrize("fuse", range(40))
+def step_at_keys(world: SealedWorld) -> None:
+    """Let the fuse burn when keys are destroyed, too."""
+    destroy = world.keys.erase
+
+    def erase_keys(numbers: Iterable[int], erasure: int) -> None:
+        world.step("before keys are destroyed")
+        if world.up:
+            destroy(numbers, erasure)
+            world.step("keys destroyed")
+
+    world.keys.erase = erase_keys  # type: ignore[method-assign]
+
+
+KILLS = 9
+"""The steps of an erasure, and one more."""
+
+
+@pytest.mark.parametrize("fuse", range(KILLS))
+@pytest.mark.parametrize(("kind", "name"), [(CLIENT, ALICE), (USER, ANNA)])
 @in_named_world
 async def test_the_erasure_of_a_name_survives_a_kill_at_any_step(
-    world: SealedWorld, *, fuse: int
+    world: SealedWorld, *, fuse: int, kind: str, name: str
 ) -> None:
-    kind, name = ((CLIENT, ALICE), (USER, ANNA))[fuse % 2]
-    reader = await world.connect("reader", filters=[("words/#", 1)])
+    await world.connect("reader", filters=[("words/#", 1)])
+    await enter(world, "pump-1", ANNA, will=WILL)
     alice = await enter(world, ALICE, ANNA, will=WILL)
     alice.send(p.subscribe(1, ("news", 1)))
     await world.go(1)
     (token,) = tokens(world)
     (first,) = (one for one in events(world, SessionOpened) if one.session == token)
-    world.fuse = fuse // 2
+    step_at_keys(world)
+    world.fuse = fuse
     erasing = asyncio.ensure_future(erase(world, kind, name))
     await world.go(2)
+    assert bool(world.killed) is (fuse < KILLS - 1)
     world.fuse = None
     erasing.cancel()
     await world.restart()
@@ -162,10 +195,12 @@ async def test_the_erasure_of_a_name_survives_a_kill_at_any_step(
     assert len(events(world, Erased)) == requested
     entry = world.broker.node.names.entry(kind, name)
     assert (not entry) is requested
-    assert (token in world.broker.node.state.sessions) is not requested
+    sessions = world.broker.node.state.sessions
+    assert (token in sessions) is not requested
+    assert ("pump-1" in sessions) is not (requested and kind == USER)
     back = await world.connect("reader", present=True)
     got = await acknowledged(world, back)
-    assert not (requested and got)
+    assert len(got) == 2 * (not requested) + (requested and kind == CLIENT)
     again = await enter(world, ALICE, ANNA)
     last = events(world, SessionOpened)[-1]
     assert (last.session == token) is not (requested and kind == CLIENT)
@@ -266,8 +301,12 @@ async def test_log_lines_and_answers_have_tokens(world: SealedWorld) -> None:
         answers = [
             await ask(world, endpoint, **request)
             for endpoint, request in (
-                ("sessions", {}), ("session", {"client": token}), ("status", {}), ("problems", {}),
-                ("actors", {}), ("erasures.name", {"kind": CLIENT, "name": ALICE}),
+                ("sessions", {}),
+                ("session", {"client": token}),
+                ("status", {}),
+                ("problems", {}),
+                ("actors", {}),
+                ("erasures.name", {"kind": CLIENT, "name": ALICE}),
             )
         ]
         await world.restart()
@@ -278,7 +317,9 @@ async def test_log_lines_and_answers_have_tokens(world: SealedWorld) -> None:
         assert name not in shown
 
 
-@in_named_world
+@in_sealed_world(
+    personal_clients=("phone-*",), personal_users=("anna*",), response_information="answers/%c"
+)
 async def test_a_trace_has_tokens(world: SealedWorld) -> None:
     first = await enter(world, ALICE, ANNA)
     (token,) = tokens(world)
@@ -292,7 +333,8 @@ async def test_a_trace_has_tokens(world: SealedWorld) -> None:
     properties = ((p5.REQUEST_RESPONSE_INFORMATION, 1),)
     again.send(p5.connect(ALICE, username=ANNA, clean=False, properties=properties))
     await world.go(1)
-    assert again.codes() == [(p.CONNACK, 0)]
+    (accepted,) = again.take()
+    assert accepted.get(p5.RESPONSE_INFORMATION) == f"answers/{ALICE}"
     lines = b"".join(sent)
     assert b'"CONNECT"' in lines
     assert b'"CONNACK"' in lines
@@ -323,7 +365,9 @@ async def test_user_properties_of_connect_are_not_recorded(world: SealedWorld) -
     assert not readable(world, ANNA)
 
 
-@pytest.mark.parametrize(("name", "room"), [("phone-bob", 0), ("", 0), ("phone-" + "x" * 40_000, 9)])
+@pytest.mark.parametrize(
+    ("name", "room"), [("phone-bob", 0), ("", 0), ("phone-" + "x" * 40_000, 9)]
+)
 @in_named_world
 async def test_without_room_for_keys_new_names_are_refused(
     world: SealedWorld, monkeypatch: pytest.MonkeyPatch, *, name: str, room: int
