@@ -52,18 +52,16 @@ class StorageFields(SettingsGroup):
     personal_clients: Annotated[tuple[str, ...], BeforeValidator(several)] = Field(
         default=(),
         description="Pattern of client identifiers, such as phone-*, that tokens replace in the "
-        "log and everywhere else, until 'foldmq erase' makes nobody know whose they were. May be "
-        "repeated.",
+        "log and everywhere else. May be repeated.",
     )
     personal_users: Annotated[tuple[str, ...], BeforeValidator(several)] = Field(
         default=(),
-        description="The same for user names. May be repeated.",
+        description="The same for user names.",
     )
     personal_key_file: ExpandedPath | None = Field(
         default=None,
-        description="File with the keys of --personal-topics, --personal-clients and "
-        "--personal-users, outside the data directory; made at the first start; several processes "
-        "add -pN.",
+        description="File with the keys of personal topics and names, outside the data directory; "
+        "made at the first start; several processes add -pN.",
     )
     personal_keep: Seconds = Field(
         default=0.0,
