@@ -210,6 +210,8 @@ class Erasure:
                 return Refused("the name has no token, or was erased")
             keys = [(entry, key.number) for key in self._node.state.keys.of(entry)]
             done = await self.erase(keys, by)
+            if not done.keys:
+                return Refused("the name was erased meanwhile")
             sessions = await remove_nameless(self._node, by)
             return {**done.fields(), "token": topic_shown(entry), "sessions": sessions}
         except KeyFileError as error:
@@ -237,7 +239,7 @@ class Erasure:
         if entry is None:
             return {"token": None, "sessions": [], "total": 0}
         sessions: list[str] = []
-        for name in sessions_of(node, entry.token.__eq__):
+        for name in sessions_of(node, lambda name, user: entry.token in (name, user)):
             if name is None:
                 yield None
             else:

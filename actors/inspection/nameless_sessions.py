@@ -18,18 +18,17 @@ _AT_ONCE: Final = 128
 """Sessions looked at in one turn of the event loop."""
 
 
-def sessions_of(node: NodeContext, is_meant: Callable[[str], bool]) -> Iterator[str | None]:
-    """Yield the sessions whose name, or whose user, is meant; None after a part of all."""
+def sessions_of(
+    node: NodeContext, is_meant: Callable[[str, str | None], bool]
+) -> Iterator[str | None]:
+    """Yield the sessions that are meant by name and user; None after a part of all."""
     sessions, names = node.state.sessions, node.names
     if names is None:
         return
     for number, name in enumerate(chain.from_iterable(sessions.parts()), 1):
-        if is_meant(name):
+        state = sessions.peek(name) if names.replaces_users else None
+        if is_meant(name, state.user if state is not None else None):
             yield name
-        elif names.replaces_users:
-            state = sessions.peek(name)
-            if state is not None and state.user is not None and is_meant(state.user):
-                yield name
         if number % _AT_ONCE == 0:
             yield None
 

@@ -557,7 +557,7 @@ class SessionLifecycle:
         sealing, names = self._node.sealing, self._node.names
         is_erased = sealing is not None and sealing.is_erased(will.ref, message)
         if names is not None and not is_erased:
-            is_erased = any(map(names.is_erased, (session.name, session.state.user or "")))
+            is_erased = names.is_erased(session.name, session.state.user)
         if is_erased:
             self._drop_will(will.topic, "erased")
             return

@@ -131,13 +131,16 @@ class PersonalNames:
             if named is not None:
                 del self._entries[named]
 
-    def is_erased(self, name: str) -> bool:
-        """Return whether a name in the log is a token of which nothing is known any more."""
-        return is_token(name) and name not in self._named
+    def is_erased(self, name: str, user: str | None) -> bool:
+        """Return whether the name of a session, or its user, is a token without a name."""
+        return self._is_nameless(CLIENT, name) or self._is_nameless(USER, user or "")
+
+    def _is_nameless(self, kind: str, shown: str) -> bool:
+        return kind in self._patterns and is_token(shown) and shown not in self._named
 
     def are_current(self, client_id: str, name: str, user: str | None) -> bool:
         """Return whether a client that was admitted as ``name`` is still known by it, and its user.
 
-        Not if one of them was erased before the client got its session.
+        Not if one of them was erased before the client got its session, or had no token yet.
         """
-        return self.client(client_id) == name and self.user(user) != MARK
+        return self.client(client_id) == name and MARK not in (name, self.user(user))

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,9 +19,10 @@ from actors.access.credentials import AuthResult, Credentials, Verdict
 from actors.inspection.inspector import Refused
 from actors.inspection.tracer import Tracer
 from actors.maintenance import retention
+from actors.maintenance.sealing_start import KeysMissing
 from actors.session import content_sealing
 from eventstore.format.erasure_events import Erased, ErasureRequested, KeysSnapshot, TopicsKeyed
-from eventstore.format.events import MessageDropped, SessionExpired, SessionOpened
+from eventstore.format.events import MessageDropped, SessionExpired, SessionOpened, WillFired
 from eventstore.format.name_entries import CLIENT, LONGEST_NAME, USER, is_token
 from eventstore.log.key_file import KeyFile, KeyFileError
 from simulation.checking import acknowledged, check_promises
@@ -411,6 +413,45 @@ async def test_a_restored_log_learns_which_names_were_erased(world: SealedWorld)
     await enter(world, ALICE, ANNA)
     assert tokens(world)[-1] != token
     await check_promises(world)
+
+
+@in_named_world
+async def test_a_client_without_a_token_yet_gets_no_session(world: SealedWorld) -> None:
+    client = SimClient(world)
+    await world.go(0.1)
+    admission = world.broker.admission
+    admission._left.update(admission.connections)  # such a one is not counted any more
+    client.send(p.connect(ALICE, username=ANNA))
+    await world.go(0.5)
+    assert client.take()[0].code == 3
+    assert not events(world, SessionOpened)
+
+
+@in_sealed_world(personal_users=("anna*",))
+async def test_only_tokens_of_a_kind_that_is_replaced_can_be_erased(world: SealedWorld) -> None:
+    name = "~" + "a" * 16
+    client = await enter(world, name, will=WILL)
+    client.drop()
+    await world.restart()
+    assert name in world.broker.node.state.sessions
+    assert len(events(world, WillFired)) == 1
+    assert not events(world, MessageDropped)
+
+
+@in_named_world
+async def test_the_settings_stay_necessary(world: SealedWorld) -> None:
+    await enter(world, ALICE, ANNA)
+    for setting in ("personal_clients", "personal_users"):
+        await world.crash()
+        options, world.options = world.options, replace(world.options, **{setting: ()})
+        with pytest.raises(KeysMissing, match=f"tokens instead of names, but {setting} is not set"):
+            await world.start()
+        await world.crash()
+        world.options = replace(options, **{setting: ("nobody",)})
+        await world.start()
+        world.options = options
+    await enter(world, ALICE, ANNA)
+    assert len(set(tokens(world))) == 1
 
 
 @in_named_world
