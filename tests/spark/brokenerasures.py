@@ -116,7 +116,7 @@ def _name_erased(name: str) -> Story:
 
 
 def erased_name_connects(name: str) -> Case:
-    story = _name_erased(name)(opened(TOKEN, generation=2))
+    story = _name_erased(name)(opened(TOKEN, resumed=True, generation=2))
     return story.breaks("erasure", at(7), TOKEN)
 
 
