@@ -81,6 +81,12 @@ A record with flag 8 has sealed contents. The key of the record is the BLAKE2b o
 salt, keyed with the key that the header names, with the personalization `foldmq-seal-1`. A part of
 the payload area is sealed with AES-256 in counter mode: the counter is the offset in the area.
 
+The name of a person has a key, too. In the place of a topic, `TopicsKeyed` has its entry,
+`$+client/TOKEN/SEALED` or `$+user/TOKEN/SEALED`, which no topic is like. The token is `~` and the
+base32, in small letters, of a BLAKE2b of 10 bytes over the key with the personalization
+`foldmq-token-1`. Sealed, in base64 for URLs, is the length of the name (2), the name and zeros up
+to a multiple of 32 bytes, as a payload area under this key, whose salt is `name` and spaces.
+
 The JSON header is an object:
 
 | member | what |

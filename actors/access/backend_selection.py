@@ -58,6 +58,7 @@ class BackendSelection:
         methods: Mapping[str, Method] | None = None,
         backoff: LoginBackoff | None = None,
         counts: Counter[tuple[str, str]] | None = None,
+        hides_users: bool = False,
     ) -> None:
         self.counts: Counter[tuple[str, str]] = Counter() if counts is None else counts
         """Number of logins by method and result.
@@ -69,6 +70,8 @@ class BackendSelection:
         self._methods = dict(methods or {})
         self._backoff = backoff
         self._attempts: dict[tuple[str, str | None], set[asyncio.Task[Any]]] = {}
+        self._hides_users = hides_users
+        """Whether log lines have ``~`` instead of a user."""
         self._abandoned = 0
         """Checks whose client has left."""
 
@@ -285,11 +288,12 @@ class BackendSelection:
         self.counts[method, "refused"] += 1
         if self._backoff is None or not guessable:
             return
+        shown = "~" if self._hides_users else user
         for what in self._backoff.failed(credentials.address, user):
             log.warning(
                 "logins slowed for a while after failed ones",
                 address=credentials.address,
-                user=user if what == "user" else "(all)",
+                user=shown if what == "user" else "(all)",
                 seconds=self._backoff.options.duration,
             )
             if what == "user":

@@ -195,6 +195,7 @@ class Broker(LoopActor):
         await end_connections(self.node)
         self.kernel.wake()
         await self.wait_durable()
+        await self.inspection.erasure.end_nameless()
         self.node.timers.after(_IDLE_SWEEP, self._sweep)
         if self.exchange is not None:
             self.exchange.begin()

@@ -72,6 +72,8 @@ class SessionAdmission:
             connect.client_id = self._admission.known_as(connection.given_id)
             connection.client_id = connect.client_id
             connection.id_assigned = True
+            if not self._admission.names_client(connection, connect):
+                return
         name = connect.client_id
         given = connection.given_id
         if _is_reserved(name) or _is_reserved(given):

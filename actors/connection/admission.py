@@ -37,6 +37,7 @@ from actors.session.session_messages import (
 from actors.transports.acceptor import Acceptor, start_acceptors
 from actors.transports.stack import build_stack
 from eventstore.format.events import API_USER, NATS_SESSION
+from eventstore.format.name_entries import is_token
 from protocol.mqtt.packets import Connect, ConnectCode, Packet
 
 if TYPE_CHECKING:
@@ -282,10 +283,14 @@ class Admission:
         if user in _RESERVED_USERS:
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "reserved_user")
             return False
-        name = connect.client_id
-        if name and limits.flaps((user, name), now, name, connection.address):
+        given = connection.given_id
+        shown = connect.client_id
+        if given and limits.flaps((user, given), now, shown, connection.address):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "flapping")
             return False
+        if not self.names_client(cast("ClientConnection", connection), connect):
+            return False
+        name, user = connect.client_id, self._node.user_in_log(user)
         if limits.has_debt(host, user, now):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "publish_rate")
             return False
@@ -336,7 +341,25 @@ class Admission:
 
     def known_as(self, client_id: str) -> str:
         """Return the name of a client identifier in the log and elsewhere, such as a pseudonym."""
+        names = self._node.names
+        if names is not None:
+            return names.client(client_id)
         return name_in_log(client_id, self._node.options.pseudonym_key)
+
+    def names_client(self, connection: ClientConnection, connect: Connect) -> bool:
+        """Give a client that has logged in its names in the log; return whether it is admitted.
+
+        Names of persons get tokens, for which there may be no room.
+        """
+        names, verdict = self._node.names, connection.identity
+        if names is None or self._node.draining:  # then it is not admitted
+            return True
+        if not names.admit(connection.given_id, verdict.user if verdict is not None else None):
+            self.limits.refused.add("personal_keys", self._now(), address=connection.address)
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "personal_keys")
+            return False
+        connect.client_id = connection.client_id = names.client(connection.given_id)
+        return True
 
     def authenticate(
         self, connection: ConnectionCore, connect: Connect, credentials: Credentials
@@ -426,9 +449,10 @@ class Admission:
         state, verdict = self._node.state.sessions.peek(name), connection.identity
         if state is None or state.user is None or verdict is None or verdict.claimed:
             return False
-        if state.user == verdict.user:
-            return False
+        user = self._node.user_in_log(verdict.user)
+        if state.user == user or (state.user == verdict.user and not is_token(state.user)):
+            return False  # the second: from before its name got a token
         now = self._now()
-        self.limits.refused.add("other_user", now, client=name, user=verdict.user)
+        self.limits.refused.add("other_user", now, client=name, user=user)
         connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "other_user")
         return True

@@ -187,6 +187,7 @@ class ConnectHandshake:
         connection.given_id, connection.properties = connect.client_id, connect.properties
         credentials = connection.credentials(connect.username, connect.password)
         connect.client_id = connection.client_id = admission.known_as(connect.client_id)
+        connect.username = node.user_in_log(connect.username)
         if admission.on_connect is not None:
             admission.on_connect(connection, packets)
         node.counters.packets_in += 1
@@ -253,7 +254,7 @@ class ConnectHandshake:
         if outcome.verdict.accepted:
             self.feed_kept(done=True)
         elif connect.username is None:
-            connect.username = login.user  # for the log line
+            connect.username = self._node.user_in_log(login.user)  # for the log line
         self.server_final = outcome.data
         self.decided(connect, outcome.verdict)
 

@@ -130,7 +130,8 @@ class Reauthentication:
             connection.identify(verdict)
             self._node.permissions.apply_to(cast("ClientConnection", connection))
             self._node.counters.reauthentications["accepted"] += 1
-            _log.debug("authenticated again", client=connection.client_id, user=verdict.user)
+            user = self._node.user_in_log(verdict.user)
+            _log.debug("authenticated again", client=connection.client_id, user=user)
 
     def exceeded(self, limit: str) -> None:
         """Close the connection of a client that exceeded a limit."""
@@ -149,14 +150,14 @@ class Reauthentication:
         """Count, log and close."""
         connection = self._connection
         identity = connection.identity if verdict is None else verdict
-        user = None if identity is None or identity.user is None else escaped(identity.user, 200)
+        user = self._node.user_in_log(identity.user) if identity is not None else None
         self._node.limits.reauthentications.add(
             counted,
             connection.now,
             why=why,
             client=connection.client_id,
             address=connection.address,
-            user=user,
+            user=None if user is None else escaped(user, 200),
         )
         self._node.counters.reauthentications["refused"] += 1
         self.give_up()

@@ -47,6 +47,7 @@ class BrokerInspection:
             "change": self.operations.change,
             "destinations": self.destinations.destinations,
             "erasures": self.erasure.answer,
+            "erasures.name": self.erasure.name,
             "erasures.receivers": partial(erasure_reach.receivers, node),
             "erasures.progress": partial(erasure_reach.progress, node),
         }

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 
 from actors.inspection.inspector import Refused, shown, text
+from actors.inspection.nameless_sessions import remove_nameless, sessions_of
 from actors.inspection.operations import clear_topics
 from actors.maintenance.recovery import until_durable
 from actors.session.content_sealing import ContentSealing, period_ms
 from actors.session.decisions.subscribing import by_text
 from eventstore.format.erasure_events import KEEP, REQUEST, RESTORED, Erased, ErasureRequested
+from eventstore.format.name_entries import CLIENT, USER, parts_of, topic_shown
 from eventstore.format.positions import format_position, to_runs
 from eventstore.format.sealing import SealedBytes
 from eventstore.log.key_file import KeyFileError
@@ -114,6 +116,11 @@ class Erasure:
             _log.warning("contents were erased after this log was copied", keys=len(again))
             await self.erase(again, _BROKER, RESTORED)
 
+    async def end_nameless(self) -> None:
+        """End at a start the sessions of names that were erased before it."""
+        if self._node.names is not None:
+            await remove_nameless(self._node, _BROKER)
+
     async def keep(self, seconds: float) -> None:
         """Erase contents that are older than so many seconds, again and again."""
         node, keep_ms = self._node, round(seconds * 1000)
@@ -166,7 +173,8 @@ class Erasure:
         node = self._node
         if node.sealing is None:
             raise Refused("nothing is sealed: personal_topics is not set")
-        task = asyncio.get_running_loop().create_task(self._erase_matching(request, by))
+        work = self._erase_matching if "filter" in request else self._erase_name
+        task = asyncio.get_running_loop().create_task(work(request, by))
         yield task
         done = task.result()
         if isinstance(done, Refused):
@@ -191,6 +199,56 @@ class Erasure:
             return done.fields()
         except FoldmqError as error:
             return error
+
+    async def _erase_name(
+        self, request: Mapping[str, Any], by: str
+    ) -> dict[str, Any] | FoldmqError:
+        """Erase a name, and end the sessions that were known by it."""
+        try:
+            entry = self._entry(request)
+            if not entry:
+                return Refused("the name has no token, or was erased")
+            keys = [(entry, key.number) for key in self._node.state.keys.of(entry)]
+            done = await self.erase(keys, by)
+            if not done.keys:
+                return Refused("the name was erased meanwhile")
+            sessions = await remove_nameless(self._node, by)
+            return {**done.fields(), "token": topic_shown(entry), "sessions": sessions}
+        except KeyFileError as error:
+            self._node.spawn_task(self._complete_name(by))
+            return Refused(f"not erased yet, it is tried again every {_RETRY:g} s: {error}")
+        except FoldmqError as error:
+            return error
+
+    async def _complete_name(self, by: str) -> None:
+        """Complete the erasure of a name whose key could not be destroyed."""
+        await self._complete()
+        await remove_nameless(self._node, by)
+
+    def _entry(self, request: Mapping[str, Any]) -> str:
+        """Return the entry of the name that a request gives; empty: it has none."""
+        names, kind = self._node.names, text(request, "kind")
+        if kind not in (CLIENT, USER):
+            raise Refused(f"kind must be {CLIENT} or {USER}")
+        name = text(request, "name")
+        return "" if names is None else names.entry(kind, name)
+
+    def name(self, request: Mapping[str, Any]) -> Work:
+        """Return the token of a name, and the sessions that its erasure ends."""
+        entry, node = parts_of(self._entry(request)), self._node
+        if entry is None:
+            return {"token": None, "sessions": [], "total": 0}
+        sessions: list[str] = []
+        for name in sessions_of(node, lambda name, user: entry.token in (name, user)):
+            if name is None:
+                yield None
+            else:
+                sessions.append(name)
+        return {
+            "token": entry.shown,
+            "sessions": sorted(sessions)[:_SHOWN],
+            "total": len(sessions),
+        }
 
     def _scope(self, request: Mapping[str, Any]) -> Scope:
         """Return what a request asks for; raises Refused for an invalid one."""
@@ -297,6 +355,8 @@ class Erasure:
             *(erasure, by, cause, topics, to_runs(destroyed)), before_ms=before_ms, filter=followed
         )
         at = node.emit(event)
+        if node.names is not None:
+            node.names.forget(numbers)
         present: list[str] = []
         for topic, own in numbers.items():
             left_keys = topic_keys.of(topic)

@@ -379,7 +379,7 @@ def publisher_permitted(message: RetainedMessage, node: NodeContext) -> bool | N
     The publisher is known by its client identifier. The permissions of a connected client are
     known. Of other clients, the log has the user while they have a session, and the broker
     remembers that of clients which were connected since its start; tokens and the auth callout may
-    give them other permissions than the file, and pseudonyms hide their identifiers.
+    give them other permissions than the file, and pseudonyms or tokens hide their names.
     """
     client, topic = message.publisher, message.topic
     authorizer, options = node.permissions, node.options
@@ -393,7 +393,7 @@ def publisher_permitted(message: RetainedMessage, node: NodeContext) -> bool | N
     connection = session.connection if session is not None else None
     if connection is not None and connection.identity is not None:
         return authorizer.access_of(connection, connection.identity).may_publish(topic)
-    if options.users_elsewhere or options.pseudonym_key:
+    if options.users_elsewhere or node.hides_names:
         return None
     state, past = node.state.sessions.peek(client), node.clients.find(client)
     user = past.user if state is None else state.user

@@ -267,7 +267,7 @@ class Queries:
         if isinstance(actor, Session):
             detail = self._session(row["client"], request)
         elif row["type"] == "connection":
-            detail = views.connection_view(actor)  # type: ignore[arg-type]  # by its type
+            detail = views.connection_view(actor, self._node)  # type: ignore[arg-type]  # by its type
         elif row["type"] == "subscription":
             detail = views.subscription_view(actor, node)  # type: ignore[arg-type]  # as above
         return {"actor": row, "detail": detail, "position": node.journal.last}

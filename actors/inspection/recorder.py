@@ -471,9 +471,10 @@ class TraceRecorder:
         self, actor: LoopActor, traces: Sequence[Trace], kind: str, packet: Any, **more: Any
     ) -> None:
         if traces:
+            hides = self._node.names is not None
             lines = (
                 self.line(actor, kind, fields["type"], packet=fields, **more)
-                for fields in tracelines.packet_objects(packet)
+                for fields in tracelines.packet_objects(packet, hides_names=hides)
             )
             add_lines(traces, tracelines.packet_count(packet), lines)
 

@@ -526,7 +526,7 @@ LOG_VALUES = (
     ),
     _value(
         "foldmq_personal_keys",
-        "Keys of personal topics, at most a million.",
+        "Keys of personal topics and names, at most a million.",
         "erasures.keys",
         lambda sources: sources.node.state.keys.count,
     ),

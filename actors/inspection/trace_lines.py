@@ -38,7 +38,12 @@ from projections.state.retained import RetainedMessage
 from projections.views.session_view import Published, Topics
 from protocol.mqtt.message_properties import decode_message_properties
 from protocol.mqtt.packets import Acks, Publishes, Will
-from protocol.mqtt.property_table import AUTHENTICATION_DATA, PROPERTIES
+from protocol.mqtt.property_table import (
+    ASSIGNED_CLIENT_IDENTIFIER,
+    AUTHENTICATION_DATA,
+    PROPERTIES,
+    RESPONSE_INFORMATION,
+)
 from protocol.mqtt.server_packet_decoder import Answer, SentMessage
 
 NAME_LIMIT = 256
@@ -53,6 +58,9 @@ _DEPTH = 4
 _TEXT_LIMIT = 2000
 _SHORTER_NAMES = {"client_id": "client", "username": "user", "version": "level"}
 _SECRETS = frozenset({"authentication_data", "data", "password"})
+_WITH_NAMES = tuple(
+    PROPERTIES[identifier].name for identifier in (ASSIGNED_CLIENT_IDENTIFIER, RESPONSE_INFORMATION)
+)
 
 
 def short(text: str, limit: int = NAME_LIMIT) -> str:
@@ -95,9 +103,17 @@ def packet_count(packet: Any) -> int:
     return len(packet) if isinstance(packet, Publishes) else 1
 
 
-def packet_objects(packet: Any) -> Iterator[dict[str, Any]]:
-    """Yield the fields of a packet, from a client or from the broker."""
-    if isinstance(packet, Publishes):
+def packet_objects(packet: Any, *, hides_names: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the fields of a packet, from a client or from the broker.
+
+    ``hides_names``: without the properties by which a client learns its own identifier.
+    """
+    if hides_names:
+        for shown in packet_objects(packet):
+            for name in _WITH_NAMES:
+                shown.get("properties", {}).pop(name, None)
+            yield shown
+    elif isinstance(packet, Publishes):
         for publish in packet:
             yield from packet_objects(publish)
     elif isinstance(packet, SentMessage):

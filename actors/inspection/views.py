@@ -113,15 +113,15 @@ def actor_row(actor: LoopActor, node: NodeContext) -> dict[str, Any]:
     }
 
 
-def connection_view(connection: Connection) -> dict[str, Any]:
+def connection_view(connection: Connection, node: NodeContext) -> dict[str, Any]:
     """Return a connection in detail."""
-    session = connection.session
+    session, identity = connection.session, connection.identity
     return {
         "id": connection.actor_urn,
         "address": connection.address,
         "listener": connection.listener.options.name,
         "via": connection.via or None,
-        "user": connection.identity.user if connection.identity is not None else None,
+        "user": node.user_in_log(identity.user) if identity is not None else None,
         "tls": connection.tls,
         "client": connection.client_id,
         "level": session.state.level if session is not None else None,
@@ -227,7 +227,9 @@ def session_answer(
         **_session_facts(name, state, node),
         "position": node.journal.last,
         "denied_what": dict(node.clients.find(name).denied or ()),
-        "connection": connection_view(connection) if isinstance(connection, Connection) else None,
+        "connection": (
+            connection_view(connection, node) if isinstance(connection, Connection) else None
+        ),
         "actors": [actor_row(each, node) for each in _actors_of(name, node, offset, most)],
     }
     view = session_view(

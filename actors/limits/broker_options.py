@@ -69,6 +69,10 @@ class BrokerOptions:
     """Filters of the topics whose contents are sealed."""
     personal_keep: float = 0.0
     """Time after which contents of personal topics are erased; 0: never."""
+    personal_clients: tuple[str, ...] = ()
+    """Patterns of client identifiers that tokens replace."""
+    personal_users: tuple[str, ...] = ()
+    """Patterns of user names that tokens replace."""
     users_digest: str = ""
     """Digest of the password file and of the keys for tokens; empty: there are none."""
     users_elsewhere: bool = False

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from actors.session.content_sealing import ContentSealing
+from actors.session.personal_names import PersonalNames
 from eventstore.errors import CorruptLog, EventStoreError
 from eventstore.format.erasure_events import TopicsKeyed
 from eventstore.format.event_parsing import UnreadableEvent
+from eventstore.format.name_entries import CLIENT, USER
 from eventstore.format.positions import sequence_of
 from eventstore.format.sealing import key_check
 from eventstore.log.key_file import KeyDamaged
@@ -56,6 +59,24 @@ async def begin_sealing(node: NodeContext, *, continues: bool) -> None:
     )
     node.sealing.start(continues=continues)
     node.journal.key = keys.key
+    await _load_names(node, node.sealing)
+
+
+async def _load_names(node: NodeContext, sealing: ContentSealing) -> None:
+    """Open the names that have tokens; raises KeysMissing if the settings would show some."""
+    options = node.options
+    names = PersonalNames(options.personal_clients, options.personal_users, sealing)
+    for _ in names.load([*node.state.keys.by_topic]):
+        await asyncio.sleep(0)
+    for kind, setting in ((CLIENT, "personal_clients"), (USER, "personal_users")):
+        patterns = getattr(options, setting)
+        if names.has_kind(kind) and not patterns:
+            raise KeysMissing(
+                f"the log has tokens instead of names, but {setting} is not set: set it, if only "
+                "to a pattern that matches no further name"
+            )
+    if options.personal_clients or options.personal_users:
+        node.names = names
 
 
 async def _check_newest(node: NodeContext, keys: KeyFile) -> None:

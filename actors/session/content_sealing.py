@@ -184,7 +184,7 @@ class ContentSealing:
         ]
         ends_ms = (now_ms // period + 1) * period
         for part in by_text(due, str):
-            is_full = self._is_full()
+            is_full = self.is_full
             keep = [topic for topic in part if is_full and topic in held]
             new = [topic for topic in part if not (is_full and topic in held)]
             unused = [self._unused_key() for _ in new]
@@ -196,7 +196,20 @@ class ContentSealing:
             event.begins_ms, event.ends_ms = now_ms, ends_ms
             self._emit(event)
 
-    def _is_full(self) -> bool:
+    def add_name(self, entry_of: Callable[[bytes], str]) -> str:
+        """Record a key for a name in this turn; ``entry_of`` returns its entry, as this does."""
+        number, key = self._unused_key()
+        entry = entry_of(key)
+        self._emit(TopicsKeyed([entry], [number], [key_check(key)]))
+        return entry
+
+    def newest_key(self, topic: str) -> bytes | None:
+        """Return the newest key of a topic or entry; None: it has none that exists."""
+        return self.keys.key(self._state().number_of(topic))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for further keys."""
         return self._state().count >= _MOST_KEYS
 
     def refuses(self, raw: bytes) -> bool:
@@ -204,7 +217,7 @@ class ContentSealing:
 
         Topics that have one use it for longer.
         """
-        if not self._is_full():
+        if not self.is_full:
             return False
         topic = raw.decode()
         return topic not in self._state().by_topic and self.is_personal(topic)

@@ -126,7 +126,7 @@ class SessionLifecycle:
     def _open(self, message: ConnectionAttached, encoder: DeliveryEncoder | None) -> None:
         session = self._session
         connection, connect = message.connection, message.connect
-        if connection.ended:
+        if connection.ended or self._refuses_erased(connection):
             if session.connection is None:
                 self._subscriptions.stop_actors(self._node.router.subscribers(session.name))
                 self._node.directory.went_offline(session)
@@ -186,6 +186,20 @@ class SessionLifecycle:
         if not accepted:  # the client does not accept a packet of that size
             connection.abort("packet_too_large")
 
+    def _refuses_erased(self, connection: ClientConnection) -> bool:
+        """Refuse a client whose name, or user, was erased since its login; return whether it was.
+
+        It gets another token when it connects again.
+        """
+        names, identity = self._node.names, connection.identity
+        if names is None:
+            return False
+        user = identity.user if identity is not None else None
+        if names.are_current(connection.given_id, self._session.name, user):
+            return False
+        connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "erased")
+        return True
+
     def _encoder(self, state: SessionState, properties: ConnectProperties) -> DeliveryEncoder:
         return DeliveryEncoder(state, properties, self._node.alias_numbers)
 
@@ -193,7 +207,9 @@ class SessionLifecycle:
         self, connection: ClientConnection, connect: Connect, generation: int, *, resumed: bool
     ) -> SessionOpened:
         properties = connect.properties
-        user = connection.identity.user if connection.identity is not None else connect.username
+        identity, user = connection.identity, connect.username
+        if identity is not None:
+            user = self._node.user_in_log(identity.user)
         event = SessionOpened(
             self._session.name,
             resumed,
@@ -212,7 +228,8 @@ class SessionLifecycle:
             event.clean = not event.expiry
             event.receive_maximum = properties.receive_maximum
             event.packet_maximum = properties.maximum_packet_size
-            if properties.user and _size(properties.user) <= _USER_PROPERTIES:
+            fits = properties.user and _size(properties.user) <= _USER_PROPERTIES
+            if fits and self._node.names is None:  # they may name a person
                 event.properties = {"user": [list(pair) for pair in properties.user]}
         return event
 
@@ -540,8 +557,11 @@ class SessionLifecycle:
         ):
             self._drop_will(will.topic, "not_permitted")
             return
-        sealing = self._node.sealing
-        if sealing is not None and sealing.is_erased(will.ref, message):
+        sealing, names = self._node.sealing, self._node.names
+        is_erased = sealing is not None and sealing.is_erased(will.ref, message)
+        if names is not None and not is_erased:
+            is_erased = names.is_erased(session.name, session.state.user)
+        if is_erased:
             self._drop_will(will.topic, "erased")
             return
         payload = message.payload

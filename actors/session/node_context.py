@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         SystemTopics,
         TopicObserver,
     )
+    from actors.session.personal_names import PersonalNames
     from actors.session.session_messages import ClientConnection, Paused, Publication
     from eventstore.errors import CorruptLog
     from eventstore.format.node_events import ClockJumped
@@ -128,6 +129,7 @@ class NodeContext:
         "logs",
         "memory",
         "messages",
+        "names",
         "observers",
         "off_ms",
         "options",
@@ -230,6 +232,8 @@ class NodeContext:
         which they were paused."""
         self.sealing: ContentSealing | None = None
         """Seals the contents of personal topics; None: there are none, and were none."""
+        self.names: PersonalNames | None = None
+        """Replaces names of persons; None: there are no patterns of them, and were none."""
         self.erase: Callable[[list[str], str, str], bool] | None = None
         """Records in this turn that contents of some topics are erased, which it takes off the
         list; returns whether none is left. Arguments: topics, operator and cause."""
@@ -357,6 +361,15 @@ class NodeContext:
     def is_recorded(self, topic: str) -> bool:
         """Return whether messages at QoS 0 on a topic are recorded."""
         return any(matches(topic_filter, topic) for topic_filter in self.options.record_qos0)
+
+    @property
+    def hides_names(self) -> bool:
+        """Whether the log may not have the names that permissions are given to."""
+        return self.names is not None or bool(self.options.pseudonym_key)
+
+    def user_in_log(self, user: str | None) -> str | None:
+        """Return the name of a user in the log and elsewhere, such as a token."""
+        return user if self.names is None else self.names.user(user)
 
     def lacks_key(self, topic: bytes) -> bool:
         """Return whether the contents of a topic need a key for which there is no room."""
@@ -524,14 +537,14 @@ class Authorizer:
         """Return whether a session's will, permitted when it was armed, may still be published.
 
         The log is the only source about a client that connected before the broker restarted. If
-        permissions do not only come from the permission file, or if pseudonyms replace client
-        identifiers, the will is published unless its topic is denied to all clients.
+        permissions do not only come from the permission file, or if pseudonyms or tokens replace
+        names, the will is published unless its topic is denied to all clients.
         """
         if connection is not None:
             access = connection.access
             return access is None or self._permits_will(access, state, topic, connection)
         options = self._node.options
-        if not options.users_elsewhere and not options.pseudonym_key:
+        if not options.users_elsewhere and not self._node.hides_names:
             access = self.permissions.access(state.user, (), state.session)
             return self._permits_will(access, state, topic, None)
         # It is not known whether the will is allowed, only whether it is denied to all clients.
@@ -629,7 +642,8 @@ class Authorizer:
         about: dict[str, str | None] = {}
         if connection is not None:
             about["address"] = connection.address
-            about["user"] = connection.identity.user if connection.identity is not None else None
+            identity = connection.identity
+            about["user"] = self._node.user_in_log(identity.user) if identity is not None else None
         topic = escaped(topic, LONGEST_DENIED)
         if client is not None:
             now_ms, user = self._node.clock.time_ms(), self._denied_as(connection)
@@ -642,10 +656,10 @@ class Authorizer:
     ) -> tuple[str | None, tuple[str, ...]] | None:
         """Return the user and groups for which the permission file denied an action.
 
-        None: other rules denied it, or the identifier that they apply to is hidden.
+        None: other rules denied it, or the names that they apply to are hidden.
         """
         verdict = connection.identity if connection is not None else None
-        if verdict is None or verdict.rules is not None or self._node.options.pseudonym_key:
+        if verdict is None or verdict.rules is not None or self._node.hides_names:
             return None
         return None if verdict.claimed else verdict.user, verdict.groups
 

@@ -1,4 +1,4 @@
-"""``foldmq erase``: the contents of personal topics are erased by destroying their keys."""
+"""``foldmq erase``: contents of personal topics, and names, are erased by destroying their keys."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from eventstore.errors import UsageError
 _LONGEST: Final = 60.0
 """Seconds after which it is no longer awaited that all logs have erased."""
 _AGAIN: Final = 0.05
+_COPIES: Final = (
+    "copies of personal_key_file that were made before still have the keys: destroy them\n"
+)
 
 if TYPE_CHECKING:
     from cli.commands.bulk_change import ChangeOptions
@@ -84,7 +87,7 @@ async def _erase(flags: SourceFlags, scope: dict[str, Any], manner: ChangeOption
         f"erased{in_all}: {text.count_of(done['keys'], 'key')}, "
         f"{text.count_of(done['retained'], 'retained message')} ({noun} {numbers})\n"
         + (f"{left}\n" if left else "")
-        + "copies of personal_key_file that were made before still have the keys: destroy them\n"
+        + _COPIES
         + _sent_before(receivers)
     )
     for log in map(text.name, brokers.absent):
@@ -93,6 +96,41 @@ async def _erase(flags: SourceFlags, scope: dict[str, Any], manner: ChangeOption
             "contents of these topics may be erased, too\n"
         )
     brokers.check_complete()
+
+
+def erase_name(flags: SourceFlags, kind: str, name: str, manner: ChangeOptions) -> None:
+    """Erase a name that has a token, and print what was erased; ``kind``: client or user.
+
+    Raises UsageError if it has none, NoAnswer if the result is unknown.
+    """
+    asyncio.run(_erase_name(flags, {"kind": kind, "name": name}, manner))
+
+
+async def _erase_name(flags: SourceFlags, scope: dict[str, str], manner: ChangeOptions) -> None:
+    async with open_brokers(flags) as brokers:
+        ((broker, plan), *others) = await brokers.each(
+            lambda broker: broker.ask("erasures.name", **scope)
+        )
+        kind, shown = scope["kind"], text.name(scope["name"])
+        if others:
+            raise UsageError(f"--{kind}: a broker with several logs has no tokens")
+        if plan["token"] is None:
+            raise UsageError(
+                f"--{kind} {shown}: has no token: personal_{kind}s never matched it at a login, or "
+                "it was erased"
+            )
+        sessions = text.count_of(plan["total"], "session")
+        what = f"erase whose name {plan['token']} is for ever, and end {sessions}"
+        if not await confirmed([f"  {text.name(one)}" for one in plan["sessions"]], what, manner):
+            return
+        try:
+            done = await broker.ask("change", do="erase", by=operator_name(), **scope)
+        except NoAnswer as error:
+            raise NoAnswer(f"{error}; the name may still be erased: try again") from None
+    sys.stdout.write(
+        f"erased: {done['token']}, {text.count_of(done['sessions'], 'session')} "
+        f"(erasure {done['erasures'][0]})\n{_COPIES}"
+    )
 
 
 def _left(plan: dict[str, Any]) -> str:

@@ -505,6 +505,14 @@ def _erase(
         str | None,
         typer.Option("--topic", metavar="FILTER", help="Erase the contents of matching topics."),
     ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option("--client", metavar="ID", help="Erase a client identifier with a token."),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option("--user", metavar="NAME", help="Erase a user name with a token."),
+    ] = None,
     before: Annotated[
         str | None,
         typer.Option(
@@ -537,19 +545,24 @@ def _erase(
         bool, typer.Option("--json", help="Print the list, or the result of the check, as JSON.")
     ] = False,
 ) -> None:
-    """Erase the contents of personal topics, for ever.
+    """Erase the contents of personal topics, or the name of a client or user, for ever.
 
-    Destroys the keys of all topics that match and that personal_topics has sealed: payloads and
-    properties can no longer be read anywhere, also not in archives and backups of the log. Names of
-    topics and clients stay. Each key is used for a period, a 30th of personal_keep or 30 days:
-    --before erases whole periods, and says what remains until when. Exits with 1 if no such topic
-    matches, or --check found the text; with 74 if it found nothing, but could not search
-    everything.
+    --topic destroys the keys of all topics that match and that personal_topics has sealed: payloads
+    and properties can no longer be read anywhere, also not in archives and backups of the log.
+    Names of topics stay. --client and --user destroy the key of a name that personal_clients or
+    personal_users replaced by a token: nothing can tell any more whose token it was. Sessions of
+    that client or user end, without their wills.
+
+    A key of a topic is used for a period, a 30th of personal_keep or 30 days: --before erases whole
+    periods, and says what remains until when. Exits with 1 if no such topic matches, or --check
+    found the text; with 2 if a name has no token; with 74 if --check found nothing, but could not
+    search everything.
     """
     from cli.commands import bulk_change, erase, erase_check, erase_list
 
-    if [topic_filter is not None, listed, wanted is not None].count(True) != 1:
-        raise UsageError("give --topic, --list or --check, one of them")
+    scopes = (topic_filter, client, user, wanted)
+    if [listed, *(scope is not None for scope in scopes)].count(True) != 1:
+        raise UsageError("give --topic, --client, --user, --list or --check, one of them")
     if places and wanted is None:
         raise UsageError("--in is for --check")
     if before is not None and topic_filter is None:
@@ -562,7 +575,11 @@ def _erase(
         if as_json:
             raise UsageError("--json is for --list and --check")
         manner = bulk_change.ChangeOptions(yes, dry_run)
-        erase.erase(source, topic_filter or "", before, manner)
+        if topic_filter is None:
+            kind, name = ("client", client) if client is not None else ("user", user or "")
+            erase.erase_name(source, kind, name, manner)
+        else:
+            erase.erase(source, topic_filter, before, manner)
 
 
 @with_broker_flags

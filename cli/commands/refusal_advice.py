@@ -282,8 +282,9 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
     ),
     "personal_keys": _RefusalText(
         "denied",
-        "a personal topic needed a key, and there is no room for further ones",
-        "erase contents, set personal_keep, or match fewer topics by personal_topics",
+        "a personal topic or name needed a key, and there is no room for further ones",
+        "erase contents or names, set personal_keep, or match fewer by personal_topics, "
+        "personal_clients or personal_users",
         "foldmq erase --list",
     ),
 }

@@ -112,7 +112,9 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
                 "Find problems, their causes, and what to do.",
             ),
             CommandEntry("reload", _BROKER, "Make a running broker read its settings again."),
-            CommandEntry("erase", _BROKER, "Erase the contents of personal topics, for ever."),
+            CommandEntry(
+                "erase", _BROKER, "Erase contents of personal topics, or a name, for ever."
+            ),
             CommandEntry(
                 "confirm-clock",
                 _BROKER,

@@ -91,6 +91,7 @@ class Access:
             methods=make_methods(users, external),
             backoff=self._backoff,
             counts=self._chain.counts if self._chain is not None else None,
+            hides_users=bool(settings.personal_users),
         )
         self._chain = made
         return made

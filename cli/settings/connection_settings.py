@@ -142,9 +142,11 @@ def _inward_contradictions(
             f"{where}: with several logs and before MQTT 5, a connection has messages in or "
             "messages out, not both, because its own messages would come back"
         )
-    if settings.pseudonyms and any(each.filters for each in settings.connections.values()):
+    hides = "pseudonyms" if settings.pseudonyms else "personal_clients"
+    is_hidden = settings.pseudonyms or settings.personal_clients
+    if is_hidden and any(each.filters for each in settings.connections.values()):
         yield (
-            f"{where}: with pseudonyms, connections have messages in or messages out, not both, "
+            f"{where}: with {hides}, connections have messages in or messages out, not both, "
             "because the log does not show which messages came in"
         )
     if local_listener(settings, [own.endpoint for own in settings.listen]) is None:

@@ -33,7 +33,7 @@ _TOPICS: Final = {
         "allow_anonymous password_file auth_method jwt_keys jwt_issuer jwt_audience "
         "jwt_user_claim jwt_groups_claim auth_subject auth_nats_user auth_timeout auth_cache "
         "permissions denied_publish clear_denied_retained pseudonyms personal_topics "
-        "personal_key_file personal_keep"
+        "personal_clients personal_users personal_key_file personal_keep"
     ),
     "Log and retention": (
         "data_dir encryption_key_file sync keep keep_bytes keep_until_archived index_bytes "
@@ -137,6 +137,8 @@ _METAVARS: Final = {
     "nats_listen": "HOST:PORT|off",
     "bridge_always": "FILTER",
     "personal_topics": "FILTER",
+    "personal_clients": "PATTERN",
+    "personal_users": "PATTERN",
     "bridge_client_headers": "NAME",
     "bridge_filters": "FILTER",
     "bridge_map": "TOPIC=SUBJECT",

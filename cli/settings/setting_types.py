@@ -147,6 +147,8 @@ _LISTED = {
     "record_qos0": "topic filter",
     "streams": "NAME=FILTER",
     "personal_topics": "topic filter",
+    "personal_clients": "pattern",
+    "personal_users": "pattern",
     "bridge_client_headers": "header name",
     "bridge_filters": "topic filter",
     "bridge_map": "TOPIC=SUBJECT",

@@ -49,10 +49,19 @@ class StorageFields(SettingsGroup):
         description="Filter of topics whose contents 'foldmq erase' can erase: they are sealed "
         "in the log, under a key for each topic. May be repeated.",
     )
+    personal_clients: Annotated[tuple[str, ...], BeforeValidator(several)] = Field(
+        default=(),
+        description="Pattern of client identifiers, such as phone-*, that tokens replace in the "
+        "log and everywhere else. May be repeated.",
+    )
+    personal_users: Annotated[tuple[str, ...], BeforeValidator(several)] = Field(
+        default=(),
+        description="The same for user names.",
+    )
     personal_key_file: ExpandedPath | None = Field(
         default=None,
-        description="File with the keys of --personal-topics, outside the data directory; made at "
-        "the first start; several processes add -pN.",
+        description="File with the keys of personal topics and names, outside the data directory; "
+        "made at the first start; several processes add -pN.",
     )
     personal_keep: Seconds = Field(
         default=0.0,
@@ -78,6 +87,7 @@ def personal_contradictions(settings: "Settings") -> Iterator[str]:
             yield f"personal_topics = {shown}: {error}"
         if pattern.startswith("$"):
             yield f"personal_topics = {shown}: topics that begin with $ are not sealed"
+    yield from _name_contradictions(settings)
     keep = settings.personal_keep
     if 0 < keep < _SHORTEST_KEEP:
         yield f"personal_keep = {keep:g}s: must be at least 1h, or 0"
@@ -94,6 +104,26 @@ def personal_contradictions(settings: "Settings") -> Iterator[str]:
         )
     if settings.cluster is not None:
         yield "personal_key_file and cluster cannot be combined: its nodes would need the same keys"
+
+
+def _name_contradictions(settings: "Settings") -> Iterator[str]:
+    """Yield the contradictions of the patterns of names."""
+    for setting in ("personal_clients", "personal_users"):
+        patterns = getattr(settings, setting)
+        if not patterns:
+            continue
+        for pattern in patterns:
+            if not pattern or "{" in pattern:
+                shown = escaped(pattern) or "(empty)"
+                yield f"{setting} = {shown}: write * for the name of a person, such as phone-*"
+        if settings.personal_key_file is None:
+            yield f"{setting} also needs personal_key_file, the file with the keys"
+        if settings.pseudonyms:
+            yield f"{setting} and pseudonyms cannot be combined: both replace names"
+        if settings.processes > 1:
+            yield f"{setting} needs one process: its tokens belong to one log"
+    if settings.personal_users and settings.bridge_user_map:
+        yield "personal_users and bridge_user_map cannot be combined: it needs the users' names"
 
 
 def storage_contradictions(settings: "Settings") -> Iterator[str]:

@@ -1,9 +1,10 @@
-"""The events of sealed contents: the keys of topics, and their erasure.
+"""The events of sealed contents and names: the keys of topics and names, and their erasure.
 
 What is published on a personal topic is sealed under the newest key of the topic (``sealing``). A
 key is used for a period; then the topic gets another one. An erasure destroys keys: it is requested
 in the log first, then the keys are destroyed, then the log says so. Times of periods are those of
-records, without the jumps of the clock.
+records, without the jumps of the clock. The name of a person has a key as a topic has: its entry
+(``name_entries``) is in the place of the topic, and its period never ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class TopicsKeyed:
     """From here on, what is published on these topics is sealed under their keys."""
 
     topics: list[str]
-    """Topics that had no key, or none whose period goes on."""
+    """Topics that had no key, or none whose period goes on, and entries of names."""
     keys: list[Run]
     """The number of the key of each topic; no other topic has or had it. A key that the topic has
     already is used for a longer period: there is no room for others."""
@@ -72,7 +73,7 @@ class ErasureRequested:
     node; copies: another log, from which this one had taken contents since its own erasure, erased
     them."""
     topics: list[str]
-    """The topic of each key."""
+    """The topic, or the entry of the name, of each key."""
     keys: list[Run]
     """The numbers of the keys."""
     e: Literal["ErasureRequested"] = "ErasureRequested"

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventstore.display import name as shown
+from eventstore.display import name as name_shown
 from eventstore.format.erasure_events import (
     Erased,
     ErasureRequested,
     KeysSnapshot,
     TopicsKeyed,
 )
+from eventstore.format.name_entries import parts_of, place_of, topic_shown
 from eventstore.format.positions import from_runs
 from eventstore.format.sealing import SealedBytes
 from projections.audit.chain_check import UNSEALED, ChainBreak
@@ -36,6 +37,11 @@ _DAY_MS = 86_400_000
 """Milliseconds within which an erasure is completed in a log that goes on."""
 _LATE_MS = 60_000
 """Milliseconds by which a record may be later than what was decided for it."""
+
+
+def shown(topic: str) -> str:
+    """Return a topic, or a name with a token, for a message."""
+    return name_shown(topic_shown(topic))
 
 
 class KeyNotes:
@@ -125,7 +131,7 @@ def erasure_breaks(
 
 
 def erased_spans(notes: Iterable[LogNote]) -> dict[str, list[ErasedSpan]]:
-    """Return what was erased of each topic; the notes are in the order of the log.
+    """Return what was erased of each topic or token; the notes are in the order of the log.
 
     A key that only a checkpoint names sealed what was published before, at unknown positions.
     """
@@ -143,7 +149,9 @@ def erased_spans(notes: Iterable[LogNote]) -> dict[str, list[ErasedSpan]]:
             later = [at for other, at in named.items() if other > key]
             end = min([note.at, *later])
             span = ErasedSpan(note.at, named.get(key, end), end)
-            spans.setdefault(topic, []).append(span)
+            entry = parts_of(topic)
+            place = topic if entry is None else place_of(entry.token)
+            spans.setdefault(place, []).append(span)
     return spans
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from eventstore.format.name_entries import is_token, place_of
 from eventstore.format.node_events import BrokerStarted, BrokerStopped, LimitsApplied
 from eventstore.format.positions import Position
 
@@ -111,12 +112,17 @@ class LogOutline:
     and the time of the record before, without jumps; 0: not known."""
 
     erased: Mapping[str, Sequence[ErasedSpan]] = field(default_factory=dict)
-    """By topic, what was erased of it, in order."""
+    """By topic, what was erased of it, in order; by place, tokens of names that were erased."""
 
     def erased_at(self, topic: str, ref: Position) -> Position:
         """Return where the erasure of a message's content was requested; 0: it was not."""
         spans = self.erased.get(topic, ())
         return next((span.at for span in spans if span.begin <= ref < span.end), 0)
+
+    def name_erased_at(self, name: str) -> Position:
+        """Return where the erasure of a name was requested that has this token; 0: it was not."""
+        spans = self.erased.get(place_of(name), ()) if is_token(name) else ()
+        return spans[0].at if spans else 0
 
     def limits_at(self, at: Position) -> Limits | None:
         """Return the limits that apply at a position; None: they are not known."""

@@ -150,10 +150,10 @@ class Rule(StrEnum):
     )
     ERASURE = (
         "erasure",
-        "messages on topics with erased contents",
+        "messages on topics with erased contents, and clients with tokens",
         (
             "after the request of an erasure, what it erases is not delivered, published as a will "
-            "or retained"
+            "or retained, and no client connects by an erased token"
         ),
     )
     REPLAY = (

@@ -29,6 +29,7 @@ from eventstore.format.events import (
     SubscriptionDenied,
     Unsubscribed,
 )
+from eventstore.format.name_entries import is_token
 from eventstore.format.node_events import OperatorActed, RetainedSnapshot, SessionSnapshot
 from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs
 from eventstore.format.stored_properties import expiries_of
@@ -398,6 +399,11 @@ class SessionAudit:
             self._forget()
             self._known = True
         self._answers.opened(state if event.resumed else None, known=self._known)
+        for name in filter(is_token, (event.session, event.user or "")):
+            self._case(Rule.ERASURE)
+            if 0 < (erased := self._outline.name_erased_at(name)) < at:
+                what = f"a client connected as {name}, which was erased at "
+                self._report(Rule.ERASURE, at, what + format_position(erased))
 
     def _ended(self, event: SessionClosed | SessionExpired, at: Position, ms: int) -> None:
         self._answers.ended()

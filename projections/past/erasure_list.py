@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from eventstore.display import iso
 from eventstore.format.erasure_events import Erased, ErasureRequested, KeysSnapshot
+from eventstore.format.name_entries import topic_shown
 from eventstore.format.positions import INDEX_BITS, from_runs
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class ErasureEntry:
     by: str
     cause: str
     topics: list[str]
-    """Each topic once."""
+    """Each topic once, and tokens of names with their kind, such as ``client ~TOKEN``."""
     keys: int
     before_ms: int = 0
     """Contents of periods that ended up to here, Unix time in milliseconds; 0: all."""
@@ -72,7 +73,7 @@ class ErasureList:
                     record.time_ms,
                     event.by,
                     event.cause,
-                    [*dict.fromkeys(event.topics)],
+                    [*dict.fromkeys(map(topic_shown, event.topics))],
                     len(from_runs(event.keys)),
                     event.before_ms and event.before_ms + record.jumps.total_ms,
                 )

@@ -13,6 +13,7 @@ from eventstore.format.erasure_events import (
     KeysSnapshot,
     TopicsKeyed,
 )
+from eventstore.format.name_entries import topic_shown
 from eventstore.format.positions import from_runs
 from eventstore.reading import position_text
 
@@ -33,7 +34,7 @@ _CAUSES: Final = {
 def _named(topics: Sequence[str], keys: Sequence[Run]) -> str:
     """Return topics with the numbers of their keys."""
     pairs = zip(topics, from_runs(keys), strict=True)
-    shown = (f"{display.name(topic)} (key {key})" for topic, key in pairs)
+    shown = (f"{display.name(topic_shown(topic))} (key {key})" for topic, key in pairs)
     return position_text.several(shown, len(topics))
 
 

@@ -580,6 +580,7 @@ def test_password_file_ends_anonymous_access_unless_it_is_allowed() -> None:
 
 
 CLUSTER = {"cluster": "c1", "nats_url": "nats://a"}
+NAMES = {"personal_clients": "phone-*", "personal_key_file": "/k/keys"}
 PERSONAL = {"personal_topics": "a/#", "personal_key_file": "/k/keys"}
 PARTITIONED = {**CLUSTER, "partitions": 2, "cluster_listen": "127.0.0.1:7883"}
 
@@ -634,6 +635,14 @@ PARTITIONED = {**CLUSTER, "partitions": 2, "cluster_listen": "127.0.0.1:7883"}
         ({**PERSONAL, "personal_topics": "$SYS/#"}, "topics that begin with $ are not sealed"),
         ({**PERSONAL, "data_dir": "/k"}, "must not be in the data directory"),
         ({**PERSONAL, **CLUSTER}, "personal_key_file and cluster cannot be combined"),
+        ({"personal_clients": "a*"}, "personal_clients also needs personal_key_file"),
+        ({**NAMES, "personal_users": "{}"}, "personal_users = {}: write * for the name of a"),
+        ({**NAMES, "pseudonyms": True}, "personal_clients and pseudonyms cannot be combined"),
+        ({**NAMES, "processes": "2"}, "personal_clients needs one process"),
+        (
+            {**NAMES, "personal_users": "a*", "bridge_user_map": "ann=x"},
+            "personal_users and bridge_user_map cannot be combined",
+        ),
         (
             {"keep_until_archived": True, "keep": 0},
             "keep_until_archived also needs keep or keep_bytes: without them",

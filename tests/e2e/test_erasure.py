@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 
 import pytest
@@ -107,10 +108,74 @@ def test_contents_are_never_in_a_file_and_gone_for_ever(tmp_path: Path, *, kille
         assert readable_in(new) == {PLAIN}
 
 
+ALICE, ANNA = "phone-älice-7f3a", "änna-7f3a"
+
+
+def names_in(*places: Path) -> set[str]:
+    """The names of persons that can be read in files, in any form."""
+    return {
+        name
+        for place in places
+        for file in ([place] if place.is_file() else place.rglob("*"))
+        if file.is_file()
+        for name in (ALICE, ANNA)
+        if any(
+            form in unpacked(file.read_bytes())
+            for form in (*forms(name), json.dumps(name)[1:-1].encode())
+        )
+    }
+
+
+def test_names_are_never_in_a_file_and_gone_for_ever(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    settings = [
+        *("--personal-clients", "phone-*", "--personal-users", "änna*"),
+        *("--personal-key-file", str(keys), "--index-bytes", "1MiB"),
+    ]
+    with Broker(tmp_path, args=settings, forked=True) as broker:
+        data = ("--data-dir", str(broker.data_dir))
+        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
+            alice = clients.connect(
+                ALICE, clean=False, username=ANNA, will=Will("words", b"last", 1)
+            )
+            alice.subscribe(("news", 1))
+            (listed,) = run("sessions", "ls", "--json", *data).objects
+            token = listed["session"]
+            assert (token[0], listed["user"][0], len(token)) == ("~", "~", 17)
+            assert token in run("erase", "--client", ALICE, "--dry-run", *data).out
+            run("backup", str(tmp_path / "early"), *data)
+            broker.kill_all()
+        broker.start()
+        with contextlib.closing(Clients("127.0.0.1", broker.port)) as clients:
+            alice = clients.connect(ALICE, clean=False, username=ANNA, session_present=True)
+            refused_name = refused("erase", "--client", "phone-bob", "--yes", *data, code=2)
+            assert "personal_clients never matched it at a login" in refused_name
+            ran = run("erase", "--client", ALICE, "--yes", *data)
+            assert f"erased: client {token}, 1 session (erasure 1)" in ran.out
+            alice.expect_closed()
+        assert "has no token" in refused("erase", "--client", ALICE, "--yes", *data, code=2)
+        assert "erased: user ~" in run("erase", "--user", ANNA, "--yes", *data).out
+        first, second = run("erase", "--list", "--json", *data).objects
+        assert first["topics"] == [f"client {token}"]
+        assert (second["keys"], second["done"] is not None) == (1, True)
+        run("erase", "--check", ALICE, "--in", str(keys), "--in", str(tmp_path / "early"), *data)
+        assert token in run("log", *data).out
+        assert "intact" in run("log", "verify", *data).out
+        assert "equal" in run("verify", *data).out
+        assert "kept: 7 guarantees" in run("audit", *data).out
+        run("log", "index", *data)
+        broker.stop()
+        run("backup", str(tmp_path / "backup"), *data)
+        assert names_in(broker.data_dir, keys, tmp_path / "early", tmp_path / "backup") == set()
+        assert ALICE not in broker.log
+        assert ANNA not in broker.log
+
+
 def test_what_cannot_be_asked_for_is_one_line(tmp_path: Path) -> None:
     for words, line in (
-        ((), "give --topic, --list or --check, one of them"),
-        (("--list", "--check", "text"), "give --topic, --list or --check, one of them"),
+        ((), "give --topic, --client, --user, --list or --check, one of them"),
+        (("--client", "a", "--user", "b"), "give --topic, --client, --user, --list or --check"),
+        (("--client", "a", "--before", "now"), "--before is for --topic"),
         (("--topic", "a/#", "--in", str(tmp_path)), "--in is for --check"),
         (("--list", "--before", "now"), "--before is for --topic"),
         (("--topic", "a/#", "--json"), "--json is for --list and --check"),

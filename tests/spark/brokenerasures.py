@@ -104,8 +104,32 @@ def erased_will_is_dropped(name: str) -> Case:
     return _armed(name)(WillFired("x"), dropped, closed("x")).keeps()
 
 
-BROKEN_ERASURES = (erased_but_delivered, erased_but_retained, erased_will_is_published)
+TOKEN, OTHER = "~" + "a" * 16, "~" + "b" * 16
+ENTRY = f"$+client/{TOKEN}/c2VhbGVk"
+
+
+def _name_erased(name: str) -> Story:
+    """A client is known by a token in record 3, which is erased in record 4, and ends in 6."""
+    story = Story(name)(TopicsKeyed([ENTRY], [1], ["0" * 32]))(opened(TOKEN))
+    story(ErasureRequested(1, "ann", "request", [ENTRY], [1]))(Erased(1, 1))
+    return story(closed(TOKEN))
+
+
+def erased_name_connects(name: str) -> Case:
+    story = _name_erased(name)(opened(TOKEN, resumed=True, generation=2))
+    return story.breaks("erasure", at(7), TOKEN)
+
+
+def erased_name_has_another_token(name: str) -> Case:
+    story = _name_erased(name)(TopicsKeyed([f"$+client/{OTHER}/b3RoZXI="], [2], ["1" * 32]))
+    return story(opened(OTHER)).keeps()
+
+
+BROKEN_ERASURES = (
+    erased_but_delivered, erased_but_retained, erased_will_is_published, erased_name_connects,
+)  # fmt: skip
 KEPT_ERASURES = (
     erased_and_dropped, delivered_before_it_was_erased, delivered_under_a_later_key,
     delivered_under_a_new_key, erased_and_not_retained, erased_will_is_dropped,
+    erased_name_has_another_token,
 )  # fmt: skip

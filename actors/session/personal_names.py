@@ -1,0 +1,146 @@
+"""Replaces names of persons, client identifiers and user names, by tokens.
+
+A name that a pattern matches gets a key and a token when its client has logged in, and keeps both
+until an erasure destroys the key. From then on nothing can tell whose token it was; the same name
+gets another one.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import translate
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from eventstore.format.name_entries import (
+    CLIENT,
+    LONGEST_NAME,
+    MARK,
+    USER,
+    is_token,
+    name_in,
+    new_entry,
+    parts_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from actors.session.content_sealing import ContentSealing
+
+_AT_ONCE: Final = 256
+"""Names opened before others have their turn."""
+
+
+class PersonalNames:
+    """The names of a broker that have tokens."""
+
+    def __init__(
+        self, clients: Sequence[str], users: Sequence[str], sealing: ContentSealing
+    ) -> None:
+        """``clients`` and ``users`` are patterns as for file names; those of a kind may be none."""
+        self._sealing = sealing
+        self._patterns = {
+            kind: re.compile("|".join(map(translate, patterns)))
+            for kind, patterns in ((CLIENT, clients), (USER, users))
+            if patterns
+        }
+        self._entries: dict[tuple[str, str], str] = {}
+        """The entry of each name, by kind and name."""
+        self._named: dict[str, tuple[str, str]] = {}
+        """Kind and name of each token."""
+
+    def load(self, topics: Iterable[str]) -> Iterator[None]:
+        """Open the entries among topics with keys; yields between parts of them.
+
+        Names whose keys are destroyed have no token any more. Raises ValueError for an entry that
+        is not one.
+        """
+        for number, topic in enumerate(topics, 1):
+            entry = parts_of(topic)
+            key = self._sealing.newest_key(topic) if entry is not None else None
+            if entry is not None and key is not None:
+                self._add(entry.kind, name_in(entry, key), topic)
+            if number % _AT_ONCE == 0:
+                yield
+
+    @property
+    def replaces_users(self) -> bool:
+        """Whether users may have tokens."""
+        return USER in self._patterns
+
+    def has_kind(self, kind: str) -> bool:
+        """Return whether there is a name of a kind."""
+        return any(known == kind for known, _ in self._entries)
+
+    def client(self, client_id: str) -> str:
+        """Return the name in the log of a client identifier; ``~`` if it has no token yet."""
+        return self._shown(CLIENT, client_id)
+
+    def user(self, user: str | None) -> str | None:
+        """Return the name in the log of a user; ``~`` if it has no token yet."""
+        return None if user is None else self._shown(USER, user)
+
+    def _shown(self, kind: str, name: str) -> str:
+        token = self.token(kind, name)
+        if token or kind not in self._patterns:
+            return token or name
+        if self._matches(kind, name):
+            return MARK
+        return MARK + name if name.startswith(MARK) else name
+
+    def _matches(self, kind: str, name: str) -> bool:
+        return bool(name) and self._patterns[kind].match(name) is not None
+
+    def token(self, kind: str, name: str) -> str:
+        """Return the token of a name; empty: it has none."""
+        entry = parts_of(self._entries.get((kind, name), ""))
+        return "" if entry is None else entry.token
+
+    def entry(self, kind: str, name: str) -> str:
+        """Return the entry of a name, in the place of a topic; empty: it has none."""
+        return self._entries.get((kind, name), "")
+
+    def admit(self, client_id: str, user: str | None) -> bool:
+        """Give tokens to the names of a client that has logged in, where patterns match.
+
+        Records the keys in this turn. Returns False if one is too long, or there is no room.
+        """
+        for kind, name in ((CLIENT, client_id), (USER, user or "")):
+            if kind not in self._patterns or self.token(kind, name):
+                continue
+            if not self._matches(kind, name):
+                continue
+            if len(name.encode("utf-8", "surrogatepass")) > LONGEST_NAME or self._sealing.is_full:
+                return False
+            entry = self._sealing.add_name(partial(new_entry, kind, name))
+            self._add(kind, name, entry)
+        return True
+
+    def _add(self, kind: str, name: str, topic: str) -> None:
+        entry = parts_of(topic)
+        if entry is not None:
+            self._entries[kind, name] = topic
+            self._named[entry.token] = kind, name
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Forget the names whose entries are among topics: their keys are to be destroyed."""
+        for topic in topics:
+            entry = parts_of(topic)
+            named = self._named.pop(entry.token, None) if entry is not None else None
+            if named is not None:
+                del self._entries[named]
+
+    def is_erased(self, name: str, user: str | None) -> bool:
+        """Return whether the name of a session, or its user, is a token without a name."""
+        return self._is_nameless(CLIENT, name) or self._is_nameless(USER, user or "")
+
+    def _is_nameless(self, kind: str, shown: str) -> bool:
+        return kind in self._patterns and is_token(shown) and shown not in self._named
+
+    def are_current(self, client_id: str, name: str, user: str | None) -> bool:
+        """Return whether a client that was admitted as ``name`` is still known by it, and its user.
+
+        Not if one of them was erased before the client got its session, or had no token yet.
+        """
+        return self.client(client_id) == name and MARK not in (name, self.user(user))

@@ -1,0 +1,95 @@
+"""Names of persons in the log: sealed, each under a key of its own.
+
+The key of a name is recorded like that of a topic. In the place of the topic is an *entry*, which
+no topic of a client is like, as it has a ``+``: ``$+client/~TOKEN/SEALED`` for a client identifier,
+``$+user/...`` for a user name. The token is a hash of the key, and stands for the name everywhere
+else. Without the key the entry says nothing about the name but about how long it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Final, NamedTuple
+
+from eventstore.format.sealing import SALT_BYTES, RecordSeal
+
+CLIENT: Final = "client"
+USER: Final = "user"
+"""The kinds of names."""
+MARK: Final = "~"
+"""A token begins with it; a name that does so, too, gets a second one."""
+LONGEST_NAME: Final = 32_768
+"""Maximum bytes of a name that gets a token, so that an entry is no longer than a topic."""
+_ROOT: Final = "$+"
+_TOKEN_BYTES: Final = 10
+_TOKEN_CHARACTERS: Final = 16
+_ALPHABET: Final = frozenset("abcdefghijklmnopqrstuvwxyz234567")
+_TOKEN: Final = b"foldmq-token-1"
+_SALT: Final = b"name".ljust(SALT_BYTES)
+"""A key seals one name and nothing else."""
+_PADDED_TO: Final = 32
+_LENGTH_BYTES: Final = 2
+
+
+class NameEntry(NamedTuple):
+    """The parts of an entry."""
+
+    kind: str
+    token: str
+    sealed: str
+
+    @property
+    def shown(self) -> str:
+        """The entry for people to read."""
+        return f"{self.kind} {self.token}"
+
+
+def new_entry(kind: str, name: str, key: bytes) -> str:
+    """Return the entry of a name of at most ``LONGEST_NAME`` bytes, under a key of its own."""
+    raw = name.encode("utf-8", "surrogatepass")
+    plain = len(raw).to_bytes(_LENGTH_BYTES, "big") + raw
+    plain += bytes(-len(plain) % _PADDED_TO)
+    sealed = base64.urlsafe_b64encode(_turned(plain, key)).decode()
+    digest = hashlib.blake2b(key, digest_size=_TOKEN_BYTES, person=_TOKEN).digest()
+    return f"{_ROOT}{kind}/{MARK}{base64.b32encode(digest).decode().lower()}/{sealed}"
+
+
+def parts_of(topic: str) -> NameEntry | None:
+    """Return the parts of an entry; None: it is a topic."""
+    if not topic.startswith(_ROOT):
+        return None
+    kind, _, rest = topic.removeprefix(_ROOT).partition("/")
+    token, _, sealed = rest.partition("/")
+    return NameEntry(kind, token, sealed)
+
+
+def name_in(entry: NameEntry, key: bytes) -> str:
+    """Return the name that an entry has; raises ValueError if it has none."""
+    plain = _turned(base64.urlsafe_b64decode(entry.sealed), key)
+    size = int.from_bytes(plain[:_LENGTH_BYTES], "big")
+    return plain[_LENGTH_BYTES : _LENGTH_BYTES + size].decode("utf-8", "surrogatepass")
+
+
+def topic_shown(topic: str) -> str:
+    """Return a topic, or the kind and token of an entry."""
+    entry = parts_of(topic)
+    return topic if entry is None else entry.shown
+
+
+def place_of(token: str) -> str:
+    """Return what stands for a token where topics are listed."""
+    return _ROOT + token
+
+
+def is_token(name: str) -> bool:
+    """Return whether a name in the log is a token."""
+    return (
+        name.startswith(MARK)
+        and len(name) == len(MARK) + _TOKEN_CHARACTERS
+        and _ALPHABET.issuperset(name[len(MARK) :])
+    )
+
+
+def _turned(data: bytes, key: bytes) -> bytes:
+    return RecordSeal(_SALT, lambda _: key).turned(1, 0, data)
