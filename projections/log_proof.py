@@ -94,6 +94,8 @@ class LogProof:
                 self.continued(event.end, event.salvaged, sequence, time_ms)
             self.doubts.append(unproven_end(event, sequence, time_ms))
         elif isinstance(event, LogSalvaged):
+            if any(doubt.at == sequence for doubt in self.doubts):
+                return  # a fold up to a record that was given up knew of it already
             after, times = event.first - 1, (event.begins_ms, event.ends_ms)
             self.salvage_knows(sequence, event.known)
             self.doubts.append(

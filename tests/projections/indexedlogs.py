@@ -32,7 +32,9 @@ class IndexedSource(FakeSource):
     async def records(self, first: int, last: int) -> AsyncIterator[Record]:
         for sequence in range(first, last + 1):
             self.read += 1
-            yield self.record(sequence)
+            record = self.record(sequence)
+            self.seen.take(first, record)
+            yield record
 
     def require_whole(self) -> None:
         """Do nothing: it begins where it may."""

@@ -231,16 +231,14 @@ class ApiEndpoints:
         if getattr(params, "follow", False):
             raise NotAcceptable(f"follow: needs Accept: {NDJSON} or {EVENT_STREAM}")
         items: list[Item] = []
-        gaps: list[dict[str, Any]] = []
+        missing: dict[str, list[Any]] = {}
         more, size = False, 0
         try:
             async with self._slot(operation, snapshot), _entries(operation, call, params) as found:
                 async for entry in found:
                     if not isinstance(entry, Item):
-                        if call.start is None and not items:
-                            gaps.append(entry.about)  # the list begins later than it was asked to
-                            continue
-                        raise CutOff(f"the records before {entry.about['first']} were deleted")
+                        _note(missing, entry, late=call.start is not None or bool(items))
+                        continue
                     if len(items) == params.limit or size >= _PAGE_BYTES:
                         more = True
                         break
@@ -259,8 +257,7 @@ class ApiEndpoints:
             "next": following,
             "as_of": snapshot.position,
         }
-        if gaps:
-            page["gaps"] = gaps
+        page |= missing
         if not operation.is_snapshot and not snapshot.tag:
             page["snapshot"] = False
         return dumps(page), following
@@ -320,6 +317,16 @@ class ApiEndpoints:
             log.error("web API: stream failed", exc_info=error)
             error = FoldmqError(f"the request failed: {type(error).__name__}; see the broker's log")
         return problem_details(error, sentence(error), BASE)
+
+
+def _note(missing: dict[str, list[Any]], mark: StreamMark, *, late: bool) -> None:
+    """Note what a page lacks; raise CutOff if a list goes on ``late`` behind deleted records."""
+    if mark.event == "unsure":
+        missing.setdefault("unsure", []).extend(mark.about["unsure"])
+    elif late:
+        raise CutOff(f"the records before {mark.about['first']} were deleted")
+    else:
+        missing.setdefault("gaps", []).append(mark.about)  # it begins later than it was asked to
 
 
 async def _after(
