@@ -48,6 +48,7 @@ from cli.settings.setting_types import (
     read_settings,
 )
 from cli.settings.sink_settings import (
+    GroupRoles,
     LogFilters,
     SinkSettings,
     Streams,
@@ -243,6 +244,12 @@ class Settings(
         default=False,
         description="Accept JSON Web Tokens (jwt_keys) in the HTTP API: their users may read the "
         "messages of the past for which the permission file gives them the right history.",
+    )
+    web_api_jwt_roles: GroupRoles = Field(
+        default=(),
+        description="Role that JSON Web Tokens with a group have in the HTTP API, as GROUP=ROLE: "
+        "view, view-all or publish, as of web tokens. The first one that fits counts. May be "
+        "repeated; in the file it may be a table.",
     )
     web_cors: Origins = Field(
         default=(),

@@ -245,6 +245,8 @@ def test_flags_of_commands_are_parameters_here() -> None:
     said = "5 is a position of one log: give a time, or --node, one of a, b"
     assert sentence(UsageError(said)) == said.replace("--node", "log")
     assert sentence(UsageError("--from is later than --to")) == "from is later than to"
+    said = "position 2.0 is not a message: foldmq log --from 2.0 -n 1 shows it"
+    assert sentence(UsageError(said)).endswith("log --from 2.0 -n 1 shows it")
 
 
 # ---------------------------------------------------------------------------------- bounds

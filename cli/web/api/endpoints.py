@@ -300,7 +300,7 @@ class ApiEndpoints:
                     await response.prepare(request)
                     if request.method == "HEAD":
                         return response
-                    entries = _after(first, found)
+                    entries = self._while_valid(grant, _after(first, found))
                     if operation.cost is Cost.DEAR or snapshot.tag:
                         entries = self._bounds.in_turns(entries)
                     await send_stream(request, response, entries, self._details)
@@ -309,6 +309,14 @@ class ApiEndpoints:
                     with contextlib.suppress(asyncio.CancelledError, Exception):
                         await first
         return response
+
+    async def _while_valid(
+        self, grant: Grant, entries: AsyncIterator[Item | StreamMark]
+    ) -> AsyncIterator[Item | StreamMark]:
+        """Yield entries until the permissions expire; raises Unauthorized then."""
+        async for entry in entries:
+            self._access.check(grant)
+            yield entry
 
     @staticmethod
     def _details(error: Exception) -> dict[str, Any]:
@@ -356,10 +364,11 @@ async def _permitted(entries: Any, permits: Callable[[str], bool]) -> AsyncItera
 
 def sentence(error: FoldmqError) -> str:
     """Return the message of an error; what are flags of commands are parameters here."""
-    said = completed(str(error))
-    if not isinstance(error, UsageError):
-        return said
-    return _FLAG.sub(lambda flag: _PARAMETERS.get(flag[1], flag[1]), said)
+    said = str(error)
+    if isinstance(error, UsageError):
+        about, command, rest = said.partition("foldmq ")  # the flags of a command are its own
+        said = _FLAG.sub(lambda flag: _PARAMETERS.get(flag[1], flag[1]), about) + command + rest
+    return completed(said)
 
 
 def accepted(header: str, offered: Sequence[str]) -> str:
