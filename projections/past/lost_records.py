@@ -10,7 +10,7 @@ from eventstore.reading.indexed_reading import read_listed
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
-from projections.log_proof import Doubt, LogProof, statement
+from projections.log_proof import Doubt, LogProof, lost_before_cut, statement
 
 
 async def lost_records(source: LogSource, last: int, first: int = 0) -> list[Doubt]:
@@ -27,6 +27,11 @@ async def lost_records(source: LogSource, last: int, first: int = 0) -> list[Dou
     for sequence in sorted(found):
         take_salvages(proof, found[sequence])
     return proof.doubts
+
+
+def lost_before(source: LogSource) -> list[Doubt]:
+    """Return what was given up of the records that were cut off since."""
+    return lost_before_cut(source.cut.event.lost) if source.cut is not None else []
 
 
 def take_salvages(proof: LogProof, record: Record) -> None:

@@ -213,7 +213,7 @@ def test_the_seam_of_two_hundred_publishers_while_the_log_is_cut(
             if replay is None and turn == _EACH // 3 and number == _PUBLISHERS // 2:
                 replay = Replayed(broker.port, "$replay/all/t/#", qos)  # between two messages
         for sender in senders:
-            assert isinstance(sender.receive(_SECONDS), p5.Puback)
+            assert isinstance(sender.receive(_SECONDS), p5.Answer)
         for _ in range(20):  # so much that the log is cut every few turns
             filler.publish("filler", bytes(200_000), 1)
         if replay is not None:

@@ -28,7 +28,7 @@ from eventstore.format.events import (
     SessionOpened,
     Subscribed,
 )
-from eventstore.format.node_events import RetainedSnapshot
+from eventstore.format.node_events import LogCut, RetainedSnapshot
 from eventstore.format.positions import (
     INDEX_BITS,
     MAX_INDEX,
@@ -38,6 +38,8 @@ from eventstore.format.positions import (
     position,
     sequence_of,
 )
+from eventstore.format.records import GENESIS
+from eventstore.log.log_start import RecordedCut
 from eventstore.reading import keys
 from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.indexed_reading import with_index
@@ -481,3 +483,14 @@ async def test_without_an_index_the_log_is_read_once_for_a_message(
         doubts = await lost_records(as_log(source), source.last)
         assert [(doubt.after, doubt.until) for doubt in doubts] == ([(1, 2)] if lost else [])
         assert source.read == source.last
+
+
+async def test_what_was_lost_before_a_cut_is_said_of_the_subscriptions_of_a_client() -> None:
+    steps = [(step, "ann", at) for at in range(15) for step in ("publish", "end_turn")]
+    source: Any = IndexedSource(played(steps, 600))
+    event = LogCut(1, GENESIS.hex(), 0, "keep", lost=[[3, 5, 3, 1000, 2000]])
+    source.cut = RecordedCut(position(1, 0), 0, event)
+    for client, said in ((None, []), ("bob", ["gave up records 3 to 5 (3 records)"])):
+        (found,) = await find_messages({"": source}, "", WantedMessages("#", client), silent)
+        assert len(found.story.not_proven) == len(said)
+        assert all(part in note for part, note in zip(said, found.story.not_proven, strict=True))
