@@ -247,9 +247,8 @@ class Settings(
     )
     web_api_jwt_roles: GroupRoles = Field(
         default=(),
-        description="Role that JSON Web Tokens with a group have in the HTTP API, as GROUP=ROLE: "
-        "view, view-all or publish, as of web tokens. The first one that fits counts. May be "
-        "repeated; in the file it may be a table.",
+        description="Role of JSON Web Tokens with a group in the HTTP API, as GROUP=ROLE: view, "
+        "view-all or publish. The first that fits counts. May be repeated, or a table.",
     )
     web_cors: Origins = Field(
         default=(),

@@ -17,7 +17,7 @@ from harness.waiting import TIMEOUT, until
 
 from cli.web.api.operations import BASE
 from e2e.apiclient import FORMS, Api, Stream
-from e2e.damage import flip, salvage, without_projections
+from e2e.log_damage import flip, salvage, without_projections
 from e2e.tools import run
 from e2e.webclient import web
 

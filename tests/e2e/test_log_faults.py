@@ -23,7 +23,7 @@ from harness.packets import Connack, Puback, Publish
 from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
-from e2e.damage import block, flip, without_projections
+from e2e.log_damage import block, flip, without_projections
 from e2e.tools import run
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import GENESIS, decode_record, encode_record, link_of
