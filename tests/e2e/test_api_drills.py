@@ -46,7 +46,7 @@ def served_here() -> Iterator[int]:
 
 @needs_chromium
 def test_a_page_of_thirty_lines_shows_the_last_hour_and_goes_on(tmp_path: Path) -> None:
-    assert len((EXAMPLES / "last-hour.html").read_text().splitlines()) <= 34
+    assert len((EXAMPLES / "last-hour.html").read_text().splitlines()) <= 30
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(served_here())
         config = f'web_cors = ["http://127.0.0.1:{port}"]\n'
