@@ -16,7 +16,7 @@ from cli.commands.session_list import session_selection
 from cli.commands.status import ask_statuses, status_object
 from cli.commands.status_totals import added_up
 from cli.common import text
-from cli.logs.log_brokers import LogBrokers
+from cli.logs.log_brokers import LogBrokers, unsure_notes
 from cli.logs.topic_flags import check_filter, check_topic
 from cli.web.api.operation import Call, Item, StreamMark, unsure_mark
 from cli.web.api.parameters import ListParams, Moment, Name, Params
@@ -86,8 +86,9 @@ class SessionsParams(ListParams):
 
 
 async def _unsure(call: Call, log: str | None) -> list[str]:
-    """Return what is not certain of the brokers' states."""
-    return await (await brokers_of(call, log)).unsure_notes()
+    """Return what is not certain of the states of the brokers that answer, or of a log's."""
+    answers = await call.link.ask_each("status")
+    return unsure_notes(answer for answer in answers if not log or answer[0] in ("", log))
 
 
 async def sessions(call: Call, params: SessionsParams) -> AsyncIterator[Item | StreamMark]:
@@ -139,7 +140,7 @@ async def live_subscriptions(call: Call, params: SubscriptionsParams) -> dict[st
     brokers = await brokers_of(call, params.log)
     rows, retained = await preview(brokers, params.topic, params.qos, params.size)
     found = as_object(receivers_object(brokers, params.topic, params.qos, rows, retained))
-    return with_unsure(found, await brokers.unsure_notes())
+    return with_unsure(found, await _unsure(call, params.log))
 
 
 class RetainedParams(ListParams):
@@ -153,7 +154,7 @@ async def live_retained(call: Call, params: RetainedParams) -> AsyncIterator[Ite
     """Yield the retained messages on matching topics, without payloads."""
     check_filter(params.filter)
     brokers = await brokers_of(call, params.log)
-    for mark in unsure_mark(await brokers.unsure_notes()):
+    for mark in unsure_mark(await _unsure(call, params.log)):
         yield mark
     wanted = {"filter": params.filter, "not_permitted": False}
     async for part in call.lists.parts("retained", wanted, call.start, params.log):
@@ -177,7 +178,7 @@ async def one_retained(call: Call, params: TopicParams) -> dict[str, Any]:
     brokers = await brokers_of(call, params.log)
     found, payload = await retained_message(brokers, params.topic)
     shown = {**found, **text.payload_field(payload)} if call.payloads else found
-    return with_unsure(shown, await brokers.unsure_notes())
+    return with_unsure(shown, await _unsure(call, params.log))
 
 
 def numbered(call: Call, rows: Any) -> Any:
