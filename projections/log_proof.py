@@ -94,6 +94,8 @@ class LogProof:
                 self.continued(event.end, event.salvaged, sequence, time_ms)
             self.doubts.append(unproven_end(event, sequence, time_ms))
         elif isinstance(event, LogSalvaged):
+            if any(doubt.at == sequence for doubt in self.doubts):
+                return  # a fold up to a record that was given up knew of it already
             after, times = event.first - 1, (event.begins_ms, event.ends_ms)
             self.salvage_knows(sequence, event.known)
             self.doubts.append(
@@ -151,6 +153,14 @@ class LogProof:
         """Return the last record of a salvaged log if it is later than ``end``; otherwise 0."""
         return max((doubt.behind for doubt in self.doubts if doubt.behind > end), default=0)
 
+    def lost_before(self, first: int) -> list[list[int]]:
+        """Return the salvages in the records before ``first``, for LogCut.lost."""
+        return [
+            [doubt.after + 1, doubt.until, doubt.missing, doubt.from_ms, doubt.to_ms]
+            for doubt in self.doubts
+            if doubt.reason == _SALVAGED and doubt.at < first
+        ]
+
     def cut(self, first: int) -> None:
         """Forget what was said in the records before ``first``: the log begins there."""
         self.doubts = [doubt for doubt in self.doubts if doubt.at >= first]
@@ -169,6 +179,14 @@ def unproven_end(event: LogEndUnproven, at: int = 0, time_ms: int = 0) -> Doubt:
     missing = max(0, event.noted - event.end)
     times = (event.end_ms, time_ms)
     return Doubt(at, event.reason, event.end, event.end, *times, missing, event.source, time_ms)
+
+
+def lost_before_cut(lost: Iterable[Sequence[int]]) -> list[Doubt]:
+    """Return the doubts of LogCut.lost: the state since then was repeated."""
+    return [
+        Doubt(end, _SALVAGED, first - 1, end, from_ms, to_ms, records, settled=True)
+        for first, end, records, from_ms, to_ms in lost
+    ]
 
 
 def damaged(record: int, from_ms: int, *, audited: bool = False) -> Doubt:
@@ -226,7 +244,8 @@ def cause(doubt: Doubt) -> str:
             else (f"records {first:,} to {doubt.until:,}")
         )
         given_up = f"{which} ({count_of(doubt.missing, 'record')})"
-        return f"foldmq salvage gave up {given_up} of {escaped(doubt.source, 300)}"
+        of_source = f" of {escaped(doubt.source, 300)}" if doubt.source else ""
+        return f"foldmq salvage gave up {given_up}{of_source}"
     known = (_BEFORE_START if doubt.at else _NOW).get(doubt.reason, escaped(doubt.reason))
     why = known.format(source=escaped(doubt.source, 300) or "a backup")
     if doubt.missing:

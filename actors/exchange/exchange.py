@@ -242,6 +242,8 @@ class LogExchange(LoopActor):
         """Called with the name of a log when more of it was taken; None: there are no replays."""
         self._began = False
         self._began_at = node.clock.monotonic()
+        self._marks: dict[str, tuple[int, float]] = {}
+        """A record that each log was known to have, and since when this log has to take it."""
         self._repeated, self._repeats = 0, 0
         """The record that was announced last, and how often it was looked whether it still is."""
         self._loop = asyncio.get_running_loop()
@@ -304,6 +306,7 @@ class LogExchange(LoopActor):
         self._repeated = durable
         if self._repeats < _REPEATS or not self._repeats % _IDLE_LOOKS:
             self._announce(durable)
+        self._mark()
         self._parts.run_periodically()
         self._reports.run_periodically()
         self._positions.settle_due()
@@ -346,6 +349,24 @@ class LogExchange(LoopActor):
             for name, follower in self._followers.items()
             if self._began
         }
+
+    def _mark(self) -> None:
+        """Note the last record of each log that has taken the one noted before."""
+        now = self._node.clock.monotonic()
+        for name, follower in self._followers.items():
+            if self.last_taken(name) >= self._marks.get(name, (0, 0.0))[0]:
+                self._marks[name] = max(follower.announced, self.last_taken(name)), now
+
+    @property
+    def lags(self) -> list[dict[str, Any]]:
+        """The logs that are not taken whole: number of records left, and since when, in ms."""
+        now, lags = self._node.clock.monotonic(), []
+        for name, (_, since) in self._marks.items():
+            left = self._followers[name].announced - self.last_taken(name)
+            if left > 0:
+                ms = round((now - since) * 1000)
+                lags.append({"log": name, "records": left, "behind_ms": ms})
+        return lags
 
     def last_taken(self, name: str) -> int:
         """Return the last record of another log up to which all turns were taken."""

@@ -77,6 +77,7 @@ def status(sources: StatusSources) -> dict[str, Any]:
         answer["position"] = node.journal.last
     else:
         answer |= dict.fromkeys(("log", "position", "commit", "record_events", "erasures"))
+    answer["other_logs"] = node.exchange.lags if node.exchange is not None else []
     answer["destinations"] = sources.destinations() if node.recovered else []
     answer["bridge"] = None
     if sources.bridge is not None:

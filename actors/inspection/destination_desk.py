@@ -17,7 +17,7 @@ from eventstore.format.destination_events import (
     ForwardRefused,
 )
 from eventstore.format.positions import INDEX_BITS, count_runs, position, to_runs
-from projections.state.destinations import PAUSE, RESUME, RETRY, SKIP
+from projections.state.destinations import PAUSE, RESUME, RETRY, SKIP, SKIPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -190,7 +190,7 @@ class DestinationDesk:
         after = state.through
         command = OperatorCommand(SKIP, by, name, None)
         command.carry_out(node)
-        node.emit(ForwardLost(name, after, until, "skip"))
+        node.emit(ForwardLost(name, after, until, SKIPPED))
         yield command.answer
         return {"position": command.answer.result(), "after": after, "until": until}
 

@@ -61,6 +61,8 @@ _SOON = 0.9
 """Part of a limit from which a cut is near."""
 _SMALL = 32
 """Growth, as a fraction of the limit, from which a checkpoint near the limit is worthwhile."""
+_MOST_LOST = 16
+"""Maximum number of lost parts that a cut repeats of the removed records."""
 _MIN = 1024 * 1024
 """Growth in bytes from which a checkpoint is worthwhile."""
 _SLICE = 0.002
@@ -389,7 +391,10 @@ class Retention:
         if not self._guard.may_delete_before(first):
             return  # the sessions that hold messages have changed meanwhile
         node.replays.record_cursors()
-        event = LogCut(first, record.previous.hex(), record.time_ms, reason)
+        cuts = node.state.cuts
+        lost = [*(cuts[-1].lost if cuts else ()), *node.state.proof.lost_before(first)]
+        link = record.previous.hex()
+        event = LogCut(first, link, record.time_ms, reason, lost=lost[-_MOST_LOST:])
         for loss in self._destinations.losses(first, reason):
             node.emit(loss)
             _log.warning("messages are not sent to a destination", to=loss.to, reason=loss.reason)

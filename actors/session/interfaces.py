@@ -143,6 +143,10 @@ class MessageExchange(Protocol):
     def taken(self) -> dict[str, Position]:
         """The position up to which each other log was taken."""
 
+    @property
+    def lags(self) -> list[dict[str, Any]]:
+        """The logs that are not taken whole: number of records left, and since when, in ms."""
+
     def published(self, batch: Batch) -> None:
         """Note messages that take effect in this turn; pass on those of QoS 0."""
 

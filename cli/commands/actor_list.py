@@ -13,6 +13,7 @@ from cli.common.tables import Column, Table, duration_text, idle
 from cli.logs.broker_client import LiveBroker, TooLarge
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
+from cli.logs.source import write_notice
 from cli.logs.source_flags import SourceFlags, run_to_end
 from eventstore.errors import UsageError
 from projections.views.vocabulary import json_object
@@ -103,6 +104,9 @@ async def fetch(
         if endpoint == "sessions" and brokers.several and "match" not in wanted:
             # The sessions of the other logs, for which these stand, are in the list themselves.
             wanted = {**wanted, "without_logs": True}
+        if endpoint == "sessions":
+            for note in await brokers.unsure_notes():
+                write_notice(note)
         if sort is None:
             return *await gather(brokers, endpoint, limit, **wanted), brokers
         by = sort if sort in by_broker else None

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _WEEK: Final = 7 * 86_400.0
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
+_BEHIND_MS, _LONG_BEHIND_MS = 5_000, 60_000
+"""Milliseconds that another log's records wait, from which this is a warning, and a problem."""
 _LITTLE: Final = 10**9
 """Free bytes below which the disk is nearly full."""
 _MIN_SECONDS: Final = 60.0
@@ -120,6 +122,7 @@ def advise_on_broker(status: Mapping[str, Any], behind: Iterable[str]) -> Iterat
             "them: mend the file or its disk; the next foldmq erase, or start, destroys the keys",
             "foldmq erase --list",
         )
+    yield from _advise_on_other_logs(status)
     jump = (status.get("clock") or {}).get("last")
     if jump is not None and jump["age_ms"] < _HOUR_MS:
         yield _clock_advice(jump)
@@ -174,6 +177,22 @@ def _advise_on_reload(status: Mapping[str, Any], subject: str, command: str) -> 
             "succeeds",
             f"{check} && {command}" if (check := str(reload.get("check") or "")) else command,
         )
+
+
+def _advise_on_other_logs(status: Mapping[str, Any]) -> Iterator[Advice]:
+    for row in status.get("other_logs") or ():
+        behind_ms = row["behind_ms"]
+        if behind_ms >= _BEHIND_MS:
+            yield Advice(
+                "problem" if behind_ms >= _LONG_BEHIND_MS else "warning",
+                "the log",
+                f"is behind log {text.name(row['log'])}",
+                f"{text.count_of(row['records'], 'record')} of it, some for "
+                f"{text.duration(behind_ms)}, were not taken",
+                "its broker has too little processor time, or cannot read the other log: its "
+                "clients get the messages of that log's clients late",
+                "foldmq status",
+            )
 
 
 _STATE_DIFFERS: Final = ", and the state of sessions may differ from what their clients know"

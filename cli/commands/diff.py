@@ -8,6 +8,7 @@ from cli.common.progress_bar import progress
 from cli.logs.logs import open_logs
 from cli.logs.point_resolution import parse_point, points_at, write_clock_notes
 from cli.logs.source_flags import SourceFlags, run_to_end
+from eventstore.display import log_prefix
 from eventstore.errors import NotFound, UsageError
 from eventstore.partitions import short_name
 from projections.past.joined_state import (
@@ -66,7 +67,8 @@ def states_object(log: str, states: StatesBetween) -> dict[str, object]:
     """Return the differences in a log as a JSON object; one of several logs has a name."""
     ends = {"from": states.before.fields(), "to": states.after.fields()}
     changes = diff_object(states.old, states.new)
-    return {**({"log": log} if log else {}), **ends, **changes}
+    unsure = {"unsure": [states.unsure]} if states.unsure is not None else {}
+    return {**({"log": log} if log else {}), **ends, **changes, **unsure}
 
 
 def diff_lines(changes: Sequence[LogChanges], first: str, second: str) -> Iterator[str]:
@@ -81,6 +83,8 @@ def diff_lines(changes: Sequence[LogChanges], first: str, second: str) -> Iterat
         else:
             yield f"from {states.before}"
             yield f"  to {states.after}: {entries}"
+        if states.unsure is not None:
+            yield f"  {log_prefix(log)}{states.unsure}"
     same = True
     for log, changed in joined_sessions_changed(changes):
         same = False

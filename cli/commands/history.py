@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from cli.common import text
 from cli.common.progress_bar import progress
 from cli.logs.logs import Logs, open_logs
-from cli.logs.point_resolution import parse_point, write_clock_notes
+from cli.logs.point_resolution import parse_point, write_clock_notes, write_lost_notes
 from cli.logs.source import write_notice
 from cli.logs.source_flags import SourceFlags
 from cli.logs.topic_flags import check_filter
 from eventstore.display import log_prefix
 from eventstore.errors import UsageError
+from eventstore.format.positions import sequence_of
 from eventstore.partitions import short_name
+from eventstore.reading.log_points import LogPoint
 from eventstore.reading.moments import LAST, NEW, BadMoment, Moment, ends_before, parse_moment
 from eventstore.reading.position_text import PointSpec
 from projections.past.message_history import (
@@ -127,7 +129,12 @@ async def _run(flags: SourceFlags, query: HistoryQuery, output: HistoryOutput) -
         await _write_notes(logs, query, part)
         history = MessageHistory(logs, query.topic_filter, progress)
         printer = _MessagePrinter(logs, output)
-        if not await _print_past(logs, history, printer, query, part):
+        more = await _print_past(logs, history, printer, query, part)
+        all_looked_at = query.start is not None or printer.printed < (query.count or 0)
+        starts = part.starts if all_looked_at else {**part.starts, **printer.starts}
+        ends = part.ends if more else {**part.starts, **printer.ends}
+        await write_lost_notes(logs, starts, ends)
+        if not more:
             return
         if query.follow:
             await _follow(history, printer)
@@ -204,10 +211,16 @@ class _MessagePrinter:
         self._width = max(len(short_name(log)) for log in logs)
         self._output = output
         self.printed = 0
+        self.starts: dict[str, LogPoint] = {}
+        self.ends: dict[str, LogPoint] = {}
+        """The first and the last record of each log of which a message was printed."""
 
     def print(self, view: PublicationView) -> None:
         """Print one message."""
         self.printed += 1
+        place = LogPoint(sequence_of(view.position))
+        self.starts.setdefault(view.log, place)
+        self.ends[view.log] = place
         payload = self._output.payloads
         if self._output.as_json:
             line = text.json_line(publication_object(view, payload=payload))

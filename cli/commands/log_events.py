@@ -19,6 +19,7 @@ from cli.logs.point_resolution import (
     points_at,
     start_at,
     write_clock_notes,
+    write_lost_notes,
 )
 from cli.logs.source import write_notice
 from cli.logs.source_flags import SourceFlags, run_to_end
@@ -145,10 +146,15 @@ async def run_events(flags: SourceFlags, wanted: Selection, look: EventOutput) -
             for entry in entries:
                 if is_between(entry.entry.time_ms, wanted.start, wanted.end):
                     await printer.print(entry)
+            starts = await points_at(logs, None, start_at)
+            if len(entries) >= wanted.count:
+                starts |= printer.starts
         else:
             starts = await points_at(logs, wanted.start, start_at)
             if not await _print_from(reader, printer, starts, ends, wanted):
                 return
+        if wanted.session is not None or wanted.topic is not None:
+            await write_lost_notes(logs, starts, ends)  # the events about it were not selected
         if wanted.follow:
             await _follow(reader, printer)
         elif wanted.session is not None and not printer.printed:
@@ -261,10 +267,13 @@ class _LogPrinter:
         }
         self.printed = False
         """Whether anything was printed."""
+        self.starts: dict[str, LogPoint] = {}
+        """The first record of each log of which an event was printed."""
 
     async def print(self, found: LogEntry) -> None:
         """Print one event; may read its log for the topics of its messages."""
         self.printed = True
+        self.starts.setdefault(found.log, LogPoint(sequence_of(found.entry.at)))
         with naming_log(found.log):
             await self._printers[found.log].print(found.entry)
 

@@ -84,7 +84,7 @@ def _advise(row: Mapping[str, Any], now_ms: int) -> Iterator[Advice]:
             subject,
             "has lost messages",
             f"{text.count_of(row['losses'], 'range')} of the log were not sent to it",
-            "it was further behind than its bounds permit, or an operator skipped messages",
+            "it was further behind than its bounds permit",
             "foldmq log --type ForwardLost",
         )
 

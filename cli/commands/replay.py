@@ -9,6 +9,7 @@ from cli.common import text
 from cli.common.progress_bar import progress
 from cli.logs.logs import open_logs
 from cli.logs.point_resolution import parse_point, point_at, points_at, write_clock_notes
+from cli.logs.source import write_notice
 from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_filter
 from eventstore.display import log_prefix
@@ -157,7 +158,7 @@ def summary_lines(joined: JoinedState, as_of: str) -> Iterator[str]:
     of_logs = f" of {text.count_of(len(joined.parts), 'log')}" if joined.several else ""
     yield f"state{of_logs} as of {as_of} ({joined.entries:,} entries folded)"
     yield from totals_lines(totals(joined), shared_count(state for _, state in joined.sessions()))
-    yield from _unsure_lines(joined)
+    yield from (f"  {line}" for line in unsure_lines(joined))
     if joined.several:
         yield ""
         for part in joined.parts:
@@ -190,11 +191,11 @@ def _session_lines(sessions: Sequence[tuple[str, SessionState]]) -> Iterator[str
         yield f"  and {len(sessions) - len(listed):,} more sessions (--json lists all)"
 
 
-def _unsure_lines(joined: JoinedState) -> Iterator[str]:
+def unsure_lines(joined: JoinedState) -> Iterator[str]:
     """Yield what is not certain of the states of logs that lack records."""
     for part in joined.parts:
         if (unsure := part.state.unsure_state()) is not None:
-            yield f"  {log_prefix(part.log)}{unsure}"
+            yield f"{log_prefix(part.log)}{unsure}"
 
 
 def _weight(state: SessionState) -> tuple[int, int, bool, str]:
@@ -221,7 +222,7 @@ def state_objects(joined: JoinedState, moment: PointSpec | None) -> Iterator[dic
         ]
     else:
         head.update(joined.parts[0].as_of.fields())
-    unsure = [line.strip() for line in _unsure_lines(joined)]
+    unsure = list(unsure_lines(joined))
     if unsure:
         head["unsure"] = unsure
     yield {**head, "entries": joined.entries, **all_of}
@@ -242,12 +243,14 @@ def _retained(
     joined: JoinedState, topic_filter: str, as_of: str, *, as_json: bool
 ) -> Iterator[str]:
     if as_json:
+        for note in unsure_lines(joined):
+            write_notice(note)
         yield from map(text.json_line, retained_objects(joined, topic_filter))
         return
     messages, jumped = list(joined.retained(topic_filter)), _jumped_by_log(joined)
     count = text.count_of(len({each.message.topic for each in messages}), "retained message")
     yield f"{count} on {text.name(topic_filter)} as of {as_of}"
-    yield from _unsure_lines(joined)
+    yield from (f"  {line}" for line in unsure_lines(joined))
     for each in messages:
         line = retained_line(retained_view(each.message, jumped[each.log]), each.message.payload)
         only = "" if each.everywhere else f" (in {', '.join(map(short_name, each.logs))} only)"

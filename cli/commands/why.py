@@ -30,7 +30,7 @@ from projections.past.log_stories import (
     find_histories,
     published_anywhere,
 )
-from projections.past.lost_records import lost_records
+from projections.past.lost_records import lost_before, lost_records
 from projections.past.message_search import message_at
 from projections.past.missing_message import explain_no_message
 from projections.past.story_text import TextStyle, log_story_lines, story_object
@@ -128,7 +128,9 @@ async def find_messages(
         wanted = wanted._replace(ref=ref, until=until)
         groups = await find_histories(logs, log or "", wanted, progress)
     found = [one for group in groups for one in group]
-    lost = {name: await lost_records(one, one.last) for name, one in logs.items()}
+    lost = {
+        name: [*lost_before(one), *await lost_records(one, one.last)] for name, one in logs.items()
+    }
     for one in found:
         # Of a client, also its subscriptions from before the message count.
         since = sequence_of(one.story.ref) if client is None else 0

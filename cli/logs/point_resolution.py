@@ -98,6 +98,17 @@ def is_between(time_ms: int, start: PointSpec | None, end: PointSpec | None) -> 
     return (low is None or time_ms >= low) and (high is None or time_ms <= high)
 
 
+async def write_lost_notes(
+    logs: Mapping[str, LogSource], starts: Mapping[str, LogPoint], ends: Mapping[str, LogPoint]
+) -> None:
+    """Print what cannot be said of parts of logs, because records were lost."""
+    # Few logs were salvaged, and some commands do not read the log.
+    from projections.past.lost_records import lost_in
+
+    for note in await lost_in(logs, starts, ends):
+        write_notice(note)
+
+
 async def write_clock_notes(logs: Mapping[str, LogSource], *moments: PointSpec | None) -> None:
     """Tell the operator about jumps of the clock in logs that are asked by time."""
     for log, source in logs.items():

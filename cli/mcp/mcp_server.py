@@ -122,6 +122,7 @@ class ToolServer:
             params = params.model_copy(update={"limit": min(params.limit, MAX_ROWS)})
         page = Page(getattr(params, "limit", MAX_ROWS))
         gaps: list[dict[str, Any]] = []
+        unsure: list[str] = []
         place, more, as_of = "", False, ""
         pinned: dict[str, Any] = {}
         try:
@@ -133,7 +134,10 @@ class ToolServer:
                 try:
                     async for entry in items:
                         if not isinstance(entry, Item):
-                            gaps.append(harmless(entry.about))
+                            if entry.event == "unsure":
+                                unsure += [printable(note) for note in entry.about["unsure"]]
+                            else:
+                                gaps.append(harmless(entry.about))
                         elif page.add(_shown(entry.value, payloads=payloads)):
                             place = entry.place
                         else:
@@ -149,6 +153,8 @@ class ToolServer:
         if more:
             following = page_token({"place": place, "about": about, "moments": pinned})
         answer: dict[str, Any] = {"rows": page.rows, "next": following, "as_of": as_of}
+        if unsure:
+            answer["unsure"] = unsure
         return {**answer, "gaps": gaps[:MAX_ROWS]} if gaps else answer
 
 

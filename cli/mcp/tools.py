@@ -12,7 +12,7 @@ from cli.mcp.allowed_users import allowed_users
 from cli.web.api import message_answers as messages
 from cli.web.api import past_answers as past
 from cli.web.api.live_answers import RetainedParams, SessionParams, numbered
-from cli.web.api.operation import Call, Cost, Item, Operation, StreamMark
+from cli.web.api.operation import Call, Cost, Item, Operation, StreamMark, unsure_mark
 from cli.web.api.operations import OPERATIONS
 from cli.web.api.parameters import ListParams, Moment, Name
 from cli.web.tokens import Role
@@ -34,7 +34,7 @@ class StateAtParams(ListParams):
     ] = None
 
 
-async def _state_at(call: Call, params: StateAtParams) -> AsyncIterator[Item]:
+async def _state_at(call: Call, params: StateAtParams) -> AsyncIterator[Item | StreamMark]:
     about: dict[str, Any] = {"log": params.log, "at": params.at}
     if params.client is not None:
         yield Item(await past.session(call, SessionParams(id=params.client, **about)), "1")
@@ -53,9 +53,11 @@ class ReadersParams(ListParams):
     at: Annotated[Moment, Field(description="The moment.")] = "now"
 
 
-async def _readers(call: Call, params: ReadersParams) -> AsyncIterator[Item]:
-    readers = await past.readers_at(call, params.log, params.topic, params.at)
+async def _readers(call: Call, params: ReadersParams) -> AsyncIterator[Item | StreamMark]:
+    readers, unsure = await past.readers_at(call, params.log, params.topic, params.at)
     rows = [{"kind": "subscription", **reader} for reader in readers]
+    for mark in unsure_mark(unsure):
+        yield mark
     for item in numbered(call, [*rows, allowed_users(call.link.flags, params.topic)]):
         yield item
 

@@ -100,6 +100,8 @@ def access_contradictions(settings: "Settings") -> Iterator[str]:
     for name in ("jwt_issuer", "jwt_audience", "web_api_jwt"):
         if getattr(settings, name) and settings.jwt_keys is None:
             yield f"{name} also needs jwt_keys"
+    if settings.web_api_jwt_roles and not settings.web_api_jwt:
+        yield "web_api_jwt_roles also needs web_api_jwt"
     if settings.auth_subject is not None and not any(
         (settings.nats_listen, settings.bridge_url, settings.nats_url)
     ):

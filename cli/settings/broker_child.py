@@ -144,6 +144,7 @@ def _jwt_settings(settings: Settings) -> dict[str, str]:
         "jwt_audience": ",".join(settings.jwt_audience),
         "jwt_user_claim": settings.jwt_user_claim,
         "jwt_groups_claim": settings.jwt_groups_claim,
+        "web_api_jwt_roles": ",".join(settings.web_api_jwt_roles),
     }
     for name in ("jwt_keys", "permissions"):
         file = getattr(settings, name)

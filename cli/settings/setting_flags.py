@@ -78,8 +78,8 @@ _TOPICS: Final = {
         "bridge_password_file bridge_creds bridge_nkey"
     ),
     "Monitoring and operation": (
-        "web web_idle web_api web_api_jwt web_cors web_operate metrics metrics_hosts "
-        "sys_interval log_level log_format event_loop"
+        "web web_idle web_api web_api_jwt web_api_jwt_roles web_cors web_operate metrics "
+        "metrics_hosts sys_interval log_level log_format event_loop"
     ),
 }
 
@@ -151,6 +151,7 @@ _METAVARS: Final = {
     "web_cors": "ORIGIN",
     "record_qos0": "FILTER",
     "streams": "NAME=FILTER",
+    "web_api_jwt_roles": "GROUP=ROLE",
 }
 _METAVARS_BY_TYPE: Final[dict[object, str]] = {
     str: "TEXT",

@@ -146,6 +146,7 @@ _LISTED = {
     "bridge_always": "topic filter",
     "record_qos0": "topic filter",
     "streams": "NAME=FILTER",
+    "web_api_jwt_roles": "GROUP=ROLE",
     "personal_topics": "topic filter",
     "personal_clients": "pattern",
     "personal_users": "pattern",

@@ -48,6 +48,7 @@ from cli.settings.setting_types import (
     read_settings,
 )
 from cli.settings.sink_settings import (
+    GroupRoles,
     LogFilters,
     SinkSettings,
     Streams,
@@ -243,6 +244,11 @@ class Settings(
         default=False,
         description="Accept JSON Web Tokens (jwt_keys) in the HTTP API: their users may read the "
         "messages of the past for which the permission file gives them the right history.",
+    )
+    web_api_jwt_roles: GroupRoles = Field(
+        default=(),
+        description="Role of JSON Web Tokens with a group in the HTTP API, as GROUP=ROLE: view, "
+        "view-all or publish. The first that fits counts. May be repeated, or a table.",
     )
     web_cors: Origins = Field(
         default=(),

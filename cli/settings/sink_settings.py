@@ -125,10 +125,14 @@ LogFilters = Annotated[
 """A setting with filters of messages in the log."""
 
 
+_JWT_ROLES: Final = ("view", "view-all", "publish")
+"""Roles that tokens of an issuer may have; operate is for tokens that an operator made here."""
+
+
 def _pairs(value: object) -> object:
-    """Return the entries of a table as NAME=FILTER."""
+    """Return the entries of a table as NAME=VALUE."""
     if isinstance(value, dict):
-        return [f"{name}={topic_filter}" for name, topic_filter in value.items()]
+        return [f"{name}={entry}" for name, entry in value.items()]
     return several(value)
 
 
@@ -152,6 +156,25 @@ Streams = Annotated[
     AfterValidator(_check_streams),
 ]
 """A setting with names of filters."""
+
+
+def _check_roles(roles: tuple[str, ...]) -> tuple[str, ...]:
+    for entry in roles:
+        group, _, role = entry.rpartition("=")
+        if not group or "," in group or role not in _JWT_ROLES:
+            raise ValueError(
+                f"{entry}: must be GROUP=ROLE, with one of the roles {', '.join(_JWT_ROLES)}"
+            )
+    return roles
+
+
+GroupRoles = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_pairs),
+    Field(max_length=_MOST_FILTERS),
+    AfterValidator(_check_roles),
+]
+"""A setting with roles of groups."""
 
 
 def _retry(value: object) -> object:

@@ -42,7 +42,8 @@ class DestinationOpened:
     refused: int = 0
     """Number of messages that it has refused so far; written by checkpoints."""
     losses: int = 0
-    """Number of ForwardLost so far, but erased ones; written by checkpoints."""
+    """Number of ForwardLost so far, but erased and skipped ones; written by checkpoints. Earlier
+    versions counted those that were skipped."""
     refs: list[Run] = field(default_factory=list)
     """Positions of refused messages that are to be sent again; written by checkpoints."""
 

@@ -231,6 +231,9 @@ class LogCut:
     records; imported: there were none, the log begins with the state of another broker."""
     e: Literal["LogCut"] = "LogCut"
     v: Literal[1] = 1
+    lost: list[list[int]] = field(default_factory=list)
+    """What salvages gave up before ``first``, the last ones: first and last record, number of
+    records, times of the records before and after it (0: none), Unix time in milliseconds."""
 
 
 @dataclass(slots=True)

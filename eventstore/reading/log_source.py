@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,28 @@ if TYPE_CHECKING:
 
 _NEAR = 1000
 """Records examined if the last one is damaged or missing."""
+
+
+class RecordsRead:
+    """A part of a log that was read in order, and the records of salvages in it."""
+
+    __slots__ = ("first", "last", "salvages")
+
+    def __init__(self) -> None:
+        self.first, self.last = 1, 0
+        """Stream sequences of its first and last record."""
+        self.salvages: dict[int, Record] = {}
+        """Records that begin with a LogSalvaged, by sequence: also of other parts."""
+
+    def take(self, first: int, record: Record) -> None:
+        """Note a record; all from ``first`` on were read before it."""
+        sequence, events = record.sequence, record.raw_events
+        if events and events[0]["e"] == "LogSalvaged":
+            self.salvages[sequence] = record
+        if first <= self.last + 1 and sequence >= self.first - 1:
+            self.first, self.last = min(first, self.first), max(sequence, self.last)
+        elif sequence - first > self.last - self.first:
+            self.first, self.last = first, sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +76,8 @@ class LogSource:
     """The key of its index; None: that is not encrypted."""
     content_key: Callable[[int], bytes | None] | None = None
     """Returns a key of sealed contents by its number; None: they are not opened."""
+    seen: RecordsRead = field(default_factory=RecordsRead, compare=False, repr=False)
+    """What :meth:`records` has read."""
 
     @property
     def index(self) -> LogIndex:
@@ -98,6 +122,7 @@ class LogSource:
             checker.check(record)
             if self.noted is not None and self.noted[0] == record.sequence:
                 check_noted(self.noted, record)
+            self.seen.take(first, record)
             yield self._opened(record)
         seen = checker.sequence if checker is not None else first - 1
         if seen < last:

@@ -148,6 +148,8 @@ class StatesBetween(NamedTuple):
     after: AsOf
     old: StateFacts
     new: StateFacts
+    unsure: str | None = None
+    """What is not certain of one of the states; None: all of both is."""
 
 
 class LogChanges(NamedTuple):
@@ -177,10 +179,18 @@ async def states_between(
     replay = Replay(source, second.sequence, session, progress)
     before = await replay.to(first)
     old = state_facts(replay.state, session, replay.origins.of)
+    unsure = _unsure(replay.state, session)
     if first.index != MAX_INDEX:  # a fold cannot continue inside a record
         replay = Replay(source, second.sequence, session, progress)
     after = await replay.to(second)
-    return StatesBetween(before, after, old, state_facts(replay.state, session, replay.origins.of))
+    new = state_facts(replay.state, session, replay.origins.of)
+    return StatesBetween(before, after, old, new, _unsure(replay.state, session) or unsure)
+
+
+def _unsure(state: NodeState, session: str | None) -> str | None:
+    if session is not None and session in state.sessions:
+        return state.unsure_session(session)
+    return state.unsure_state()
 
 
 async def changes_in_logs(

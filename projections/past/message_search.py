@@ -90,14 +90,19 @@ async def _stories(
 ) -> list[MessageStory]:
     """Return the histories of messages; raises BadIndex if the index does not suffice."""
     sessions = IndexedSessions(source)
+    builder = None
     if refs is None:
-        refs = await _Latest(source, topic_filter or "", last, until, progress).find()
+        latest = _Latest(source, topic_filter or "", last, until, progress)
+        refs = await latest.find()
+        builder = latest.followed
     if not source.index.empty and not all([await sessions.covers(one) for one in refs]):
         raise BadIndex("the index does not cover a message")
-    following = _Following(source, sessions, refs, progress)
-    if refs:
-        await following.run()
-    stories = [story for story in following.builder.stories.values() if story.known]
+    if builder is None:
+        following = _Following(source, sessions, refs, progress)
+        if refs:
+            await following.run()
+        builder = following.builder
+    stories = [story for story in builder.stories.values() if story.known]
     if client is not None:
         await _add_subscriber_state(source, sessions, stories, client)
     return stories
@@ -200,6 +205,8 @@ class _Latest:
         self._last = last
         self._until = until
         self._progress = progress
+        self.followed: StoryBuilder | None = None
+        """Without an index: it has followed the messages to the end of the log."""
 
     async def find(self) -> list[Position]:
         """Return the positions of the messages; raises BadIndex if some may not be indexed."""
@@ -214,6 +221,8 @@ class _Latest:
             async for record in _not_indexed(source, self._progress):
                 behind.take(record)
             refs = behind.refs
+            if index.empty:
+                self.followed = behind.builder
         look = _FIRST_LOOK
         before = named if self._until is None else _up_to(named, self._until >> INDEX_BITS)
         while len(refs) < self._last:

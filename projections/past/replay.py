@@ -13,6 +13,7 @@ from eventstore.format.positions import MAX_INDEX, Position, format_position, fr
 from eventstore.format.records import Record
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.progress import Progress, few_collections, silent
+from projections.past.lost_records import salvage_around, take_salvages
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 from projections.state.node_state import NodeState
 
@@ -77,6 +78,8 @@ class Replay:
         self._only = only
         self._done = source.begin - 1
         self._time_ms = self._jumped_ms = 0
+        self._is_empty = False
+        """Whether the last record has no events: it was given up."""
 
     async def to(self, point: LogPoint) -> AsOf:
         """Fold up to a point after the last one; return the point that ``state`` corresponds to.
@@ -90,12 +93,17 @@ class Replay:
                 record = await anext(self._records)
                 self._done = record.sequence
                 self._time_ms, self._jumped_ms = record.time_ms, record.jumps.total_ms
+                self._is_empty = not record.raw_events
                 if record.sequence == point.sequence and point.index != MAX_INDEX:
                     record = head(record, point.index)
                 self.origins.take(record, self.state)
                 fold(self.state, record, self._only)
                 if record.sequence % _UPDATE_EVERY == 0:
                     update(record.sequence)
+        salvage = await salvage_around(self._source, point.sequence) if self._is_empty else None
+        if salvage is not None:
+            take_salvages(self.state.proof, salvage)
+            self.state.doubtful = dict.fromkeys(self.state.sessions.names())
         as_of = AsOf(point, self._time_ms, self._jumped_ms)
         if self.state.partial:
             raise await self._too_early(as_of)

@@ -24,11 +24,13 @@ from eventstore.format.event_parsing import Event
 from eventstore.format.node_events import (
     CheckpointBegun,
     CheckpointCompleted,
+    LogEndUnproven,
+    LogSalvaged,
     MessagesCarried,
     RetainedSnapshot,
     SessionSnapshot,
 )
-from eventstore.format.positions import INDEX_BITS, Position, position
+from eventstore.format.positions import INDEX_BITS, Position, position, sequence_of
 from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.indexed_reading import read_listed
@@ -36,8 +38,9 @@ from eventstore.reading.keys import SESSION
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_points import time_of
 from eventstore.reading.progress import few_collections
+from projections.log_proof import Doubt
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
-from projections.state.node_state import NodeState
+from projections.state.node_state import Checkpoint, NodeState
 from projections.state.retained import RetainedIndex
 from projections.state.session import SessionState
 from projections.state.snapshot import Part, decode_session, encode_session
@@ -60,7 +63,11 @@ _CACHED = 100_000
 _READ_AT_ONCE = 16
 _REPEATING = (SessionSnapshot, RetainedSnapshot)
 """Events of a session that repeat known state; they change nothing."""
-_NODE_EVENTS = frozenset({"CheckpointBegun", "CheckpointCompleted", "MessagesCarried"})
+_SALVAGES = (LogSalvaged, LogEndUnproven)
+"""Events of the node after which the session is not certain, or certain again."""
+_CHECKPOINTS = (CheckpointBegun, CheckpointCompleted)
+_OF_THE_NODE = (*_CHECKPOINTS, *_SALVAGES, MessagesCarried)
+_NODE_EVENTS = frozenset(kind.__name__ for kind in _OF_THE_NODE)
 
 
 class SessionEvent(NamedTuple):
@@ -89,6 +96,20 @@ class SessionMoment:
     """Position at which the previous event took effect; None if it is not kept."""
     later: Position | None
     """Position at which the next event takes effect; None: there is none."""
+    unsure: str | None = None
+    """Why the state, or that there was no session, is not certain; None: it is."""
+
+
+class _Loss(NamedTuple):
+    """What a fold knows of lost records, beside the state of the session."""
+
+    unsure: int
+    salvages: tuple[LogSalvaged, ...]
+    begun: Checkpoint | None
+    repeated: frozenset[str]
+    parts: tuple[Part, ...]
+    doubtful: tuple[str, ...]
+    doubts: tuple[Doubt, ...]
 
 
 class _Kept(NamedTuple):
@@ -96,6 +117,8 @@ class _Kept(NamedTuple):
     """Number of events before it."""
     parts: bytes
     """The state; empty: the session does not exist."""
+    loss: _Loss | None = None
+    """None: no records were lost."""
 
 
 class _Unretained(RetainedIndex):
@@ -106,6 +129,36 @@ class _Unretained(RetainedIndex):
 
     def repeated(self, event: object, at: Position, pieces: Sequence[bytes]) -> None:
         """Do nothing."""
+
+
+def _node(begin: int) -> NodeState:
+    """Return a node that keeps no retained messages."""
+    node = NodeState(begin)
+    node.retained = _Unretained()
+    return node
+
+
+def _loss(node: NodeState) -> _Loss | None:
+    """Return what a node knows of lost records; None: there are none."""
+    if not node.proof.doubts:
+        return None
+    return _Loss(
+        node._unsure,
+        tuple(node._salvages),
+        node._begun,
+        frozenset(node._repeated),
+        tuple(node._parts),
+        tuple(node.doubtful),
+        tuple(node.proof.doubts),
+    )
+
+
+def _continue(node: NodeState, loss: _Loss) -> None:
+    """Let a node go on behind lost records."""
+    node._unsure, node._begun = loss.unsure, loss.begun
+    node._salvages, node._repeated = list(loss.salvages), set(loss.repeated)
+    node._parts, node.doubtful = list(loss.parts), dict.fromkeys(loss.doubtful)
+    node.proof.doubts = list(loss.doubts)
 
 
 def _ignore(_event: SessionEvent) -> None:
@@ -138,7 +191,7 @@ class SessionHistory:
         self.done_ms = 0
         self.forgotten = 0
         """Number of events that are no longer kept."""
-        self._node = _fresh(begin)
+        self._node = _node(begin)
         self._turns = TurnAssembler()
         # Effective positions; an event of a turn in several parts stands before its own.
         self._effective = array("Q")
@@ -148,6 +201,8 @@ class SessionHistory:
         self._bytes = 0
         self._interval = _FIRST_INTERVAL
         self._due = 0
+        self._salvages: list[tuple[int, int, LogSalvaged]] = []
+        """Record and time of each salvage."""
         self._cached_ranges: OrderedDict[int, list[SessionEvent]] = OrderedDict()
         self._still = lock
         self._noted = noted
@@ -214,19 +269,35 @@ class SessionHistory:
         """Fold the events of a part of a turn that is complete with the record at ``turn``."""
         base = position(part.sequence, 0)
         node = self._node
+        node.reach(sequence_of(turn))
         for index, event in part.events():
-            session = getattr(event, "session", None)
-            if session is None:
-                if isinstance(event, (CheckpointBegun, CheckpointCompleted, MessagesCarried)):
-                    node.apply(event, base + index, part.steady_ms)
-            elif session == self.name:
-                node.apply(event, base + index, part.steady_ms)
-                if not node.partial and type(event) not in _REPEATING:
-                    self._note(base + index, max(base + index, turn), part.time_ms)
-                    self._noted(SessionEvent(base + index, part.time_ms, event, part.steady_ms))
+            if not self._is_of_session(event):
+                continue
+            changes = self._changes(event)
+            if isinstance(event, LogSalvaged):
+                self._salvages.append((part.sequence, part.time_ms, event))
+            node.apply(event, base + index, part.steady_ms)
+            if not node.partial and changes:
+                self._note(base + index, max(base + index, turn), part.time_ms)
+                self._noted(SessionEvent(base + index, part.time_ms, event, part.steady_ms))
             if not self._kept and not node.partial:
                 self.begin = max(base + index, turn)
                 self._keep()
+
+    def _is_of_session(self, event: Event) -> bool:
+        session = getattr(event, "session", None)
+        return isinstance(event, _OF_THE_NODE) if session is None else session == self.name
+
+    def _changes(self, event: Event) -> bool:
+        """Return whether an event may change the session, and so is part of its history.
+
+        Behind lost records also those count that repeat the state.
+        """
+        if isinstance(event, (*_REPEATING, *_CHECKPOINTS)):
+            return self._node.unsure
+        if isinstance(event, LogEndUnproven):
+            return self._node.unsure and bool(event.salvaged)
+        return not isinstance(event, MessagesCarried)
 
     def _note(self, at: Position, effective: Position, time_ms: int) -> None:
         self._positions.append(at)
@@ -242,7 +313,7 @@ class SessionHistory:
         """Keep the current state."""
         state = self._node.sessions.get(self.name)
         parts = b"" if state is None else orjson.dumps(encode_session(state))
-        self._kept.append(_Kept(self.forgotten + len(self), parts))
+        self._kept.append(_Kept(self.forgotten + len(self), parts, _loss(self._node)))
         self._bytes += len(parts)
         while len(self._kept) > MAX_STATES or (self._bytes > STATE_BYTES and len(self._kept) > 2):
             # The first one stays: all others can be derived from it.
@@ -302,27 +373,48 @@ class SessionHistory:
         effective = self._effective
         later = effective[number] if number < len(self) else None
         if not number:
-            return SessionMoment(0, _thawed(self.name, self._kept[0]), None, None, None, later)
+            state, unsure = self._known(self._thawed(self._kept[0]), at)
+            return SessionMoment(0, state, None, None, None, later, unsure)
         # A turn in several parts takes effect at one position.
         first = bisect_left(effective, effective[number - 1])
-        before = await self._after(source, first)
+        before = (await self._after(source, first)).sessions.get(self.name)
         (last,) = await self._between(source, number - 1, number)
-        state = await self._after(source, number)
+        state, unsure = self._known(await self._after(source, number), at)
         earlier = effective[first - 1] if first else None
-        return SessionMoment(number, state, before, last, earlier, later)
+        return SessionMoment(number, state, before, last, earlier, later, unsure)
 
-    async def _after(self, source: LogSource, number: int) -> SessionState | None:
+    def _known(self, node: NodeState, at: Position) -> tuple[SessionState | None, str | None]:
+        """Return the state as of a position, and why it is not certain."""
+        node.reach(sequence_of(at))
+        state = node.sessions.get(self.name)
+        for where, time_ms, salvage in self._salvages:
+            if salvage.first <= sequence_of(at) < where:  # the event about it comes later
+                node.proof.take(salvage, where, time_ms)
+                node.doubtful = dict.fromkeys(node.sessions.names())
+        unsure = node.unsure_state() if state is None else node.unsure_session(self.name)
+        return state, unsure
+
+    async def _after(self, source: LogSource, number: int) -> NodeState:
         """Return the state after a number of the kept events."""
         absolute = number + self.forgotten
         index = bisect_right(self._kept, absolute, key=_number) - 1
         kept = self._kept[index]
-        node = _fresh(1)
-        state = _thawed(self.name, kept)
-        if state is not None:
-            node.sessions[self.name] = state
-        for one in await self._between(source, kept.number - self.forgotten, number):
-            node.apply(one.event, one.at, one.steady_ms)
-        return node.sessions.get(self.name)
+        node = self._thawed(kept)
+        start = kept.number - self.forgotten
+        for at, each in enumerate(await self._between(source, start, number), start):
+            node.reach(sequence_of(self._effective[at]))
+            node.apply(each.event, each.at, each.steady_ms)
+        return node
+
+    def _thawed(self, kept: _Kept) -> NodeState:
+        """Return a kept state."""
+        node = _node(1)
+        if kept.parts:
+            parts: list[Part] = orjson.loads(kept.parts)
+            node.sessions[self.name] = decode_session(self.name, parts)
+        if kept.loss is not None:
+            _continue(node, kept.loss)
+        return node
 
     async def _between(self, source: LogSource, first: int, last: int) -> list[SessionEvent]:
         """Return the events from one number up to another, between two kept states."""
@@ -362,22 +454,9 @@ class SessionHistory:
         return [found[at] for at, _ in wanted]
 
 
-def _fresh(begin: int) -> NodeState:
-    node = NodeState(begin)
-    node.retained = _Unretained()
-    return node
-
-
 def _concerns(raw: dict[str, object], name: str) -> bool:
     return raw.get("session") == name or raw.get("e") in _NODE_EVENTS
 
 
 def _number(kept: _Kept) -> int:
     return kept.number
-
-
-def _thawed(name: str, kept: _Kept) -> SessionState | None:
-    if not kept.parts:
-        return None
-    parts: list[Part] = orjson.loads(kept.parts)
-    return decode_session(name, parts)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from eventstore.format.positions import Position
 
 ERASED: Final = "erased"
-"""Reason of ForwardLost: not a loss, but what an operator wanted."""
+SKIPPED: Final = "skip"
+"""Reasons of ForwardLost: not a loss, but what an operator wanted."""
 _SPANS: Final = "otlp"
 """The kind of destinations that get no contents."""
 PAUSE: Final = "pause_destination"
@@ -59,7 +60,7 @@ class DestinationState:
     refused: int = 0
     """Number of messages that it refused, and has not stored since."""
     losses: int = 0
-    """Number of ranges that were not sent to it, without what was erased."""
+    """Number of ranges that were not sent to it, without what was erased or skipped."""
     retry: list[Position] = field(default_factory=list)
     """Refused messages that an operator wants to be sent again."""
 
@@ -184,7 +185,7 @@ def _refused(known_states: Destinations, event: ForwardRefused, _at: Position) -
 def _lost(known_states: Destinations, event: ForwardLost, _at: Position) -> None:
     state = known_states.get(event.to)
     if state is not None:
-        state.losses += event.reason != ERASED
+        state.losses += event.reason not in (ERASED, SKIPPED)
         state.through = max(state.through, event.until)
         if state.received:
             state.received = max(state.received, state.through)

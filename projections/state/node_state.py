@@ -200,8 +200,7 @@ class NodeState:
         With ``only``, the events of one session alone are folded. Raises UnreadableEvent for an
         event that this version does not know.
         """
-        if self._unsure and record.sequence > self._unsure:
-            self._be_sure()
+        self.reach(record.sequence)
         if record.part == 0 and self._held:
             self._held = []
         self._held.append(record)
@@ -212,6 +211,11 @@ class NodeState:
                 for part in held:
                     self._fold(part, only)
         self.applied = record.sequence
+
+    def reach(self, sequence: int) -> None:
+        """Go on to a record, which may be the first one behind a log that was salvaged."""
+        if self._unsure and sequence > self._unsure:
+            self._be_sure()
 
     def _fold(self, record: Record, only: str | None) -> None:
         base = position(record.sequence, 0)

@@ -15,11 +15,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from cli.logs.broker_client import Refused
 from cli.web.api import bounds as bounds_module
 from cli.web.api.bounds import BURST, DEAR_QUEUE, STREAMS, STREAMS_OF_TOKEN, RequestBounds
-from cli.web.api.endpoints import accepted, sentence
+from cli.web.api.endpoints import ApiEndpoints, accepted, sentence
 from cli.web.api.live_lists import ListExpired, LiveLists
 from cli.web.api.openapi import openapi_document
 from cli.web.api.operation import Item, StreamMark, refusal
-from cli.web.api.operations import OPERATIONS
+from cli.web.api.operations import BASE, OPERATIONS
 from cli.web.api.parameters import ListParams, moment, read_params
 from cli.web.api.past_answers import EventsParams, place_text, places_after
 from cli.web.api.problem_types import (
@@ -90,6 +90,19 @@ def test_the_document_in_the_tree_is_that_of_the_table() -> None:
 def test_the_page_has_the_tables() -> None:
     module = _reference()
     assert module.PAGE.read_text("utf-8") == module.page(), "run python tools/api_reference.py"
+
+
+def test_each_route_is_described() -> None:
+    app, nothing = web.Application(), cast("Any", None)
+    ApiEndpoints(nothing, nothing).install(app)
+    routes = {(one.method, one.resource.canonical) for one in app.router.routes() if one.resource}
+    described = {
+        (method.upper(), BASE + path)
+        for path, methods in openapi_document(OPERATIONS)["paths"].items()
+        for method in methods
+    }
+    described |= {("GET", f"{BASE}/openapi.json"), ("GET", f"{BASE}/problem-types/{{name}}")}
+    assert {route for route in routes if route[0] != "HEAD"} == described
 
 
 def test_names_and_routes_are_unique() -> None:
@@ -245,6 +258,8 @@ def test_flags_of_commands_are_parameters_here() -> None:
     said = "5 is a position of one log: give a time, or --node, one of a, b"
     assert sentence(UsageError(said)) == said.replace("--node", "log")
     assert sentence(UsageError("--from is later than --to")) == "from is later than to"
+    said = "position 2.0 is not a message: foldmq log --from 2.0 -n 1 shows it"
+    assert sentence(UsageError(said)).endswith("log --from 2.0 -n 1 shows it")
 
 
 # ---------------------------------------------------------------------------------- bounds

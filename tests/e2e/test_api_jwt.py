@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import jwt
 import pytest
@@ -55,6 +56,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     keys.write_bytes(KEY.public_key().public_bytes(serialization.Encoding.PEM, kind))
     rules.write_text(RULES)
     config = f'jwt_keys = "{keys}"\npermissions = "{rules}"\nweb_api_jwt = true\n'
+    config += 'web_api_jwt_roles = ["desk=view", "board=view-all", "gate=publish"]\n'
     with (
         Broker(directory, args=("--web", "127.0.0.1:0"), config=config, forked=True) as broker,
         contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
@@ -115,6 +117,51 @@ def test_other_operations_are_refused(api: Api) -> None:
             ),
             f"{operation.name} is refused, once the rate permits the request",
         )
+
+
+MAY = {"desk": {"view"}, "board": {"view", "view-all"}, "gate": {"publish"}, "others": set()}
+"""Group of a token -> the roles of the operations that it may use."""
+FILLED = {"id": "sender", "topic": "hall/a", "from": "2"}
+"""A value of each parameter that an operation requires: a new one without a value fails."""
+
+
+@pytest.mark.parametrize("group", [*MAY])
+def test_the_role_of_a_group_permits_what_the_document_says(api: Api, group: str) -> None:
+    """Of all operations of the document; that of another group counts nothing."""
+    user = f"user-of-{group}"
+    shown = token(user, groups=["x", group])
+    given = {**FILLED, "position": api.good("/history?filter=hall/b").json["items"][0]["position"]}
+    for path, methods in api.good("/openapi.json").json["paths"].items():
+        for method, operation in methods.items():
+            required = [one for one in operation["parameters"] if one["required"]]
+            query = [one["name"] for one in required if one["in"] == "query"]
+            filled = path + "?" + "&".join(f"{name}={quote(given[name])}" for name in query)
+            for name, value in given.items():
+                filled = filled.replace(f"{{{name}}}", quote(value, safe=""))
+            if method == "post":
+                answer = api.ask(
+                    "POST", path, b'{"topic": "gate/a"}', "",
+                    Authorization=f"Bearer {shown}", Content_Type="application/json",
+                )  # fmt: skip
+            else:
+                answer = ask(api, filled, shown, method.upper())
+            if group == "others" and operation["operationId"] in OF_USERS:
+                continue
+            what = group, method, path, answer.body
+            may = operation["x-role"] in MAY[group]
+            assert (answer.status != 403) == may, what
+            if may:
+                assert answer.status in (200, 201, 404), what
+    found = [one["publisher"] for one in api.good("/history?filter=gate/a").json["items"]]
+    assert (f"$api/jwt:{user}" in found) == (group == "gate")
+
+
+def test_a_role_without_payloads_shows_none(api: Api) -> None:
+    at = api.good("/history?filter=hall/b").json["items"][0]["position"]
+    desk, board = (token("bob", groups=[group]) for group in ("desk", "board"))
+    assert "payload" not in ask(api, f"/messages/{at}", desk).json
+    assert ask(api, f"/messages/{at}", board).json["payload"] == "3"
+    assert payloads(ask(api, "/history?filter=hall/secret", board)) == ["1"]
 
 
 def test_bad_tokens(api: Api) -> None:

@@ -23,6 +23,7 @@ from harness.packets import Connack, Puback, Publish
 from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 
+from e2e.log_damage import block, flip, without_projections
 from e2e.tools import run
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import GENESIS, decode_record, encode_record, link_of
@@ -47,10 +48,6 @@ def digests(folder: Path) -> dict[str, str]:
         for file in sorted(folder.rglob("*"))
         if file.is_file() and file.name not in ("foldmq.lock", "nats.pid", "nats.log")
     }
-
-
-def block(broker: Broker) -> Path:
-    return max(broker.data_dir.glob("jetstream/jetstream/*/streams/FOLDMQ_LOG_*/msgs/*.blk"))
 
 
 class Load(threading.Thread):
@@ -133,19 +130,6 @@ def stopped(make_broker: Callable[..., Broker]) -> Broker:
     publish_some(broker.port)
     broker.stop()
     return broker
-
-
-def flip(broker: Broker, place: float) -> None:
-    """Change a bit of a record, so far from the beginning of the log."""
-    data = bytearray(block(broker).read_bytes())
-    at = data.rindex(b"FMQ") if place == 1.0 else data.index(b"FMQ", int(len(data) * place))
-    data[at + 50] ^= 0x01
-    block(broker).write_bytes(data)
-
-
-def without_projections(broker: Broker) -> None:
-    for stream in broker.data_dir.glob("jetstream/jetstream/*/streams/FOLDMQ_STATE_*"):
-        shutil.rmtree(stream)
 
 
 def test_flipped_byte_behind_the_projections(stopped: Broker) -> None:

@@ -8,14 +8,18 @@ import subprocess
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import aiomqtt
 import paho.mqtt.client as mqtt
 import pytest
+from harness import mqtt5_packets as p5
 from harness.broker import Broker
 from harness.brokerprocesses import TWO, client_of, processes
 from harness.fixtures import unique
+from harness.foldcluster import Nodes
 from harness.mqtt5_rawclient import Clients5
+from harness.nats import ACCESS, Nats
 from harness.waiting import until
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -28,9 +32,14 @@ _SECONDS = 60.0
 class Replayed:
     """A paho client with a session that replays; it connects again by itself."""
 
-    def __init__(self, port: int, topic_filter: str, qos: int, name: str = "") -> None:
+    def __init__(
+        self, port: int, topic_filter: str, qos: int, name: str = "", *, resumes: bool = False
+    ) -> None:
+        """``resumes``: without a session, after each loss behind the last message that came."""
         self.got: list[tuple[str, bytes]] = []
         """Position and payload of each message, in the order in which they came."""
+        self.gaps: list[str] = []
+        """Parts of the log that were cut off unread."""
         self.resume = ""
         """How far all logs were read, with several."""
         self.client = mqtt.Client(
@@ -38,17 +47,25 @@ class Replayed:
         )
         self.client.reconnect_delay_set(1, 1)
         self.client.on_message = self._on_message
-        self.client.on_connect = lambda client, *_: client.subscribe(topic_filter, qos)
+        self._filter, self._qos, self._resumes = topic_filter, qos, resumes
+        self.client.on_connect = self._on_connect
         properties = Properties(PacketTypes.CONNECT)
-        properties.SessionExpiryInterval = 3600
+        properties.SessionExpiryInterval = 0 if resumes else 3600
         properties.ReceiveMaximum = 20
-        self.client.connect_async("127.0.0.1", port, clean_start=False, properties=properties)
+        self.client.connect_async("127.0.0.1", port, clean_start=resumes, properties=properties)
         self.client.loop_start()
+
+    def _on_connect(self, client: mqtt.Client, *_: object) -> None:
+        topic_filter = self._filter
+        if self._resumes and self.got:
+            topic_filter = topic_filter.replace("/all/", f"/{self.got[-1][0]}/")
+        client.subscribe(topic_filter, self._qos)
 
     def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
         pairs = getattr(message.properties, "UserProperty", [])
         position = next(value for name, value in pairs if name == "foldmq-position")
         self.resume = next((value for name, value in pairs if name == "foldmq-resume"), "")
+        self.gaps += [value for name, value in pairs if name == "foldmq-gap"]
         self.got.append((position, message.payload))
 
     def close(self) -> None:
@@ -109,23 +126,121 @@ def test_a_replay_is_what_the_log_has(make_broker: Callable[..., Broker]) -> Non
     broker.stop()
 
 
-@pytest.mark.parametrize("qos", [1, 2])
-def test_kills_in_the_middle(make_broker: Callable[..., Broker], qos: int) -> None:
+def check_replayed(got: list[tuple[str, bytes]], sent: list[bytes], qos: int) -> None:
+    """All in order; at QoS 1 some may come again, at QoS 0 and 2 each comes once."""
+    payloads = [payload for _, payload in got]
+    if qos != 1:
+        assert payloads == sent
+    assert list(dict.fromkeys(payloads)) == sent
+
+
+LONG = pytest.mark.long
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(
+    ("strike", "qos"),
+    [
+        ("kill", 0),
+        ("kill_nats", 1),
+        ("kill_all", 2),
+        pytest.param("kill", 1, marks=LONG),
+        pytest.param("kill", 2, marks=LONG),
+        pytest.param("kill_nats", 0, marks=LONG),
+        pytest.param("kill_nats", 2, marks=LONG),
+        pytest.param("kill_all", 0, marks=LONG),
+        pytest.param("kill_all", 1, marks=LONG),
+    ],
+)
+def test_kills_in_the_middle(make_broker: Callable[..., Broker], strike: str, qos: int) -> None:
+    """Of the broker, of its NATS server, of both; at QoS 0 the client resumes at its position."""
     broker = make_broker()
     broker.start()
     publish(broker.port, "t/a", "a", 300, 2)
     sent = [b"a %d" % number for number in range(300)]
-    replay = Replayed(broker.port, "$replay/all/t/#", qos)
+    replay = Replayed(broker.port, "$replay/all/t/#", qos, resumes=not qos)
     for reached in (20, 120, 220):
         until(lambda reached=reached: len(replay.got) >= reached, _SECONDS)  # type: ignore[misc]
-        broker.kill()
-        broker.start()
+        getattr(broker, strike)()
+        if strike != "kill_nats":
+            broker.start()
     until(lambda: bool(replay.got) and replay.got[-1][1] == sent[-1], _SECONDS)
     replay.close()
+    check_replayed(replay.got, sent, qos)
+    broker.stop()
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("qos", [pytest.param(0, marks=LONG), pytest.param(1, marks=LONG), 2])
+def test_leaders_that_are_killed_in_the_middle(tmp_path: Path, nats: Nats, qos: int) -> None:
+    """Clients of a cluster reach the next leader, where the replay goes on."""
+    nodes = Nodes(tmp_path, [nats.port] * 2, f"{ACCESS}cluster = 'c1'\n", forked=True)
+    try:
+        nodes.start()
+        port = nodes.balancer.port
+        publish(port, "t/a", "a", 200, 2)
+        sent = [b"a %d" % number for number in range(200)]
+        replay = Replayed(port, "$replay/all/t/#", qos, resumes=not qos)
+        for reached in (20, 120):
+            until(lambda reached=reached: len(replay.got) >= reached, _SECONDS)  # type: ignore[misc]
+            leader = nodes.leader
+            leader.kill()
+            until(lambda gone=leader: nodes.leader is not gone, "another leader")  # type: ignore[misc]
+            leader.start()
+        until(lambda: bool(replay.got) and replay.got[-1][1] == sent[-1], _SECONDS)
+        replay.close()
+        check_replayed(replay.got, sent, qos)
+    finally:
+        nodes.clean_up()
+
+
+_PUBLISHERS, _EACH = 200, 15
+
+
+def has_turn(replay: Replayed, turn: int) -> bool:
+    end = b" %d" % turn
+    return sum(payload.endswith(end) for _, payload in replay.got) == _PUBLISHERS
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("qos", [pytest.param(0, marks=LONG), 1, pytest.param(2, marks=LONG)])
+def test_the_seam_of_two_hundred_publishers_while_the_log_is_cut(
+    make_broker: Callable[..., Broker], qos: int
+) -> None:
+    """The replay begins in the past and goes on live: nothing is missing, or comes twice."""
+    broker = make_broker('keep_bytes = "16 MiB"\n')
+    broker.start()
+    clients = Clients5("127.0.0.1", broker.port)
+    senders = [clients.five() for _ in range(_PUBLISHERS)]
+    filler = clients.five()
+    replay = None
+    for turn in range(_EACH):
+        for number, sender in enumerate(senders):
+            packet_id = turn % 3 + 1
+            sender.send(p5.publish(f"t/{number}", b"%d %d" % (number, turn), 1, packet_id))
+            if replay is None and turn == _EACH // 3 and number == _PUBLISHERS // 2:
+                replay = Replayed(broker.port, "$replay/all/t/#", qos)  # between two messages
+        for sender in senders:
+            assert isinstance(sender.receive(_SECONDS), p5.Answer)
+        if replay is not None:  # it has not missed what was cut after it began
+            until(partial(has_turn, replay, turn), "all messages of a turn", _SECONDS)
+        for _ in range(20):  # so much that the log is cut every few turns
+            filler.publish("filler", bytes(200_000), 1)
+    assert replay is not None
+    replay.close()
+    clients.close()
     payloads = [payload for _, payload in replay.got]
-    if qos == 2:
-        assert payloads == sent
-    assert list(dict.fromkeys(payloads)) == sent
+    assert len(payloads) == len(set(payloads))
+    for number in range(_PUBLISHERS):
+        turns = [int(one.split()[1]) for one in payloads if one.startswith(b"%d " % number)]
+        missing = set(range(turns[0], _EACH)) - set(turns)
+        assert max(missing, default=0) <= _EACH // 3, "what came after it began"
+        assert not missing or replay.gaps, "what was cut off unread is told"
+        assert turns == sorted(turns)
+    places = [order(message) for message in replay.got]
+    assert places == sorted(places)
+    cuts = run("log", "--json", "--type", "LogCut", "--data-dir", str(broker.data_dir)).objects
+    assert cuts, "the log was cut meanwhile"
     broker.stop()
 
 

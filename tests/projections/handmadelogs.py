@@ -9,6 +9,7 @@ from indexedlogs import IndexedSource
 from eventstore.format.events import MessagePublished
 from eventstore.format.records import GENESIS, encode_record, link_of
 from eventstore.reading.log_index import LogIndex
+from eventstore.reading.log_source import RecordsRead
 
 
 class HandMade(IndexedSource):
@@ -36,6 +37,7 @@ class HandMade(IndexedSource):
         self.last = len(events)
         self.asked = []
         self.read = 0
+        self.seen = RecordsRead()
         self.cut_at = cut_at
         self.index = LogIndex((), first)
 

@@ -9,6 +9,7 @@ from randomnode import Node
 
 from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
+from eventstore.log.log_start import RecordedCut
 from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_points import LogPoint
@@ -27,12 +28,15 @@ class IndexedSource(FakeSource):
         super().__init__(node, first)
         self.stream = STREAM
         self.cut_at = cut_at
+        self.cut: RecordedCut | None = None
         self.read = 0
 
     async def records(self, first: int, last: int) -> AsyncIterator[Record]:
         for sequence in range(first, last + 1):
             self.read += 1
-            yield self.record(sequence)
+            record = self.record(sequence)
+            self.seen.take(first, record)
+            yield record
 
     def require_whole(self) -> None:
         """Do nothing: it begins where it may."""

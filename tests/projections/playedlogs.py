@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from copy import copy
+from pathlib import Path
 from typing import cast
 
+from harness.salvages import salvaged
 from hypothesis import strategies as st
 from randomnode import NAMES, STEPS, Node
 
 from eventstore.format.records import Record, decode_record
 from eventstore.reading.log_index import LogIndex
-from eventstore.reading.log_source import LogSource
+from eventstore.reading.log_source import LogSource, RecordsRead
 
 
 class FakeSource:
@@ -21,17 +23,31 @@ class FakeSource:
 
     def __init__(self, node: Node, first: int = 1) -> None:
         self._data = {one.sequence: one.data for one in node.log.records if one.sequence >= first}
+        self.seen = RecordsRead()
         self.first = self.begin = first
         self.last = max(self._data, default=0)
         self.asked: list[int] = []
         self.index = LogIndex((), first)
+
+    def salvaged(self, folder: Path, *lost: int) -> FakeSource:
+        """Return what a salvage makes of the log when some records are lost."""
+        other = copy(self)
+        other._data = salvaged(folder, self._data, lost)
+        other.last = max(other._data)
+        other.seen = RecordsRead()
+        return other
 
     def record(self, sequence: int) -> Record:
         return decode_record(sequence, self._data[sequence])
 
     async def records(self, first: int, last: int) -> AsyncIterator[Record]:
         for sequence in range(first, last + 1):
-            yield self.record(sequence)
+            record = self.record(sequence)
+            self.seen.take(first, record)
+            yield record
+
+    def require_whole(self) -> None:
+        """Do nothing: it begins where it may."""
 
     def indexed(self, index: LogIndex | None) -> FakeSource:
         other = copy(self)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from harness.examples import examples
@@ -18,6 +18,7 @@ from playedlogs import MANY, played
 from randomnode import NAMES, Node
 from specification import snapshot
 
+from cli.commands.why import find_messages
 from eventstore.format.event_parsing import entries
 from eventstore.format.events import (
     MessagePublished,
@@ -27,7 +28,7 @@ from eventstore.format.events import (
     SessionOpened,
     Subscribed,
 )
-from eventstore.format.node_events import RetainedSnapshot
+from eventstore.format.node_events import LogCut, RetainedSnapshot
 from eventstore.format.positions import (
     INDEX_BITS,
     MAX_INDEX,
@@ -37,15 +38,21 @@ from eventstore.format.positions import (
     position,
     sequence_of,
 )
+from eventstore.format.records import GENESIS
+from eventstore.log.log_start import RecordedCut
 from eventstore.reading import keys
 from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.indexed_reading import with_index
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import RecordsRead
+from eventstore.reading.progress import silent
 from eventstore.reading.segment import BadIndex
 from projections.past import topic_records
 from projections.past.event_reader import EventFilter
 from projections.past.indexed_sessions import own_events, session_at
+from projections.past.log_stories import WantedMessages
+from projections.past.lost_records import lost_records
 from projections.past.message_search import find_stories
 from projections.past.replay import fold, head
 from projections.state.node_state import NodeState
@@ -457,3 +464,33 @@ def test_an_index_of_an_earlier_version_does_not_show_where_messages_take_effect
     earlier.head = replace(earlier.head, effects=False)
     assert index.effects("", lambda _topic: True, 1, index.last) is None
     files.close()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_without_an_index_the_log_is_read_once_for_a_message(
+    tmp_path: Path, *, lost: bool
+) -> None:
+    """Also to know whether records of it were lost."""
+    steps = [(step, "ann", at) for at in range(15) for step in ("publish", "end_turn")]
+    source = IndexedSource(played(steps, 600))
+    if lost:
+        source = cast("IndexedSource", source.salvaged(tmp_path, 2))
+    for wanted in (WantedMessages("#", None), WantedMessages(None, None, ref=position(4, 0))):
+        source.seen, source.read = RecordsRead(), 0
+        found = await find_messages({"": as_log(source)}, "", wanted, silent)
+        assert found
+        assert source.read == source.last
+        doubts = await lost_records(as_log(source), source.last)
+        assert [(doubt.after, doubt.until) for doubt in doubts] == ([(1, 2)] if lost else [])
+        assert source.read == source.last
+
+
+async def test_what_was_lost_before_a_cut_is_said_of_the_subscriptions_of_a_client() -> None:
+    steps = [(step, "ann", at) for at in range(15) for step in ("publish", "end_turn")]
+    source: Any = IndexedSource(played(steps, 600))
+    event = LogCut(1, GENESIS.hex(), 0, "keep", lost=[[3, 5, 3, 1000, 2000]])
+    source.cut = RecordedCut(position(1, 0), 0, event)
+    for client, said in ((None, []), ("bob", ["gave up records 3 to 5 (3 records)"])):
+        (found,) = await find_messages({"": source}, "", WantedMessages("#", client), silent)
+        assert len(found.story.not_proven) == len(said)
+        assert all(part in note for part, note in zip(said, found.story.not_proven, strict=True))

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from playedlogs import MANY, FakeSource, as_source, played
 from randomnode import NAMES, Node
@@ -19,8 +20,9 @@ from eventstore.format.positions import (
     position,
     sequence_of,
 )
+from eventstore.reading.log_points import LogPoint
 from projections.past import session_history as module
-from projections.past.replay import fold, head
+from projections.past.replay import Replay, fold, head
 from projections.past.session_history import SessionHistory
 from projections.state.node_state import NodeState
 from projections.state.session import SessionState
@@ -39,13 +41,23 @@ def grown(fake: FakeSource, name: str, *stops: int) -> SessionHistory:
 
 def full_fold(fake: FakeSource, name: str, at: Position) -> SessionState | None:
     """What `foldmq replay --at` folds."""
+    return fold_to(fake, name, at).sessions.peek(name)
+
+
+def fold_to(fake: FakeSource, name: str, at: Position) -> NodeState:
     node = NodeState(fake.begin)
     for sequence in range(fake.begin, min(sequence_of(at), fake.last) + 1):
         record = fake.record(sequence)
         if sequence == sequence_of(at) and index_of(at) != MAX_INDEX:
             record = head(record, index_of(at))
         fold(node, record, name)
-    return node.sessions.peek(name)
+    return node
+
+
+def replayed(fake: FakeSource, name: str, at: Position) -> NodeState:
+    replay = Replay(as_source(fake), sequence_of(at), name)
+    asyncio.run(replay.to(LogPoint(sequence_of(at), index_of(at))))
+    return replay.state
 
 
 def same(found: SessionState | None, expected: SessionState | None) -> bool:
@@ -82,6 +94,37 @@ def test_a_state_at_any_position_is_that_of_a_full_fold(
 
         asyncio.run(compare())
     assert same(history.state, full_fold(fake, name, position(fake.last, MAX_INDEX)))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=MANY, name=st.sampled_from(NAMES[:2]), lost=st.lists(st.integers(2, 40), max_size=3))
+def test_behind_lost_records_it_is_that_of_a_full_fold(
+    tmp_path: Path, steps: list[tuple[str, str, int]], name: str, lost: list[int]
+) -> None:
+    """Also behind a checkpoint that repeats the state, and where the hole explains an event."""
+    checkpoint = [("end_turn", "ann", 1)] + [("checkpoint", "ann", 0)] * 2 + [("end_turn", "a", 1)]
+    whole = FakeSource(played([*steps, *checkpoint, *steps[:20]], 600))
+    gone = sorted({2 + one % max(1, whole.last - 2) for one in lost} or {2})
+    fake = whole.salvaged(tmp_path, *gone)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_FIRST_INTERVAL", 3)
+        patch.setattr(module, "MAX_STATES", 4)
+        history = grown(fake, name, fake.last // 2)
+
+        states = {at: replayed(fake, name, at) for at in places(fake) if at >= history.begin}
+
+        async def compare() -> None:
+            for at in states:
+                seen = await history.at(as_source(fake), at)
+                node = states[at]
+                expected = node.sessions.peek(name)
+                assert same(seen.state, expected), at
+                unsure = node.unsure_state() if expected is None else node.unsure_session(name)
+                assert seen.unsure == unsure, at
+                if seen.earlier is not None:
+                    assert same(seen.before, full_fold(fake, name, seen.earlier)), at
+
+        asyncio.run(compare())
 
 
 @given(steps=MANY, name=st.sampled_from(NAMES[:2]))

@@ -189,6 +189,7 @@ async def test_an_operator_skips_what_waits(world: World) -> None:
     acted = [each for each in world.disk.events() if isinstance(each, OperatorActed)]
     assert [(each.action, each.target) for each in acted] == [("skip_destination", "erp")]
     assert (await report(world, 1))["through"] == loss.until
+    assert world.broker.node.state.destinations["erp"].losses == 0  # it was wanted
 
 
 @in_world(world_with)

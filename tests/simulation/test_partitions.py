@@ -17,12 +17,13 @@ from actors.exchange.exchange import FollowedPositions, LogExchange
 from actors.exchange.qos0_exchange import Qos0Messages, encode_frame
 from actors.exchange.taken_messages import Taken, TakenMessages
 from actors.session.publisher import Publisher
+from cli.commands.broker_advice import advise_on_broker
 from eventstore.format.node_events import Followed
 from eventstore.format.positions import INDEX_BITS, from_runs
 from eventstore.partitions import partition_of
 from protocol.errors import FoldmqError
 from simulation.chaos import small_checkpoints
-from simulation.inspection import change
+from simulation.inspection import ask, change
 from simulation.network import SimClient
 from simulation.partition_chaos import run
 from simulation.partitions import PartitionWorld, SimExchangeLink, name_in, world_of
@@ -677,3 +678,44 @@ def test_an_exchange_that_violates_a_rule_is_detected(
         monkeypatch.setattr(FollowedPositions, "settle", lambda _self, but="": None)
     with pytest.raises((AssertionError, FoldmqError)):
         run_many(MUTANTS[mutant])
+
+
+def test_how_far_a_log_is_behind_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the status, and after some seconds a problem of doctor, until all was taken."""
+    taken, goes_on = LogExchange._taken, asyncio.Event()
+
+    async def waits(self: LogExchange, name: str, messages: Taken) -> None:
+        await goes_on.wait()
+        await taken(self, name, messages)
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        async def advice() -> list[str]:
+            found = await ask(there, "status")
+            rows = found["other_logs"]
+            assert len(rows) <= 1
+            given = [one for one in advise_on_broker(found, ()) if "is behind log" in one.title]
+            return [f"{one.severity} {one.title}: {one.evidence}" for one in given]
+
+        goes_on.set()
+        sender = await here.connect(name_in([here, there], 0, "s"))
+        sender.send(p.publish("t", b"0", 1, 1))
+        await here.go(30)
+        assert await advice() == []
+        goes_on.clear()
+        for number in range(2, 5):
+            sender.send(p.publish("t", b"%d" % number, 1, number))
+            await here.go(1)
+        (row,) = (await ask(there, "status"))["other_logs"]
+        assert row["log"] == here.name
+        assert 2 <= row["records"] <= 3
+        await here.go(5)
+        (warning,) = await advice()
+        assert warning.startswith(f"warning is behind log {here.name}: ")
+        await here.go(60)
+        assert (await advice())[0].startswith("problem ")
+        goes_on.set()
+        await here.go(2)
+        assert await advice() == []
+
+    monkeypatch.setattr(LogExchange, "_taken", waits)
+    two(scenario)

@@ -11,8 +11,9 @@ from actors.maintenance import retention
 from actors.maintenance.retention import Retention
 from actors.session.session import Session
 from eventstore.errors import CorruptLog
-from eventstore.format.node_events import MessagesCarried
+from eventstore.format.node_events import LogSalvaged, MessagesCarried
 from eventstore.format.positions import Position
+from projections.log_proof import lost_before_cut, statement
 from projections.state.session import SessionState
 from simulation.fold import compare, described, fold
 from simulation.idle_broker import look_rarely
@@ -368,3 +369,25 @@ async def test_removed_records_are_detected(world: World) -> None:
     with pytest.raises(CorruptLog, match="gone: the log begins with record"):
         await world.start()
     await world.crash()
+
+
+@in_world(bounded)
+async def test_a_cut_keeps_what_salvages_gave_up_before_it(world: World) -> None:
+    """The event about a salvage is removed; each later cut says what it said, within a bound."""
+    noisy = await world.connect("noisy")
+    node = world.broker.node
+    node.emit(LogSalvaged(2, 3, "", 2, 90, 3, "/old", "root@h", "1", begins_ms=7, ends_ms=9))
+    node.state.reach(node.journal.last + 1)  # later records are those of this broker
+    await traffic(world, noisy, 400)
+    lost = [2, 3, 2, 7, 9]
+    assert world.disk.stream.first > 10
+    assert cuts(world)[-1].lost == [lost]
+    await world.restart()
+    assert world.broker.node.state.proof.doubts == []
+    noisy = await world.connect("noisy", present=True)
+    before = cuts(world)[-1].first
+    await traffic(world, noisy, 400)
+    assert cuts(world)[-1].first > before
+    assert cuts(world)[-1].lost == [lost]
+    (doubt,) = lost_before_cut(cuts(world)[-1].lost)
+    assert "foldmq salvage gave up records 2 to 3 (2 records)" in statement(doubt)

@@ -61,9 +61,14 @@ class ApiAccess:
             raise Unauthorized("the token is not valid")
         if not self._tokens.holds(grant):
             self._trail.refused(address, grant, "expired")
-            raise Unauthorized("the token has expired")
+        self.check(grant)
         await self._trail.login(address, grant)
         return grant
+
+    def check(self, grant: Grant) -> None:
+        """Raise Unauthorized if permissions have expired."""
+        if not self._tokens.holds(grant):
+            raise Unauthorized("the token has expired")
 
     def _of_browser(self, request: web.Request) -> Grant:
         """Return the permissions of the page's cookie, for reading by the page itself only."""

@@ -231,16 +231,14 @@ class ApiEndpoints:
         if getattr(params, "follow", False):
             raise NotAcceptable(f"follow: needs Accept: {NDJSON} or {EVENT_STREAM}")
         items: list[Item] = []
-        gaps: list[dict[str, Any]] = []
+        missing: dict[str, list[Any]] = {}
         more, size = False, 0
         try:
             async with self._slot(operation, snapshot), _entries(operation, call, params) as found:
                 async for entry in found:
                     if not isinstance(entry, Item):
-                        if call.start is None and not items:
-                            gaps.append(entry.about)  # the list begins later than it was asked to
-                            continue
-                        raise CutOff(f"the records before {entry.about['first']} were deleted")
+                        _note(missing, entry, late=call.start is not None or bool(items))
+                        continue
                     if len(items) == params.limit or size >= _PAGE_BYTES:
                         more = True
                         break
@@ -259,8 +257,7 @@ class ApiEndpoints:
             "next": following,
             "as_of": snapshot.position,
         }
-        if gaps:
-            page["gaps"] = gaps
+        page |= missing
         if not operation.is_snapshot and not snapshot.tag:
             page["snapshot"] = False
         return dumps(page), following
@@ -303,7 +300,7 @@ class ApiEndpoints:
                     await response.prepare(request)
                     if request.method == "HEAD":
                         return response
-                    entries = _after(first, found)
+                    entries = self._while_valid(grant, _after(first, found))
                     if operation.cost is Cost.DEAR or snapshot.tag:
                         entries = self._bounds.in_turns(entries)
                     await send_stream(request, response, entries, self._details)
@@ -313,6 +310,14 @@ class ApiEndpoints:
                         await first
         return response
 
+    async def _while_valid(
+        self, grant: Grant, entries: AsyncIterator[Item | StreamMark]
+    ) -> AsyncIterator[Item | StreamMark]:
+        """Yield entries until the permissions expire; raises Unauthorized then."""
+        async for entry in entries:
+            self._access.check(grant)
+            yield entry
+
     @staticmethod
     def _details(error: Exception) -> dict[str, Any]:
         """Return the problem details of an error in the middle of a stream."""
@@ -320,6 +325,16 @@ class ApiEndpoints:
             log.error("web API: stream failed", exc_info=error)
             error = FoldmqError(f"the request failed: {type(error).__name__}; see the broker's log")
         return problem_details(error, sentence(error), BASE)
+
+
+def _note(missing: dict[str, list[Any]], mark: StreamMark, *, late: bool) -> None:
+    """Note what a page lacks; raise CutOff if a list goes on ``late`` behind deleted records."""
+    if mark.event == "unsure":
+        missing.setdefault("unsure", []).extend(mark.about["unsure"])
+    elif late:
+        raise CutOff(f"the records before {mark.about['first']} were deleted")
+    else:
+        missing.setdefault("gaps", []).append(mark.about)  # it begins later than it was asked to
 
 
 async def _after(
@@ -349,10 +364,11 @@ async def _permitted(entries: Any, permits: Callable[[str], bool]) -> AsyncItera
 
 def sentence(error: FoldmqError) -> str:
     """Return the message of an error; what are flags of commands are parameters here."""
-    said = completed(str(error))
-    if not isinstance(error, UsageError):
-        return said
-    return _FLAG.sub(lambda flag: _PARAMETERS.get(flag[1], flag[1]), said)
+    said = str(error)
+    if isinstance(error, UsageError):
+        about, command, rest = said.partition("foldmq ")  # the flags of a command are its own
+        said = _FLAG.sub(lambda flag: _PARAMETERS.get(flag[1], flag[1]), about) + command + rest
+    return completed(said)
 
 
 def accepted(header: str, offered: Sequence[str]) -> str:

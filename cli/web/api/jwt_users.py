@@ -1,5 +1,7 @@
 """Users with JSON Web Tokens: they read the messages of the past for which they have the right.
 
+The groups of a token may give it a role instead, such as tokens of the web page have.
+
 The keys and the permission file are those of the broker; both are read again when they change. What
 a user may read is asked for each message, so that a change also concerns streams that are open.
 """
@@ -61,6 +63,8 @@ class JwtUsers:
         """Read the files; raises TokenKeyError and PermissionFileError."""
         self.now = now
         self._settings = settings
+        pairs = (entry.rpartition("=") for entry in settings.web_api_jwt_roles)
+        self._roles = [(group, Role(role)) for group, _, role in pairs]
         self._files = [file for file in (settings.jwt_keys, settings.permissions) if file]
         self._tokens: Tokens | None = None
         self._permissions: Permissions
@@ -99,7 +103,7 @@ class JwtUsers:
 
         return looks_like_token(text.encode("utf-8", "replace"))
 
-    async def grant(self, token: str, address: str) -> JwtGrant | None:
+    async def grant(self, token: str, address: str) -> Grant | None:
         """Return what a token permits; None: it is not valid."""
         self._read_files()
         if self._tokens is None:
@@ -108,7 +112,12 @@ class JwtUsers:
         if verdict.result != AuthResult.ACCEPTED or verdict.user is None:
             return None
         mark = hashlib.sha256(f"jwt {verdict.user}".encode()).hexdigest()
-        shown = f"jwt:{verdict.user[:_LONGEST_NAME]}"
+        shown = f"jwt:{verdict.user}"
+        if len(verdict.user) > _LONGEST_NAME:  # the names of two users differ
+            shown = f"jwt:{verdict.user[: _LONGEST_NAME - 17]}~{mark[:16]}"
         expires = verdict.expires_ms // 1000
+        for group, role in self._roles:
+            if group in verdict.groups:
+                return Grant(shown, role, mark, expires)
         who = verdict.user, verdict.groups, f"$api/{verdict.user}"
         return JwtGrant(shown, Role.VIEW_ALL, mark, expires, who=who, users=self)

@@ -16,9 +16,9 @@ from cli.commands.session_list import session_selection
 from cli.commands.status import ask_statuses, status_object
 from cli.commands.status_totals import added_up
 from cli.common import text
-from cli.logs.log_brokers import LogBrokers
+from cli.logs.log_brokers import LogBrokers, unsure_notes
 from cli.logs.topic_flags import check_filter, check_topic
-from cli.web.api.operation import Call, Item
+from cli.web.api.operation import Call, Item, StreamMark, unsure_mark
 from cli.web.api.parameters import ListParams, Moment, Name, Params
 from eventstore.errors import UsageError
 from projections.views.vocabulary import json_object, plain
@@ -85,9 +85,17 @@ class SessionsParams(ListParams):
     ] = None
 
 
-async def sessions(call: Call, params: SessionsParams) -> AsyncIterator[Item]:
+async def _unsure(call: Call, log: str | None) -> list[str]:
+    """Return what is not certain of the states of the brokers that answer, or of a log's."""
+    answers = await call.link.ask_each("status")
+    return unsure_notes(answer for answer in answers if not log or answer[0] in ("", log))
+
+
+async def sessions(call: Call, params: SessionsParams) -> AsyncIterator[Item | StreamMark]:
     """Yield the sessions that match."""
     wanted = session_selection(params.match, params.connected, params.offline_for)
+    for mark in unsure_mark(await _unsure(call, params.log)):
+        yield mark
     if call.link.names and params.match is None:
         wanted["without_logs"] = True
     parts = call.lists.parts("sessions", wanted, call.start, params.log, of_all=True)
@@ -131,7 +139,8 @@ async def live_subscriptions(call: Call, params: SubscriptionsParams) -> dict[st
     check_topic(params.topic)
     brokers = await brokers_of(call, params.log)
     rows, retained = await preview(brokers, params.topic, params.qos, params.size)
-    return as_object(receivers_object(brokers, params.topic, params.qos, rows, retained))
+    found = as_object(receivers_object(brokers, params.topic, params.qos, rows, retained))
+    return with_unsure(found, await _unsure(call, params.log))
 
 
 class RetainedParams(ListParams):
@@ -141,10 +150,12 @@ class RetainedParams(ListParams):
     at: Annotated[Moment | None, Field(description="The moment; without it: now.")] = None
 
 
-async def live_retained(call: Call, params: RetainedParams) -> AsyncIterator[Item]:
+async def live_retained(call: Call, params: RetainedParams) -> AsyncIterator[Item | StreamMark]:
     """Yield the retained messages on matching topics, without payloads."""
     check_filter(params.filter)
     brokers = await brokers_of(call, params.log)
+    for mark in unsure_mark(await _unsure(call, params.log)):
+        yield mark
     wanted = {"filter": params.filter, "not_permitted": False}
     async for part in call.lists.parts("retained", wanted, call.start, params.log):
         rows = [row for row, _ in part]
@@ -164,8 +175,10 @@ class TopicParams(Params):
 async def one_retained(call: Call, params: TopicParams) -> dict[str, Any]:
     """Return a retained message; its payload only to callers who may see it."""
     check_topic(params.topic)
-    found, payload = await retained_message(await brokers_of(call, params.log), params.topic)
-    return {**found, **text.payload_field(payload)} if call.payloads else found
+    brokers = await brokers_of(call, params.log)
+    found, payload = await retained_message(brokers, params.topic)
+    shown = {**found, **text.payload_field(payload)} if call.payloads else found
+    return with_unsure(shown, await _unsure(call, params.log))
 
 
 def numbered(call: Call, rows: Any) -> Any:
@@ -182,6 +195,11 @@ def numbered(call: Call, rows: Any) -> Any:
 def row_object(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of a broker as a JSON object; of the only log, it does not name it."""
     return as_object({key: value for key, value in row.items() if key != "log" or value})
+
+
+def with_unsure(found: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """Return an answer with what is not certain of it, because records were lost."""
+    return {**found, "unsure": notes} if notes else found
 
 
 def as_object(found: object) -> dict[str, Any]:

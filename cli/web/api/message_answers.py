@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -12,7 +12,7 @@ from pydantic import Field
 from cli.logs.logs import Logs
 from cli.logs.topic_flags import check_filter
 from cli.web.api.live_answers import numbered
-from cli.web.api.operation import Call, Item, StreamMark, open_sources, positions_text
+from cli.web.api.operation import Call, Item, StreamMark, open_sources, positions_text, unsure_mark
 from cli.web.api.parameters import ListParams, Name, Params
 from cli.web.api.past_answers import place_text, places_after
 from eventstore.errors import CutOff, NotFound, UsageError
@@ -25,6 +25,7 @@ from eventstore.format.positions import (
 )
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.moments import ALL, LAST, NEW, BadMoment, Moment, ends_before, parse_moment
+from projections.past.lost_records import lost_in
 from projections.past.message_history import (
     HistoryRange,
     MessageHistory,
@@ -113,8 +114,8 @@ async def history(call: Call, params: HistoryParams) -> AsyncIterator[Item | Str
         begun = call.start is not None and params.from_ == NEW  # what is new depends on the place
         part = await _part(logs, params.model_copy(update={"from_": ALL}) if begun else params)
         reader = MessageHistory(logs, params.filter)
-        for log in part.cut if call.start is None else ():
-            yield _gap(log, logs[log].begin)
+        async for mark in _missing(logs, part, () if call.start is not None else part.cut):
+            yield mark
         if newest:
             async for item in _newest(call, logs, reader, part, params.limit):
                 yield item
@@ -141,6 +142,16 @@ async def history(call: Call, params: HistoryParams) -> AsyncIterator[Item | Str
             async with contextlib.aclosing(_later(reader, shown)) as later:
                 async for entry in later:
                     yield entry
+
+
+async def _missing(
+    logs: Logs, part: HistoryRange, cut: Sequence[str] = ()
+) -> AsyncIterator[StreamMark]:
+    """Yield what a part lacks: the beginning of logs that were cut, and records that were lost."""
+    for log in cut:
+        yield _gap(log, logs[log].begin)
+    for mark in unsure_mark(await lost_in(logs, part.starts, part.ends)):
+        yield mark
 
 
 class _LastPlace(NamedTuple):
@@ -305,11 +316,13 @@ class LastParams(ListParams):
     to: Ending | None = None
 
 
-async def last(call: Call, params: LastParams) -> AsyncIterator[Item]:
+async def last(call: Call, params: LastParams) -> AsyncIterator[Item | StreamMark]:
     """Yield the last message on each topic."""
     async with open_sources(call, params.log) as logs:
         check_filter(params.filter)
         part = await history_range(logs, None, _moment("to", params.to))
+        async for mark in _missing(logs, part):
+            yield mark
         views = await last_messages(logs, params.filter, part)
     rows = (publication_object(view, payload=call.payloads) for view in views)
     for item in numbered(call, rows):
@@ -324,28 +337,34 @@ class TopicsParams(RangeParams):
     ] = 0
 
 
-async def topics(call: Call, params: TopicsParams) -> AsyncIterator[Item]:
+async def topics(call: Call, params: TopicsParams) -> AsyncIterator[Item | StreamMark]:
     """Yield the topics of messages, with counts."""
     async with open_sources(call, params.log) as logs:
         part = await _part(logs, params)
+        async for mark in _missing(logs, part):
+            yield mark
         views = await topic_counts(logs, params.filter, part, params.levels)
     for item in numbered(call, map(topic_object, views)):
         yield item
 
 
-async def silences(call: Call, params: RangeParams) -> AsyncIterator[Item]:
+async def silences(call: Call, params: RangeParams) -> AsyncIterator[Item | StreamMark]:
     """Yield the clients that publish less often than they used to, the longest silence first."""
     async with open_sources(call, params.log) as logs:
         part, now_ms = await _part(logs, params), round(time.time() * 1000)
+        async for mark in _missing(logs, part):
+            yield mark
         views = await silent_clients(logs, params.filter, part, now_ms, _MOST_SILENCES)
     for item in numbered(call, map(silence_object, views)):
         yield item
 
 
-async def holes(call: Call, params: RangeParams) -> AsyncIterator[Item]:
+async def holes(call: Call, params: RangeParams) -> AsyncIterator[Item | StreamMark]:
     """Yield the holes in the messages of topics, with their causes."""
     async with open_sources(call, params.log) as logs:
         part, now_ms = await _part(logs, params), round(time.time() * 1000)
+        async for mark in _missing(logs, part):
+            yield mark
         views = await gaps(logs, params.filter, part, now_ms, _MOST_SILENCES)
     for item in numbered(call, map(gap_object, views)):
         yield item

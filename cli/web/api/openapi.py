@@ -141,6 +141,11 @@ def _page(item: dict[str, Any]) -> dict[str, Any]:
                 "description": "Where records were deleted before the first item: ``first`` is the "
                 "position of the first one left, in ``log``.",
             },
+            "unsure": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "What the list may lack, because records of the log were lost.",
+            },
             "snapshot": {
                 "const": False,
                 "description": "Present if the pages of the list are not of one moment.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -53,11 +53,17 @@ class StreamMark(NamedTuple):
     """Something about a list that is followed."""
 
     event: str
-    """``gap``: records were deleted before they could be read; ``live``: all that there was has
-    been given."""
+    """``gap``: records were deleted before they could be read; ``unsure``: records were lost;
+    ``live``: all that there was has been given."""
     about: dict[str, Any]
     place: str = ""
     """Where the list continues behind it; empty: not known."""
+
+
+def unsure_mark(notes: Iterable[str]) -> Iterator[StreamMark]:
+    """Yield what is not certain of an answer, because records were lost; nothing if all is."""
+    if shown := [note.strip() for note in notes]:
+        yield StreamMark("unsure", {"unsure": shown})
 
 
 ObjectFunction: TypeAlias = "Callable[[Call, Any], Awaitable[dict[str, Any]]]"

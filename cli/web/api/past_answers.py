@@ -14,6 +14,7 @@ from cli.commands.replay import (
     session_at_object,
     session_view_at,
     state_objects,
+    unsure_lines,
 )
 from cli.commands.why import find_messages, log_story_object, position_of_message
 from cli.logs.point_resolution import cut_off, end_at, is_between, point_at, points_at, start_at
@@ -26,8 +27,16 @@ from cli.web.api.live_answers import (
     live_session,
     live_subscriptions,
     numbered,
+    with_unsure,
 )
-from cli.web.api.operation import Call, Item, StreamMark, open_sources, positions_text
+from cli.web.api.operation import (
+    Call,
+    Item,
+    StreamMark,
+    open_sources,
+    positions_text,
+    unsure_mark,
+)
 from cli.web.api.parameters import ListParams, Moment, Name, moment
 from cli.web.api.problem_types import Forbidden
 from eventstore.display import PAYLOAD_FIELDS
@@ -46,6 +55,7 @@ from eventstore.reading.progress import silent
 from projections.past.event_reader import EventFilter, refs_of
 from projections.past.joined_state import JoinedState, changes_in_logs, fold_logs
 from projections.past.log_stories import WantedMessages
+from projections.past.lost_records import lost_in
 from projections.past.merged_events import LogEntry, MergedReader
 from projections.views.reader_view import reader_object, readers_of
 
@@ -64,7 +74,7 @@ async def session(call: Call, params: SessionParams) -> dict[str, Any]:
         return session_at_object(*await session_view_at(source, params.id, point, silent))
 
 
-async def retained(call: Call, params: RetainedParams) -> AsyncIterator[Item]:
+async def retained(call: Call, params: RetainedParams) -> AsyncIterator[Item | StreamMark]:
     """Yield the retained messages on matching topics, now or as of a moment."""
     if params.at is None:
         async for item in live_retained(call, params):
@@ -73,6 +83,8 @@ async def retained(call: Call, params: RetainedParams) -> AsyncIterator[Item]:
     check_filter(params.filter)
     joined = await _state_at(call, params.log, params.at)
     rows = retained_objects(joined, params.filter)
+    for mark in unsure_mark(unsure_lines(joined)):
+        yield mark
     for item in numbered(call, rows if call.payloads else map(_without_payload, rows)):
         yield item
 
@@ -87,13 +99,18 @@ async def subscriptions(call: Call, params: SubscriptionsParams) -> dict[str, An
     joined = await _state_at(call, params.log, params.at)
     retained = next(map(_without_payload, retained_objects(joined, params.topic)), None)
     rows = _readers(joined, params.topic)
-    return {"topic": params.topic, "qos": params.qos, "retained": retained, "subscriptions": rows}
+    about = {"topic": params.topic, "qos": params.qos}
+    found = {**about, "retained": retained, "subscriptions": rows}
+    return with_unsure(found, list(unsure_lines(joined)))
 
 
-async def readers_at(call: Call, log: str | None, topic: str, at: str) -> list[dict[str, Any]]:
-    """Return the subscriptions that matched a topic at a moment."""
+async def readers_at(
+    call: Call, log: str | None, topic: str, at: str
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the subscriptions that matched a topic at a moment, and what is not certain of it."""
     check_topic(topic)
-    return _readers(await _state_at(call, log, at), topic)
+    joined = await _state_at(call, log, at)
+    return _readers(joined, topic), list(unsure_lines(joined))
 
 
 def _readers(joined: JoinedState, topic: str) -> list[dict[str, Any]]:
@@ -278,6 +295,8 @@ async def events(call: Call, params: EventsParams) -> AsyncIterator[Item | Strea
             starts[name] = max(starts[name], begin, key=_place)
         shown = _Shown(reader, starts, payload=params.payload)
         points = await points_at(logs, end, end_at)
+        for mark in unsure_mark(await lost_in(logs, starts, points)):
+            yield mark  # the event about it may not be selected
         entries = reader.entries(starts, points, ended=not params.follow)
         async with contextlib.aclosing(entries) as found:
             async for entry in found:

@@ -33,10 +33,10 @@ _PING: Final = b": ping\n\n"
 
 
 def as_line(entry: Item | StreamMark) -> bytes:
-    """Return an item as a line; a gap, too, which must not be missed."""
+    """Return an item as a line; also what is missing in the list."""
     if isinstance(entry, Item):
         return dumps(entry.value) + b"\n"
-    return b"" if entry.event != "gap" else dumps({"event": "gap", **entry.about}) + b"\n"
+    return b"" if entry.event == "live" else dumps({"event": entry.event, **entry.about}) + b"\n"
 
 
 def as_event(entry: Item | StreamMark) -> bytes:

@@ -32,8 +32,6 @@ from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import PointSpec
 from projections.past.event_reader import refs_of
 from projections.past.event_text import words
-from projections.past.lost_records import lost_records
-from projections.past.replay import Replay
 from projections.past.session_history import SessionHistory, SessionMoment
 from projections.past.topic_lookup import MessageTopics
 from projections.state.session import SessionState
@@ -203,25 +201,21 @@ class SessionPages:
         seen = await _seen(source, history, point)
         as_of = await moment_of(source, point)
         topics = MessageTopics(source, history.carried)
-        view, state, unsure = None, seen.state, None
-        if await lost_records(source, point.sequence):
-            replay = Replay(source, point.sequence, history.name)
-            await replay.to(point)
-            state = replay.state.sessions.get(history.name)
-            unsure = replay.state.unsure_session(history.name)
-        if state is not None:
+        view = None
+        if seen.state is not None:
             view = session_view(
-                state,
+                seen.state,
                 jumped_ms=as_of.jumped_ms,
                 offset=offset,
                 most=_PART,
                 last=point.sequence,
-                unsure=unsure,
+                unsure=seen.unsure,
             )
             view = await described(view, source, topics)
         number = seen.number
         return {
             "view": view,
+            "unsure": seen.unsure,
             "as_of": as_of,
             "at": place_text(at),
             "record": point.sequence,

@@ -34,10 +34,17 @@ def test_a_destination_begins_where_it_was_opened() -> None:
 def test_the_cursor_follows_forwarded_and_lost() -> None:
     moved = Forwarded("erp", position(5, 0), received=position(6, 0), number=7, count=7)
     refused = ForwardRefused("erp", [[position(4, 0), 2, 1]], "no", 422)
-    lost = ForwardLost("erp", position(5, 0), position(9, 0), "skip")
+    lost = ForwardLost("erp", position(5, 0), position(9, 0), "max_behind")
     state = folded(OPENED, moved, refused, lost)["erp"]
     assert (state.through, state.received, state.number) == (position(9, 0), position(9, 0), 7)
     assert (state.refused, state.losses) == (2, 1)
+
+
+@pytest.mark.parametrize("reason", ["skip", "erased"])
+def test_what_an_operator_wanted_is_no_loss(reason: str) -> None:
+    given_up = ForwardLost("erp", position(5, 0), position(9, 0), reason)
+    state = folded(OPENED, given_up)["erp"]
+    assert (state.losses, state.through) == (0, position(9, 0))
 
 
 def test_a_changed_selection_begins_a_new_run_and_keeps_the_pause() -> None:
