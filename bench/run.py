@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run by its pa
 from bench.brokers.broker_processes import BROKERS, ROOT, BenchError, Broker, Foldmq, Released
 from bench.comparison import optimised_python, released_version, tables
 from bench.comparison.rounds import failed, measure, missed, worse
+from bench.loads.api_loads import API_LOADS
 from bench.loads.bridge_loads import BRIDGE_LOADS
 from bench.loads.compared_loads import LOADS
 from bench.loads.idle_loads import IDLE_LOADS
@@ -37,7 +38,13 @@ HISTORY = ROOT / "bench" / "history.jsonl"
 NOTHING = "nothing"
 OTHERS = [broker.name for broker in BROKERS[1:]]
 OWN_LOADS = (
-    IDLE_LOADS | RECOVERY_LOADS | INSPECTION_LOADS | BRIDGE_LOADS | SPARK_LOADS | REPLAY_LOADS
+    IDLE_LOADS
+    | RECOVERY_LOADS
+    | INSPECTION_LOADS
+    | BRIDGE_LOADS
+    | SPARK_LOADS
+    | REPLAY_LOADS
+    | API_LOADS
 )
 ALONE = MQTT5_LOADS | OWN_LOADS
 """Loads that only foldmq has, and the function that measures each."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from actors.access.rules import TopicAcl
@@ -56,6 +58,10 @@ class _ApiMessage(NamedTuple):
     def flags(self) -> tuple[int, bool]:
         return self.qos, self.retain
 
+    @property
+    def size(self) -> int:
+        return len(self.topic) + len(self.payload) + len(self.block)
+
 
 class _Stored:
     """A sink of the gate that resolves a future: what a turn recorded is on disk."""
@@ -94,20 +100,16 @@ class ApiPublishing:
         publisher = OutsidePublisher(self._node, session)
         access = self._node.permissions.permissions.access(API_USER, (), session)
         receipts: list[_Receipt] = []
-        run: list[_ApiMessage] = []
         waits: list[_Stored] = []
-        for message in messages:
-            refused = self._refusal(message, publisher, access)
-            if run and (refused or message.flags != run[0].flags or len(run) >= _AT_ONCE):
-                yield from self._publish(publisher, run, receipts, waits)
-                run = []
-            if refused:
-                receipts.append({"refused": refused})
-            else:
-                run.append(message)
-            yield None
-        if run:
-            yield from self._publish(publisher, run, receipts, waits)
+        for run in _runs(messages):
+            refusals = yield from self._refusals(run, publisher, access)
+            begin = 0
+            for at in (*refusals, len(run)):
+                if at > begin:
+                    yield from self._publish(publisher, run[begin:at], receipts, waits)
+                if at < len(run):
+                    receipts.append({"refused": refusals[at]})
+                begin = at + 1
         for stored in waits:
             yield stored.done
         return {"node": self._node.options.node, "receipts": receipts}
@@ -139,12 +141,7 @@ class ApiPublishing:
             if not count:
                 yield self._pause()
                 continue
-            packet = Publishes(*run[0].flags[:1], retain=run[0].retain)
-            for message in run[:count]:
-                packet.topics.append(message.topic)
-                packet.payloads.append(message.payload)
-            if any(message.block for message in run[:count]):
-                packet.blocks = [message.block for message in run[:count]]
+            packet = _packet(run[:count])
             recorded = bool(packet.qos or packet.retain)
             self._open(publisher.name)  # observers of topics may record messages, too
             if packet.qos:
@@ -186,22 +183,52 @@ class ApiPublishing:
         opened = SessionOpened(session, False, True, _LEVEL, generation=generation, user=API_USER)
         self._node.emit(opened)
 
-    def _refusal(self, message: _ApiMessage, publisher: OutsidePublisher, access: TopicAcl) -> str:
-        """Return why a message is refused; empty: it is not."""
-        packet = Publishes(message.qos, retain=message.retain)
-        packet.topics.append(message.topic)
-        packet.payloads.append(message.payload)
-        packet.blocks = [message.block] if message.block else None
-        size = len(message.topic) + len(message.payload) + len(message.block)
-        if size > self._node.options.max_packet_size:
+    def _refusals(
+        self, run: Sequence[_ApiMessage], publisher: OutsidePublisher, access: TopicAcl
+    ) -> Generator[None, None, dict[int, str]]:
+        """Return why messages with the same flags are refused, by their numbers in order."""
+        yield None
+        if not self._refusal(run, publisher, access):
+            return {}
+        refusals: dict[int, str] = {}
+        for number, message in enumerate(run):
+            if reason := self._refusal([message], publisher, access):
+                refusals[number] = reason
+                publisher.drop(reason, [message.topic], recorded=False)
+            yield None
+        return refusals
+
+    def _refusal(
+        self, run: Sequence[_ApiMessage], publisher: OutsidePublisher, access: TopicAcl
+    ) -> str:
+        """Return why some of the messages are refused; empty: none is."""
+        if max(message.size for message in run) > self._node.options.max_packet_size:
             return TOO_LARGE
-        rules, large = self._node.publish_rules, publisher.too_large(packet)
-        admitted = admit(packet, rules, access, {}, large)
-        if admitted.accepted.topics:
+        packet = _packet(run)
+        packet.packet_ids += range(1, len(run) + 1) if packet.qos else ()
+        large = publisher.too_large(packet)
+        admitted = admit(packet, self._node.publish_rules, access, {}, large)
+        if len(admitted.accepted.topics) == len(run):
             return ""
-        reason = admitted.close or admitted.drops[0][0]
-        publisher.drop(reason, [message.topic], recorded=False)
-        return reason
+        return admitted.close or admitted.drops[0][0]
+
+
+def _runs(messages: Sequence[_ApiMessage]) -> Iterator[list[_ApiMessage]]:
+    """Yield the messages in parts with the same flags."""
+    for _, group in groupby(messages, attrgetter("flags")):
+        run = [*group]
+        for begin in range(0, len(run), _AT_ONCE):
+            yield run[begin : begin + _AT_ONCE]
+
+
+def _packet(run: Sequence[_ApiMessage]) -> Publishes:
+    """Return messages with the same flags as packets, without packet identifiers."""
+    packet = Publishes(run[0].qos, retain=run[0].retain)
+    packet.topics += [message.topic for message in run]
+    packet.payloads.extend([message.payload for message in run])
+    if any(message.block for message in run):
+        packet.blocks = [message.block for message in run]
+    return packet
 
 
 def _message(given: object) -> _ApiMessage:

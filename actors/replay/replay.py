@@ -23,6 +23,7 @@ from actors.replay.selection import (
     MESSAGES_AT_ONCE,
     Budget,
     Rules,
+    Run,
     TopicMatches,
     keep_latest,
     message_of,
@@ -32,9 +33,10 @@ from actors.replay.selection import (
 from actors.routing.option_semantics import is_no_local, is_retain_as_published
 from actors.session.decisions import queueing
 from actors.session.decisions.acknowledgements import PACKET_IDS, take_packet_ids
-from actors.session.position_properties import position_blocks
+from actors.session.position_properties import encode_with_positions, position_blocks
 from eventstore.format.events import Delivered, ReplayReached
 from eventstore.format.positions import Position, to_runs
+from eventstore.format.positions import Run as PositionRun
 from eventstore.log.message_store import Message
 from eventstore.partitions import short_name
 from protocol.mqtt.replay_filters import REPLAY_STATE, STREAM
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
     from actors.access.rules import TopicAcl
     from actors.replay.log_reader import LogReader
-    from actors.replay.selection import Run, Step
+    from actors.replay.selection import Step
     from actors.session.node_context import NodeContext
     from actors.session.session import Session
     from actors.session.session_messages import ClientConnection
@@ -430,18 +432,15 @@ class Replay:
             ends[log.log] = log.place(step.through)
             for (qos, rap), group in groupby(step.runs, kind):
                 runs = [*group]
-                messages = self._messages(log, runs, (qos, rap), held, ends, gap)
-                gap = ""
-                pids: Sequence[int] = packet_ids[at : at + len(messages)] if qos else ()
+                count = sum(len(run.numbers) for run in runs)
+                pids: Sequence[int] = packet_ids[at : at + count] if qos else ()
                 at += len(pids)
-                data = session.delivery.encode(messages, (qos, rap), pids, of=held)
+                data = self._encode(log, runs, (qos, rap), pids, held, ends, gap)
+                gap = ""
                 parts.append(data)
-                sizes.append((qos, len(messages), len(data)))
+                sizes.append((qos, count, len(data)))
                 if qos:
-                    refs = [
-                        ref for run in runs for ref in picked(run.publications.refs, run.numbers)
-                    ]
-                    ids, places = to_runs(pids), to_runs(refs)
+                    ids, places = to_runs(pids), references(runs)
                     deliveries.append(Delivered(name, self.filter, qos, ids, places, rap=rap))
         for delivered in deliveries:
             session.emit(delivered)
@@ -454,10 +453,49 @@ class Replay:
         if deliveries:
             session.delivery.expect_acks()
 
-    def _messages(
+    def _encode(
         self,
         log: LogCursor,
         runs: Sequence[Run],
+        flags: tuple[int, bool],
+        packet_ids: Sequence[int],
+        held: SubscriptionState,
+        ends: Mapping[str, str],
+        gap: str,
+    ) -> bytes:
+        """Encode messages of a log; ``flags`` are their QoS and RETAIN.
+
+        ``ends`` is how far each log was read, ``gap`` what was removed unread before the first
+        message.
+        """
+        delivery, parts, begin = self.session.delivery, list[bytes](), 0
+        encoder, of_stream = delivery.encoder, self.filter.startswith(STREAM)
+        for publications, numbers, qos in runs:
+            end = begin + len(numbers)
+            ids = packet_ids[begin:end]
+            begin = end
+            if encoder is None or encoder.limit or gap or log.label or publications.blocks:
+                run = Run(publications, numbers, qos)
+                messages = self._messages(log, run, flags, held, ends, gap)
+                parts.append(delivery.encode(messages, flags, ids, of=held))
+                gap = ""
+                continue
+            part = encode_with_positions(
+                picked(publications.topics, numbers),
+                picked(publications.payloads, numbers),
+                picked(publications.positions, numbers),
+                publications.time_ms,
+                encoder.variant(flags, held),
+                ids,
+                of_stream=of_stream,
+            )
+            parts.append(part)
+        return b"".join(parts)
+
+    def _messages(
+        self,
+        log: LogCursor,
+        run: Run,
         flags: tuple[int, bool],
         held: SubscriptionState,
         ends: Mapping[str, str],
@@ -465,37 +503,32 @@ class Replay:
     ) -> list[Message]:
         """Return messages of a log with the properties that say where they are in it.
 
-        These are left out of a packet that would be too large for the client with them. ``ends``
-        is how far each log was read, ``gap`` what was removed unread before the first message.
+        These are left out of a packet that would be too large for the client with them. Arguments
+        are as of :meth:`_encode`.
         """
         encoder = self.session.delivery.encoder
-        of_stream = self.filter.startswith(STREAM)
-        rest = "".join(f",{end}" for other, end in ends.items() if other != log.log)
-        messages: list[Message] = []
-        for publications, numbers, _ in runs:
-            blocks = picked(publications.blocks, numbers) if publications.blocks else ()
-            own: Iterable[bytes] = blocks or repeat(b"", len(numbers))
-            if encoder is not None:
-                own = position_blocks(
-                    picked(publications.positions, numbers),
-                    publications.time_ms,
-                    blocks,
-                    gap,
-                    of_stream=of_stream,
-                    label=log.label,
-                    rest=rest,
-                )
-                gap = ""
-            topics = picked(publications.topics, numbers)
-            payloads = picked(publications.payloads, numbers)
-            expires = picked(publications.expires, numbers) if publications.expires else repeat(0)
-            messages += map(Message, topics, payloads, own, expires)
+        publications, numbers, _ = run
+        blocks = picked(publications.blocks, numbers) if publications.blocks else ()
+        own: Iterable[bytes] = blocks or repeat(b"", len(numbers))
+        if encoder is not None:
+            own = position_blocks(
+                picked(publications.positions, numbers),
+                publications.time_ms,
+                blocks,
+                gap,
+                of_stream=self.filter.startswith(STREAM),
+                label=log.label,
+                rest="".join(f",{end}" for other, end in ends.items() if other != log.log),
+            )
+        topics = picked(publications.topics, numbers)
+        payloads = picked(publications.payloads, numbers)
+        expires = picked(publications.expires, numbers) if publications.expires else repeat(0)
+        messages = list(map(Message, topics, payloads, own, expires))
         if encoder is not None and encoder.limit:
             now_ms = self._node.clock.steady_ms()
-            plain = (message_of(run.publications, at) for run in runs for at in run.numbers)
-            for number, message in enumerate(plain):
-                if encoder.is_too_large(messages[number], flags, now_ms, held):
-                    messages[number] = message
+            for place, number in enumerate(numbers):
+                if encoder.is_too_large(messages[place], flags, now_ms, held):
+                    messages[place] = message_of(publications, number)
         return messages
 
     def _change(self, state: str) -> None:
@@ -567,3 +600,17 @@ class Replay:
         """Record the cursors if they have moved: its session changes, or the log is cut."""
         if self.subscription is not None and any(log.has_news for log in self.logs):
             self._record(self._changed)
+
+
+def references(runs: Sequence[Run]) -> list[PositionRun]:
+    """Return where messages were published, as the runs of an event."""
+    ranges: list[range] = []
+    for publications, numbers, _ in runs:
+        refs = picked(publications.refs, numbers)
+        if not isinstance(refs, range):
+            return to_runs([ref for run in runs for ref in picked(run[0].refs, run[1])])
+        if ranges and ranges[-1].stop == refs.start:
+            ranges[-1] = range(ranges[-1].start, refs.stop)
+        else:
+            ranges.append(refs)
+    return [run for refs in ranges for run in to_runs(refs)]

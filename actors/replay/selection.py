@@ -6,20 +6,17 @@ Pure: it gets decoded records and the rules of a subscription, and knows no cloc
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from actors.session.decisions.queueing import within
 from eventstore.format.positions import Position, position
 from eventstore.log.message_store import Message
+from eventstore.reading.publications import Publications
 from protocol.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable, Iterable, Sequence
-
-    from eventstore.reading.publications import Publications
 
 Value = TypeVar("Value")
 
@@ -279,7 +276,10 @@ def _take(
 ) -> bool:
     """Add some messages of an event to a step; return whether it may go on."""
     positions, topics, matching = publications.positions, publications.topics, rules.matches
-    matched = [number for number in numbers if matching[topics[number]]]
+    column = topics if len(topics) == len(numbers) else topics[numbers.start : numbers.stop]
+    matched: Sequence[int] = numbers
+    if not all(map(matching.__getitem__, set(column))):
+        matched = [number for number in numbers if matching[topics[number]]]
     if rules.last is not None:
         left_out = rules.last.is_left_out
         matched = [number for number in matched if not left_out(positions[number])]
@@ -293,7 +293,7 @@ def _take(
     candidates = [number for number in matched if number not in reasons] if reasons else matched
     free = budget.room if qos else budget.messages
     chosen = candidates[: min(free, budget.messages)]
-    payloads = [publications.payloads[number] for number in chosen]
+    payloads = picked(publications.payloads, chosen) if chosen else ()
     size = sum(map(len, payloads))
     if size > budget.size:
         chosen = chosen[: within(payloads, budget.size)]

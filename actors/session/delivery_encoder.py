@@ -249,6 +249,10 @@ class DeliveryEncoder:
             else ()
         )
 
+    def variant(self, flags: tuple[int, bool], of: SubscriptionState) -> PacketVariant:
+        """Return the variant of new messages of one subscription; ``flags`` are QoS and RETAIN."""
+        return PacketVariant(flags[0], retain=flags[1], identifiers=self._own(of))
+
     def render_messages(
         self,
         messages: Sequence[Message],

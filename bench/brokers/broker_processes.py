@@ -258,6 +258,11 @@ def cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def cpu_of_all(pid: int) -> float:
+    """Return the CPU seconds that a process and its children have used."""
+    return sum(map(cpu, processes_of(pid)))
+
+
 def proc_number(pid: int, file: str, name: str) -> int:
     """Return a number of a file in /proc/PID whose lines begin with names."""
     for line in Path(f"/proc/{pid}/{file}").read_text("ascii", "replace").splitlines():

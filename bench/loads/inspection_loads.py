@@ -39,7 +39,7 @@ Run = Callable[[bool], dict[str, Any]]
 """Measures with or without the feature; returns numbers by name, and ``problem``."""
 
 
-def _pair(label: str, unit: str, key: str) -> tuple[Metric, Metric]:
+def pair(label: str, unit: str, key: str) -> tuple[Metric, Metric]:
     """Return the metrics for a figure with and without the feature."""
     return (
         Metric(f"{label} with", unit, value(f"with_{key}")),
@@ -54,29 +54,29 @@ def _ratio(label: str, key: str, *targets: Target) -> Metric:
 IDLE = (
     _ratio("QoS 1", "per_s", Target(0.97)),
     _ratio("CPU per message", "us", Target(1.03, at_most=True)),
-    *_pair("delivered", "/s", "per_s"),
-    *_pair("CPU", "us/message", "us"),
+    *pair("delivered", "/s", "per_s"),
+    *pair("CPU", "us/message", "us"),
 )
 TOP = (
     _ratio("QoS 1", "per_s", Target(0.95)),
     _ratio("CPU per message", "us"),
-    *_pair("delivered", "/s", "per_s"),
+    *pair("delivered", "/s", "per_s"),
     Metric("CPU of top", "% of a core", value("with_top_percent")),
 )
 TRACE = (
     _ratio("QoS 1 of others", "per_s", Target(0.97)),
     _ratio("CPU per message", "us"),
-    *_pair("delivered", "/s", "per_s"),
-    *_pair("p50", "ms", "p50"),
-    *_pair("p99", "ms", "p99"),
+    *pair("delivered", "/s", "per_s"),
+    *pair("p50", "ms", "p50"),
+    *pair("p99", "ms", "p99"),
     Metric("more at p99", "ms", value("more_p99")),
 )
 LIST = (
     Metric("more at p99", "ms", value("more_p99"), (Target(1, at_most=True),)),
     Metric("more at p50", "ms", value("more_p50")),
-    *_pair("p50", "ms", "p50"),
-    *_pair("p99", "ms", "p99"),
-    *_pair("slowest", "ms", "max"),
+    *pair("p50", "ms", "p50"),
+    *pair("p99", "ms", "p99"),
+    *pair("slowest", "ms", "max"),
     Metric("loop held at most", "ms CPU", value("with_held_cpu"), (Target(1, at_most=True),)),
     Metric("loop held at p99", "ms CPU", value("with_held_cpu_p99")),
     Metric("collection in it at most", "ms CPU", value("with_collecting")),
@@ -120,21 +120,21 @@ class Timed(Foldmq):
 # ----------------------------------------------------------------------------- pairs
 
 
-def _measure(
+def measure_pairs(
     name: str, metrics: tuple[Metric, ...], run: Run, options: argparse.Namespace
 ) -> list[Row]:
     """Measure in pairs and return the rows of the table."""
     pairs = 2 if options.quick else max(PAIRS, options.rounds)
     runs: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
-    for pair in range(pairs):
-        for how in (True, False) if pair % 2 else (False, True):
+    for attempt in range(pairs):
+        for how in (True, False) if attempt % 2 else (False, True):
             result = run(how)
             runs[how].append(result)
             shown = ", ".join(
                 f"{key} {number(found) if isinstance(found, float | int) else found}"
                 for key, found in result.items()
             )
-            say(f"{name} {pair + 1}/{pairs} {'with' if how else 'without'}: {shown}")
+            say(f"{name} {attempt + 1}/{pairs} {'with' if how else 'without'}: {shown}")
     result = _compared(runs[True], runs[False])
     report(name, f"{pairs} pairs", metrics, result)
     return own_rows(name, metrics, [result], quick=options.quick)
@@ -165,7 +165,7 @@ def _at_full_speed(server: Running, messages: int) -> dict[str, Any]:
     return {"per_s": result["recv_per_s"], "us": used * 1e6 / messages}
 
 
-def _paced(server: Running, rate: int, messages: int) -> dict[str, Any]:
+def paced_latency(server: Running, rate: int, messages: int) -> dict[str, Any]:
     """Run a load of this many messages per second; return its latency in milliseconds."""
     arguments = [*_PACED.split(), "-r", str(rate), "-n", str(messages)]
     result = run_load(arguments, server.port, server.pid)
@@ -187,7 +187,7 @@ def measure_idle(options: argparse.Namespace) -> list[Row]:
             time.sleep(SETTLED)
             return _at_full_speed(server, messages)
 
-    return _measure("inspection", IDLE, run, options)
+    return measure_pairs("inspection", IDLE, run, options)
 
 
 # ----------------------------------------------------------------------------- top
@@ -207,7 +207,7 @@ def measure_top(options: argparse.Namespace) -> list[Row]:
                 time.sleep(SETTLED)
                 return _beside(top, server, messages)
 
-    return _measure("top", TOP, run, options)
+    return measure_pairs("top", TOP, run, options)
 
 
 def _beside(top: Top, server: Running, messages: int) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def measure_trace(options: argparse.Namespace) -> list[Row]:
             time.sleep(SETTLED)
             before = tail.packets() if tail else 0
             result = {
-                **_paced(server, PACED_RATE, PACED_MESSAGES // part),
+                **paced_latency(server, PACED_RATE, PACED_MESSAGES // part),
                 **_at_full_speed(server, TRACED_MESSAGES // part),
             }
             if tail and tail.packets() == before:
@@ -250,7 +250,7 @@ def measure_trace(options: argparse.Namespace) -> list[Row]:
                 result["problem"] = speaker.problem
             return result
 
-    return _measure("trace", TRACE, run, options)
+    return measure_pairs("trace", TRACE, run, options)
 
 
 # ----------------------------------------------------------------------------- lists
@@ -268,10 +268,10 @@ def measure_list(options: argparse.Namespace) -> list[Row]:
                 InspectionLoad(work) if listing else contextlib.nullcontext() as asker,
             ):
                 time.sleep(SETTLED)
-                result = _paced(server, LISTED_RATE, LISTED_MESSAGES // part)
+                result = paced_latency(server, LISTED_RATE, LISTED_MESSAGES // part)
             return {**result, **_listed(asker, work)} if asker else result
 
-    return _measure("list", LIST, run, options)
+    return measure_pairs("list", LIST, run, options)
 
 
 def _listed(asker: InspectionLoad, work: Path) -> dict[str, Any]:

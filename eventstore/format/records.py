@@ -424,8 +424,13 @@ class Record:
         """Return the payload of each message of one of the record's events."""
         if self.sealed:
             return [self.part_of(start, stop) for start, stop in pairwise(payload_bounds(event))]
-        area = self.payload
-        return [bytes(area[start:stop]) for start, stop in pairwise(payload_bounds(event))]
+        bounds = payload_bounds(event)
+        if bounds[-1] - bounds[0] > _LARGE * event.count:
+            area = self.payload
+            return [bytes(area[start:stop]) for start, stop in pairwise(bounds)]
+        # Slices of bytes take a third of the time; small payloads are copied twice instead.
+        data = bytes(self.payload[bounds[0] : bounds[-1]])
+        return [data[at - bounds[0] : end - bounds[0]] for at, end in pairwise(bounds)]
 
     def distinct_blocks(self, event: WithBlocks) -> list[bytes]:
         """Return the distinct property blocks of one of the record's events."""

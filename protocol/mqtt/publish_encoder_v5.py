@@ -197,7 +197,7 @@ def _closed_ids() -> list[bytes]:
     return [number + b"\0" for number in PID_BYTES]
 
 
-def _identifiers(variant: PacketVariant) -> bytes:
+def encode_identifiers(variant: PacketVariant) -> bytes:
     """Encode the subscription identifiers of a variant."""
     if not variant.identifiers:
         return b""
@@ -206,7 +206,7 @@ def _identifiers(variant: PacketVariant) -> bytes:
 
 def _ends(count: int, blocks: Sequence[bytes], variant: PacketVariant) -> Sequence[bytes]:
     """Complete the blocks of messages, including their lengths."""
-    common = _identifiers(variant)
+    common = encode_identifiers(variant)
     if not blocks:
         return [with_length(common)] * count
     if len(blocks) == 1:
@@ -219,7 +219,7 @@ def _ends_with_aliases(
     blocks: Sequence[bytes], used: Sequence[int], variant: PacketVariant
 ) -> Sequence[bytes]:
     """Complete the blocks of messages with the topic aliases that are used, 0 for none."""
-    common = _identifiers(variant)
+    common = encode_identifiers(variant)
     pairs = list(zip(blocks or repeat(b"", len(used)), used, strict=True))
     whole = {
         (block, number): _end(

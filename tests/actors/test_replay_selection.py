@@ -4,7 +4,10 @@ from collections import deque
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from actors.replay.replay import references
 from actors.replay.selection import (
     BYTES_AT_ONCE,
     MESSAGES_AT_ONCE,
@@ -13,12 +16,13 @@ from actors.replay.selection import (
     LastMessages,
     LogRecord,
     Rules,
+    Run,
     Step,
     TopicMatches,
     keep_latest,
     select,
 )
-from actors.session.position_properties import position_blocks
+from actors.session.position_properties import encode_with_positions, position_blocks
 from eventstore.format.positions import position
 from eventstore.reading.publications import Publications
 from protocol.mqtt.message_properties import (
@@ -26,6 +30,7 @@ from protocol.mqtt.message_properties import (
     decode_message_properties,
     encode_message_properties,
 )
+from protocol.mqtt.publish_encoder_v5 import PacketVariant, prepare_publishes
 
 
 def record(sequence: int, *topics: str, qos: int = 1, payload: bytes = b"x") -> LogRecord:
@@ -232,3 +237,55 @@ def test_positions_come_before_the_properties_of_the_publisher(expiry: int | Non
         ("foldmq-time", "1970-01-01T00:00:01.500Z"),
         ("ts", "1500000"),
     )
+
+
+@given(
+    st.lists(st.integers(0, 5000), min_size=1, max_size=40, unique=True),
+    st.integers(1, 2**40),
+    st.integers(0, 2),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([(), (7,), (200_000,)]),
+)
+def test_packets_with_positions_are_those_of_messages_with_blocks(
+    indices: list[int],
+    sequence: int,
+    qos: int,
+    retain: bool,
+    of_stream: bool,
+    identifiers: tuple[int, ...],
+) -> None:
+    places = [position(sequence, index) for index in sorted(indices)]
+    names = [b"a/%d" % (at % 3) for at in places]
+    payloads = [b"x" * (at % 200) for at in places]
+    pids = list(range(9, 9 + len(places))) if qos else []
+    variant = PacketVariant(qos, retain=retain, identifiers=identifiers)
+    blocks = position_blocks(places, 1500, of_stream=of_stream)
+    expected = prepare_publishes(names, payloads, blocks, variant).render(pids)
+    data = encode_with_positions(names, payloads, places, 1500, variant, pids, of_stream=of_stream)
+    assert data == expected
+
+
+@pytest.mark.parametrize("indices", [range(12), range(95, 205), range(4090, 4100), [4, 9, 1000]])
+def test_packets_with_positions_of_neighbours(indices: Sequence[int]) -> None:
+    places = [position(7, index) for index in indices]
+    if isinstance(indices, range):
+        places = range(position(7, indices.start), position(7, indices.stop))
+    names, payloads = [b"a"] * len(places), [b"x"] * len(places)
+    blocks = position_blocks(places, 1500)
+    expected = prepare_publishes(names, payloads, blocks, PacketVariant(0)).render()
+    assert encode_with_positions(names, payloads, places, 1500, PacketVariant(0)) == expected
+
+
+def test_references_are_runs_of_neighbours() -> None:
+    def run(refs: Sequence[int], *numbers: int) -> Run:
+        (published,) = record(5, *["a"] * len(refs)).publications
+        published.refs = refs
+        return Run(published, numbers or range(len(refs)), 1)
+
+    assert references([run(range(10, 14)), run(range(14, 18)), run(range(30, 33))]) == [
+        [10, 8, 1],
+        [30, 3, 1],
+    ]
+    assert references([run(range(10, 18), 0, 2, 4)]) == [[10, 3, 2]]
+    assert references([run([5, 6, 7]), run(range(8, 10))]) == [[5, 5, 1]]

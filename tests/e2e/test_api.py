@@ -623,7 +623,7 @@ def test_many_messages_have_a_receipt_each(api: Api, clients: Clients) -> None:
     lines[7] = {"topic": "$SYS/broker/x", "payload": "no"}
     body = "".join(json.dumps(one) + "\n" for one in lines).encode()
     answer = api.ask("POST", "/messages", body, "publish", Content_Type=FORMS["ndjson"])
-    assert answer.status == 200
+    assert answer.status == 200, answer.body
     receipts = answer.lines
     assert receipts.pop(7) == {"refused": "reserved_topic"}
     del lines[7]
