@@ -24,6 +24,7 @@ from bench.loads.compared_loads import LOADS
 from bench.loads.idle_loads import IDLE_LOADS
 from bench.loads.inspection_loads import INSPECTION_LOADS
 from bench.loads.mqtt5_loads import MQTT5_LOADS
+from bench.loads.outbox_loads import OUTBOX_LOADS
 from bench.loads.recovery_loads import RECOVERY_LOADS
 from bench.loads.replay_loads import REPLAY_LOADS
 from bench.loads.spark_loads import SPARK_LOADS
@@ -37,7 +38,13 @@ HISTORY = ROOT / "bench" / "history.jsonl"
 NOTHING = "nothing"
 OTHERS = [broker.name for broker in BROKERS[1:]]
 OWN_LOADS = (
-    IDLE_LOADS | RECOVERY_LOADS | INSPECTION_LOADS | BRIDGE_LOADS | SPARK_LOADS | REPLAY_LOADS
+    IDLE_LOADS
+    | RECOVERY_LOADS
+    | INSPECTION_LOADS
+    | BRIDGE_LOADS
+    | SPARK_LOADS
+    | REPLAY_LOADS
+    | OUTBOX_LOADS
 )
 ALONE = MQTT5_LOADS | OWN_LOADS
 """Loads that only foldmq has, and the function that measures each."""
