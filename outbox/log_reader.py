@@ -178,9 +178,11 @@ class DueMessages:
         return portion
 
     def _take(self, published: Publications, portion: LogPortion) -> None:
-        if not published.qos:
+        selection, session = self._selection, published.session
+        if not published.qos or session == selection.own:
             return
-        jumped = (published.time_ms - published.steady_ms) // 1000
+        qos, retain, time_ms = published.qos, published.retain, published.time_ms
+        jumped = (time_ms - published.steady_ms) // 1000
         columns = zip(
             published.positions,
             published.refs,
@@ -190,22 +192,43 @@ class DueMessages:
             published.expires or repeat(0),
             strict=False,
         )
+        names: dict[bytes, str | None] = {}
+        number, messages = self._number, portion.messages
         for at, ref, topic, payload, block, expires in columns:
-            name = topic.decode()
-            if not self._selection.is_due(name) or published.session == self._selection.own:
+            if topic in names:
+                name = names[topic]
+            else:
+                decoded = topic.decode()
+                name = names[topic] = decoded if selection.is_due(decoded) else None
+            if name is None:
                 continue
-            self._number += 1
-            if not self._selection.may_have(name):
+            number += 1
+            if not selection.may_have(name):
                 portion.skipped += 1
                 continue
-            portion.messages.append(
+            if expires:
+                expires += jumped
+            key = 0
+            if type(payload) is not bytes or type(block) is not bytes:
+                key = _key_of(payload, block)
+                payload, block = bytes(payload), bytes(block)
+            messages.append(
                 OutboxMessage(
-                    *(at, ref, self._number, published.time_ms, name, bytes(payload)),
-                    *(published.qos, published.retain, published.session, bytes(block)),
-                    expires + jumped if expires else 0,
-                    _key_of(payload, block),
+                    at,
+                    ref,
+                    number,
+                    time_ms,
+                    name,
+                    payload,
+                    qos,
+                    retain,
+                    session,
+                    block,
+                    expires,
+                    key,
                 )
             )
+        self._number = number
 
     async def _content(
         self, releases: Releases, here: MessageStore, portion: LogPortion

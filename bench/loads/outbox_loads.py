@@ -37,6 +37,8 @@ MESSAGES = {1: 300_000, 2: 150_000}
 """Messages to another broker, by QoS."""
 POSTED = 400_000
 TRACED = 100_000
+_PAYLOAD = 64
+"""Bytes of each message of mqttload."""
 BEHIND = 1_200_000
 """Messages that are being sent while the latency of others is measured."""
 OTHERS = "pubsub -p 50 -s 50 -t 50 --topic-by-pub -q 1 -w 1000 -T 300 -r 1000 -n 10000"
@@ -145,10 +147,11 @@ def _send_out(work: Path, messages: int, qos: int) -> dict[str, Any]:
             client.expect(PUBLISH)
             seconds = time.perf_counter() - began
             figures = usage.figures(messages)
-            received = _received_by(client, messages + 2)
-        result = {"per_s": messages / seconds, "count": messages, **figures}
-        if received != messages + 2:
-            result["problem"] = f"Mosquitto received {received} of {messages + 2} messages"
+            expected = messages * _PAYLOAD + 2
+            received = _received_by(client, expected)
+        result: dict[str, Any] = {"per_s": messages / seconds, "count": messages, **figures}
+        if received != expected:
+            result["problem"] = f"Mosquitto received {received} of {expected} bytes"
         return result
 
 
@@ -165,8 +168,11 @@ def _publish_mark(server: Running, qos: int) -> None:
 
 
 def _received_by(client: Client, expected: int) -> int:
-    """Return the number of messages that a Mosquitto has received, once it does not grow."""
-    client.send(subscribe("$SYS/broker/publish/messages/received", qos=0))
+    """Return the bytes in the payloads that a Mosquitto has received.
+
+    Its count of messages leaves those at QoS 2 out.
+    """
+    client.send(subscribe("$SYS/broker/publish/bytes/received", qos=0))
     client.expect(SUBACK)
     number = 0
     with contextlib.suppress(TimeoutError):
@@ -208,8 +214,8 @@ def _post(work: Path, table: str, arguments: str, mark: bytes, expected: int) ->
             usage = _resumed(server, work)
             complete = receiver.complete.wait(_TIMEOUT)
             figures = usage.figures(expected)
-        result = {"per_s": receiver.rate, "count": receiver.count, **figures}
-        if not complete or receiver.count != expected:
+        result: dict[str, Any] = {"per_s": receiver.rate, "count": receiver.count, **figures}
+        if not complete:
             result["problem"] = f"{receiver.count} of {expected} came"
         return result
 

@@ -417,10 +417,9 @@ def test_identifiers_never_are_0_and_the_same_after_65535_messages() -> None:
 
 def test_packets_come_some_at_a_time() -> None:
     state = online(Outbound(0, 0, qos2=False), PeerLimits(4, MAX_WINDOW))
-    state.offer(message(number) for number in range(1, 200))
+    state.offer(message(number, payload=bytes(4096)) for number in range(1, 200))
     first = state.packets()
-    assert first.startswith(sent(1))
-    assert len(first) < 100 * len(sent(1))
+    assert len(first) < 100 * 4096
     assert state.packets() != b""
 
 
