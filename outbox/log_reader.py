@@ -181,6 +181,7 @@ class DueMessages:
         selection, session = self._selection, published.session
         if not published.qos or session == selection.own:
             return
+        may_have = selection.may_have if selection.is_restricted else None
         qos, retain, time_ms = published.qos, published.retain, published.time_ms
         jumped = (time_ms - published.steady_ms) // 1000
         columns = zip(
@@ -203,7 +204,7 @@ class DueMessages:
             if name is None:
                 continue
             number += 1
-            if not selection.may_have(name):
+            if may_have is not None and not may_have(name):
                 portion.skipped += 1
                 continue
             if expires:

@@ -3,10 +3,14 @@
 The log is filled while the destination is paused. Then it goes on, and gets everything from the
 log. Processor time is that of the broker, its NATS server and the outbox together, without that of
 what receives the messages.
+
+Four publishers with full windows write large events. In the loads ``-500``, each message is an
+event of its own, which is more to read: 500 publishers have one message in flight each.
 """
 
 import argparse
 import contextlib
+import statistics
 import subprocess
 import sys
 import time
@@ -41,6 +45,12 @@ _PAYLOAD = 64
 """Bytes of each message of mqttload."""
 BEHIND = 1_200_000
 """Messages that are being sent while the latency of others is measured."""
+PAIRS = 5
+_BULK = "-p 4 -s {subscribers} -t 40 -w 200"
+_SINGLE = "-p 500 -s {subscribers} -t 500 --topic-by-pub -w 1"
+_SUBSCRIBERS = {_BULK: 4, _SINGLE: 500}
+_LIVE = "pubsub -p 500 -s 500 -t 500 --topic-by-pub -q 1 -w 1 -T 300 -n"
+_LIVE_MESSAGES = 60_000
 OTHERS = "pubsub -p 50 -s 50 -t 50 --topic-by-pub -q 1 -w 1000 -T 300 -r 1000 -n 10000"
 _NAME = "sent"
 _TIMEOUT = 300.0
@@ -73,6 +83,14 @@ BESIDE = (
     Metric("p50, destination paused", "ms", value("paused_p50")),
     Metric("p50, destination at full speed", "ms", value("sending_p50")),
     Metric("sent meanwhile", "messages/s", value("per_s")),
+)
+IDLE = (
+    Metric("pairs with / without", "", value("ratio"), (Target(0.97, aim=True),)),
+    Metric("CPU with / without", "", value("us_ratio"), less=True),
+    Metric("pairs with", "messages/s", value("with")),
+    Metric("pairs without", "messages/s", value("without")),
+    Metric("CPU with", "us/message", value("with_us"), less=True),
+    Metric("CPU without", "us/message", value("without_us"), less=True),
 )
 
 
@@ -118,15 +136,32 @@ def _is_outbox(pid: int) -> bool:
 # ----------------------------------------------------------------------------- to another broker
 
 
-def measure_out(options: argparse.Namespace, qos: int) -> list[Row]:
+def measure_out(options: argparse.Namespace, qos: int, clients: str = _BULK) -> list[Row]:
     """Send a log to a Mosquitto on the same machine."""
     if not Peer.installed():
         raise BenchError("Mosquitto is not installed (on Debian: apt install mosquitto)")
-    messages = MESSAGES[qos] // 10 if options.quick else MESSAGES[qos]
-    return _repeated(f"out{qos}", OUT[qos], options, lambda work: _send_out(work, messages, qos))
+    count = _count(MESSAGES[qos], clients, options)
+    load = f"{_load(clients)} -q {qos} -n {count}"
+    name = _name(f"out{qos}", clients)
+    return _repeated(name, OUT[qos], options, lambda work: _send_out(work, load, count, qos))
 
 
-def _send_out(work: Path, messages: int, qos: int) -> dict[str, Any]:
+def _load(clients: str, *, received: bool = False) -> str:
+    """Return the load that fills the log; ``received``: its messages have receivers."""
+    return "pubsub -T 300 " + clients.format(subscribers=_SUBSCRIBERS[clients] if received else 0)
+
+
+def _name(load: str, clients: str) -> str:
+    return load if clients == _BULK else f"{load}-500"
+
+
+def _count(messages: int, clients: str, options: argparse.Namespace) -> int:
+    """Return the number of messages in the log: fewer if it takes long to write them."""
+    messages //= 1 if clients == _BULK else 4
+    return messages // 10 if options.quick else messages
+
+
+def _send_out(work: Path, load: str, messages: int, qos: int) -> dict[str, Any]:
     beside = work / "peer"
     beside.mkdir()
     with running(Peer, beside) as peer, Client(peer.port) as client:
@@ -139,7 +174,7 @@ def _send_out(work: Path, messages: int, qos: int) -> dict[str, Any]:
         )
         with _paused(work, table) as server:
             _publish_mark(server, qos)
-            fill(server, f"pubsub -p 4 -s 0 -t 40 -q {qos} -w 200 -T 300 -n {messages}")
+            fill(server, load)
             _publish_mark(server, qos)
             usage = _resumed(server, work)
             client.expect(PUBLISH)
@@ -185,25 +220,22 @@ def _received_by(client: Client, expected: int) -> int:
 # ----------------------------------------------------------------------------- to a web server
 
 
-def measure_http(options: argparse.Namespace) -> list[Row]:
+def measure_http(options: argparse.Namespace, clients: str = _BULK) -> list[Row]:
     """Post a log to a web server, as CloudEvents in batches."""
-    messages = POSTED // 10 if options.quick else POSTED
-    arguments = f"pubsub -p 4 -s 0 -t 40 -q 1 -w 200 -T 300 -n {messages}"
-    receive = (b'"specversion"', messages)
-    table = 'kind = "http"\nfilters = ["bench/#"]\n'
-    return _repeated(
-        "http-sink", POST, options, lambda work: _post(work, table, arguments, *receive)
-    )
+    count = _count(POSTED, clients, options)
+    load = f"{_load(clients)} -q 1 -n {count}"
+    table, receive = 'kind = "http"\nfilters = ["bench/#"]\n', (b'"specversion"', count)
+    name = _name("http-sink", clients)
+    return _repeated(name, POST, options, lambda work: _post(work, table, load, *receive))
 
 
-def measure_spans(options: argparse.Namespace) -> list[Row]:
+def measure_spans(options: argparse.Namespace, clients: str = _BULK) -> list[Row]:
     """Send the spans of a log to a collector: one of publishing, one of delivery each."""
-    messages = TRACED // 10 if options.quick else TRACED
-    arguments = f"pubsub -p 4 -s 4 -t 40 -q 1 -w 200 -T 300 -n {messages}"
-    receive = (b'"startTimeUnixNano"', 2 * messages)
-    return _repeated(
-        "spans", SPANS, options, lambda work: _post(work, 'kind = "otlp"\n', arguments, *receive)
-    )
+    count = _count(TRACED, clients, options)
+    load = f"{_load(clients, received=True)} -q 1 -n {count}"
+    table, receive = 'kind = "otlp"\n', (b'"startTimeUnixNano"', 2 * count)
+    name = _name("spans", clients)
+    return _repeated(name, SPANS, options, lambda work: _post(work, table, load, *receive))
 
 
 def _post(work: Path, table: str, arguments: str, mark: bytes, expected: int) -> dict[str, Any]:
@@ -226,7 +258,7 @@ def _post(work: Path, table: str, arguments: str, mark: bytes, expected: int) ->
 def measure_beside(options: argparse.Namespace) -> list[Row]:
     """Measure the latency of clients while a destination catches up, and while it is paused."""
     messages = BEHIND // 10 if options.quick else BEHIND
-    return _repeated("beside", BESIDE, options, lambda work: _latency_beside(work, messages))
+    return _repeated("sink-beside", BESIDE, options, lambda work: _latency_beside(work, messages))
 
 
 def _latency_beside(work: Path, messages: int) -> dict[str, Any]:
@@ -234,7 +266,7 @@ def _latency_beside(work: Path, messages: int) -> dict[str, Any]:
     with WebReceiver(b'"specversion"', sys.maxsize) as receiver:
         table = f'[sink.{_NAME}]\nkind = "http"\nurl = "{receiver.url}"\nfilters = ["bench/#"]\n'
         with _paused(work, table) as server:
-            fill(server, f"pubsub -p 4 -s 0 -t 40 -q 1 -w 200 -T 300 -n {messages}")
+            fill(server, f"{_load(_BULK)} -q 1 -n {messages}")
             _resumed(server, work, resume=False)
             for state in ("paused", "sending"):
                 if state == "sending":
@@ -249,6 +281,40 @@ def _latency_beside(work: Path, messages: int) -> dict[str, Any]:
             if receiver.count >= messages:
                 result["problem"] = "the destination had caught up before the end"
     return result | {"above": result["sending_p99"] - 1.25 * result["paused_p99"]}
+
+
+def measure_idle(options: argparse.Namespace) -> list[Row]:
+    """Measure in pairs what a destination costs that has no messages; a ratio is their median."""
+    pairs = 2 if options.quick else max(PAIRS, options.rounds)
+    messages = _LIVE_MESSAGES // 10 if options.quick else _LIVE_MESSAGES
+    runs: dict[str, list[dict[str, float]]] = {"with": [], "without": []}
+    for pair in range(pairs):
+        for state in ("with", "without") if pair % 2 else ("without", "with"):
+            with work_directory(options) as work:
+                runs[state].append(_live(work, messages, has_destination=state == "with"))
+    result: dict[str, Any] = {}
+    for key, name in (("per_s", ""), ("us", "_us")):
+        ratios = [
+            one[key] / other[key] for one, other in zip(runs["with"], runs["without"], strict=True)
+        ]
+        result["us_ratio" if name else "ratio"] = statistics.median(ratios)
+        for state, measured in runs.items():
+            result[state + name] = statistics.median(run[key] for run in measured)
+    report("sink-idle", f"{pairs} pairs", IDLE, result)
+    return own_rows("sink-idle", IDLE, [result], quick=options.quick)
+
+
+def _live(work: Path, messages: int, *, has_destination: bool) -> dict[str, float]:
+    """Return the rate of messages that no destination gets, and the processor time of each."""
+    table = '[sink.idle]\nkind = "http"\nurl = "http://127.0.0.1:9"\nfilters = ["other/#"]\n'
+    (work / "foldmq.toml").write_text(table if has_destination else "", "utf-8")
+    with running(Sending, work) as server:
+        usage = Usage(server)
+        load = run_load(f"{_LIVE} {messages}".split(), server.port, server.pid)
+        figures = usage.figures(messages)
+    if "problem" in load:
+        raise BenchError(f"mqttload {_LIVE} {messages}: {load['problem']}")
+    return {"per_s": load["recv_per_s"], "us": figures["us"]}
 
 
 # ----------------------------------------------------------------------------- parts
@@ -304,9 +370,14 @@ def _outbox(work: Path, action: str) -> None:
 
 OUTBOX_LOADS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "out1": lambda options: measure_out(options, 1),
+    "out1-500": lambda options: measure_out(options, 1, _SINGLE),
     "out2": lambda options: measure_out(options, 2),
+    "out2-500": lambda options: measure_out(options, 2, _SINGLE),
     "http-sink": measure_http,
+    "http-sink-500": lambda options: measure_http(options, _SINGLE),
     "spans": measure_spans,
-    "beside": measure_beside,
+    "spans-500": lambda options: measure_spans(options, _SINGLE),
+    "sink-idle": measure_idle,
+    "sink-beside": measure_beside,
 }
 """Loads by name."""
