@@ -21,6 +21,7 @@ from eventstore.reading.publications import (
     Releases,
     known_content,
     publications_in,
+    with_content,
 )
 from outbox.sink import OutboxMessage
 
@@ -173,7 +174,13 @@ class DueMessages:
                 if isinstance(due, Publications):
                     self._take(due, portion)
                 elif due is not None:
-                    for published in await self._content(due, here, portion):
+                    held = [self._held(ref, here) for ref in due.refs]
+                    messages = [message for message in held if message is not None]
+                    if len(messages) == len(held):
+                        known = with_content(due, messages)
+                    else:
+                        known = iter(await self._content(due, here, portion))
+                    for published in known:
                         self._take(published, portion)
         return portion
 
@@ -252,7 +259,7 @@ class DueMessages:
         return known
 
     def _held(self, ref: Position, here: MessageStore) -> Message | None:
-        return here.get(ref) or self._unreleased.get(ref)
+        return self._unreleased.get(ref) or here.get(ref)
 
     async def _read(self, wanted: set[Position], store: MessageStore) -> None:
         """Read messages from their records, or where the log repeats them since it was cut."""

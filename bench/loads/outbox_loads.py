@@ -5,7 +5,8 @@ log. Processor time is that of the broker, its NATS server and the outbox togeth
 what receives the messages.
 
 Four publishers with full windows write large events. In the loads ``-500``, each message is an
-event of its own, which is more to read: 500 publishers have one message in flight each.
+event of its own, which is more to read: 500 publishers have one message in flight each. In
+``out1-20`` the other broker allows 20 messages in flight, as Mosquitto does by default.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bench.brokers.broker_processes import (
     ROOT,
@@ -108,12 +109,21 @@ class Sending(Foldmq):
 class Peer(Mosquitto):
     """The other broker: it counts what it receives, each second."""
 
+    window: ClassVar[int] = 1000
+    """Messages in flight that it lets a client have."""
+
     @classmethod
     def command(cls, port: int, work: Path) -> list[str]:
         words = super().command(port, work)
         with Path(words[-1]).open("a", encoding="utf-8") as config:
-            config.write("sys_interval 1\n")
+            config.write(f"sys_interval 1\nmax_inflight_messages {cls.window}\n")
         return words
+
+
+class UsualPeer(Peer):
+    """The same with the window that Mosquitto has without a setting."""
+
+    window = 20
 
 
 class Usage:
@@ -136,14 +146,16 @@ def _is_outbox(pid: int) -> bool:
 # ----------------------------------------------------------------------------- to another broker
 
 
-def measure_out(options: argparse.Namespace, qos: int, clients: str = _BULK) -> list[Row]:
+def measure_out(
+    options: argparse.Namespace, qos: int, clients: str = _BULK, kind: type[Peer] = Peer
+) -> list[Row]:
     """Send a log to a Mosquitto on the same machine."""
     if not Peer.installed():
         raise BenchError("Mosquitto is not installed (on Debian: apt install mosquitto)")
     count = _count(MESSAGES[qos], clients, options)
     load = f"{_load(clients)} -q {qos} -n {count}"
-    name = _name(f"out{qos}", clients)
-    return _repeated(name, OUT[qos], options, lambda work: _send_out(work, load, count, qos))
+    name = _name(f"out{qos}" if kind is Peer else f"out{qos}-{kind.window}", clients)
+    return _repeated(name, OUT[qos], options, lambda work: _send_out(work, load, count, qos, kind))
 
 
 def _load(clients: str, *, received: bool = False) -> str:
@@ -161,10 +173,10 @@ def _count(messages: int, clients: str, options: argparse.Namespace) -> int:
     return messages // 10 if options.quick else messages
 
 
-def _send_out(work: Path, load: str, messages: int, qos: int) -> dict[str, Any]:
+def _send_out(work: Path, load: str, messages: int, qos: int, kind: type[Peer]) -> dict[str, Any]:
     beside = work / "peer"
     beside.mkdir()
-    with running(Peer, beside) as peer, Client(peer.port) as client:
+    with running(kind, beside) as peer, Client(peer.port) as client:
         client.send(connect("marks", clean=True) + subscribe("mark/#", qos=0))
         client.expect(CONNACK)
         client.expect(SUBACK)
@@ -370,6 +382,7 @@ def _outbox(work: Path, action: str) -> None:
 
 OUTBOX_LOADS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "out1": lambda options: measure_out(options, 1),
+    "out1-20": lambda options: measure_out(options, 1, kind=UsualPeer),
     "out1-500": lambda options: measure_out(options, 1, _SINGLE),
     "out2": lambda options: measure_out(options, 2),
     "out2-500": lambda options: measure_out(options, 2, _SINGLE),

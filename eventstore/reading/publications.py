@@ -94,6 +94,8 @@ class Releases:
 
     def after(self, through: Position) -> Releases | None:
         """Return those that take effect after a position; None: there are none."""
+        if self.positions and self.positions[0] > through:
+            return self
         done = sum(at <= through for at in self.positions)
         if done == len(self.positions):
             return None

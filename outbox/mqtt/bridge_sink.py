@@ -15,7 +15,7 @@ from outbox.mqtt.handshake import PeerRefusedError, code_text
 from outbox.mqtt.link import BridgeLink
 from outbox.mqtt.loop_path import took_in, with_log, would_loop
 from outbox.mqtt.options import BRIDGE_CLIENT, ConnectionOptions, PeerAddress
-from outbox.mqtt.outbound import MAX_WINDOW, Outbound, Outgoing, Refusal
+from outbox.mqtt.outbound import Outbound, Outgoing, Refusal
 from outbox.mqtt.peer import LocalAddress, PeerUnavailableError
 from outbox.mqtt.relay import Relay
 from outbox.mqtt.topic_lines import TopicMap
@@ -31,7 +31,7 @@ _ANSWER_SECONDS: Final = 60.0
 """Time without any acknowledgement after which the connection is opened anew."""
 
 
-_BATCH: Final = MAX_WINDOW
+_BATCH: Final = 500
 """Messages that are handed over at a time: the cursor moves at the end of a batch."""
 
 
