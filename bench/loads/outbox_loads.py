@@ -92,6 +92,7 @@ IDLE = (
     Metric("pairs without", "messages/s", value("without")),
     Metric("CPU with", "us/message", value("with_us"), less=True),
     Metric("CPU without", "us/message", value("without_us"), less=True),
+    Metric("CPU of the outbox", "us/message", value("outbox_us"), less=True),
 )
 
 
@@ -312,6 +313,7 @@ def measure_idle(options: argparse.Namespace) -> list[Row]:
         result["us_ratio" if name else "ratio"] = statistics.median(ratios)
         for state, measured in runs.items():
             result[state + name] = statistics.median(run[key] for run in measured)
+    result["outbox_us"] = statistics.median(run["outbox_us"] for run in runs["with"])
     report("sink-idle", f"{pairs} pairs", IDLE, result)
     return own_rows("sink-idle", IDLE, [result], quick=options.quick)
 
@@ -321,12 +323,12 @@ def _live(work: Path, messages: int, *, has_destination: bool) -> dict[str, floa
     table = '[sink.idle]\nkind = "http"\nurl = "http://127.0.0.1:9"\nfilters = ["other/#"]\n'
     (work / "foldmq.toml").write_text(table if has_destination else "", "utf-8")
     with running(Sending, work) as server:
-        usage = Usage(server)
+        usage = _resumed(server, work, resume=False)
         load = run_load(f"{_LIVE} {messages}".split(), server.port, server.pid)
         figures = usage.figures(messages)
     if "problem" in load:
         raise BenchError(f"mqttload {_LIVE} {messages}: {load['problem']}")
-    return {"per_s": load["recv_per_s"], "us": figures["us"]}
+    return {"per_s": load["recv_per_s"], **figures}
 
 
 # ----------------------------------------------------------------------------- parts
