@@ -25,6 +25,7 @@ from bench.loads.compared_loads import LOADS
 from bench.loads.idle_loads import IDLE_LOADS
 from bench.loads.inspection_loads import INSPECTION_LOADS
 from bench.loads.mqtt5_loads import MQTT5_LOADS
+from bench.loads.outbox_loads import OUTBOX_LOADS
 from bench.loads.recovery_loads import RECOVERY_LOADS
 from bench.loads.replay_loads import REPLAY_LOADS
 from bench.loads.spark_loads import SPARK_LOADS
@@ -45,6 +46,7 @@ OWN_LOADS = (
     | SPARK_LOADS
     | REPLAY_LOADS
     | API_LOADS
+    | OUTBOX_LOADS
 )
 ALONE = MQTT5_LOADS | OWN_LOADS
 """Loads that only foldmq has, and the function that measures each."""

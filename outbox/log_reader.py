@@ -21,6 +21,7 @@ from eventstore.reading.publications import (
     Releases,
     known_content,
     publications_in,
+    with_content,
 )
 from outbox.sink import OutboxMessage
 
@@ -173,14 +174,23 @@ class DueMessages:
                 if isinstance(due, Publications):
                     self._take(due, portion)
                 elif due is not None:
-                    for published in await self._content(due, here, portion):
+                    held = [self._held(ref, here) for ref in due.refs]
+                    messages = [message for message in held if message is not None]
+                    if len(messages) == len(held):
+                        known = with_content(due, messages)
+                    else:
+                        known = iter(await self._content(due, here, portion))
+                    for published in known:
                         self._take(published, portion)
         return portion
 
     def _take(self, published: Publications, portion: LogPortion) -> None:
-        if not published.qos:
+        selection, session = self._selection, published.session
+        if not published.qos or session == selection.own:
             return
-        jumped = (published.time_ms - published.steady_ms) // 1000
+        may_have = selection.may_have if selection.is_restricted else None
+        qos, retain, time_ms = published.qos, published.retain, published.time_ms
+        jumped = (time_ms - published.steady_ms) // 1000
         columns = zip(
             published.positions,
             published.refs,
@@ -190,22 +200,43 @@ class DueMessages:
             published.expires or repeat(0),
             strict=False,
         )
+        names: dict[bytes, str | None] = {}
+        number, messages = self._number, portion.messages
         for at, ref, topic, payload, block, expires in columns:
-            name = topic.decode()
-            if not self._selection.is_due(name) or published.session == self._selection.own:
+            if topic in names:
+                name = names[topic]
+            else:
+                decoded = topic.decode()
+                name = names[topic] = decoded if selection.is_due(decoded) else None
+            if name is None:
                 continue
-            self._number += 1
-            if not self._selection.may_have(name):
+            number += 1
+            if may_have is not None and not may_have(name):
                 portion.skipped += 1
                 continue
-            portion.messages.append(
+            if expires:
+                expires += jumped
+            key = 0
+            if type(payload) is not bytes or type(block) is not bytes:
+                key = _key_of(payload, block)
+                payload, block = bytes(payload), bytes(block)
+            messages.append(
                 OutboxMessage(
-                    *(at, ref, self._number, published.time_ms, name, bytes(payload)),
-                    *(published.qos, published.retain, published.session, bytes(block)),
-                    expires + jumped if expires else 0,
-                    _key_of(payload, block),
+                    at,
+                    ref,
+                    number,
+                    time_ms,
+                    name,
+                    payload,
+                    qos,
+                    retain,
+                    session,
+                    block,
+                    expires,
+                    key,
                 )
             )
+        self._number = number
 
     async def _content(
         self, releases: Releases, here: MessageStore, portion: LogPortion
@@ -228,7 +259,7 @@ class DueMessages:
         return known
 
     def _held(self, ref: Position, here: MessageStore) -> Message | None:
-        return here.get(ref) or self._unreleased.get(ref)
+        return self._unreleased.get(ref) or here.get(ref)
 
     async def _read(self, wanted: set[Position], store: MessageStore) -> None:
         """Read messages from their records, or where the log repeats them since it was cut."""

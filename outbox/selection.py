@@ -38,6 +38,11 @@ class Selection:
             self._known[topic] = due
         return due
 
+    @property
+    def is_restricted(self) -> bool:
+        """Whether the destination may not have all messages that are due."""
+        return self._permitted is not None
+
     def may_have(self, topic: str) -> bool:
         """Return whether the destination may have messages on a topic that is due."""
         return self._permitted is None or self._permitted(topic)

@@ -6,13 +6,12 @@ cursor moves. A sink only sends batches and reports their outcome.
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from eventstore.format.positions import Position
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxMessage:
+class OutboxMessage(NamedTuple):
     """A message that is due to a destination."""
 
     at: Position

@@ -94,6 +94,8 @@ class Releases:
 
     def after(self, through: Position) -> Releases | None:
         """Return those that take effect after a position; None: there are none."""
+        if self.positions and self.positions[0] > through:
+            return self
         done = sum(at <= through for at in self.positions)
         if done == len(self.positions):
             return None
@@ -116,7 +118,9 @@ def publications_in(
         return
     base = position(record.sequence, 0)
     for index, event in record.events():
-        yield from publications_of(record, event, base + index, wanted)
+        item = _item_of(record, event, base + index, wanted)
+        if item is not None:
+            yield item
 
 
 def awaits_release(event: MessagePublished) -> bool:
@@ -128,13 +132,23 @@ def publications_of(
     record: Record, event: Event, at: Position, wanted: Callable[[str], bool] | None = None
 ) -> Iterator[PublicationItem]:
     """Yield what an event of a record puts into effect; ``at`` is its position."""
+    item = _item_of(record, event, at, wanted)
+    if item is not None:
+        yield item
+
+
+def _item_of(
+    record: Record, event: Event, at: Position, wanted: Callable[[str], bool] | None
+) -> PublicationItem | None:
+    """Return what an event puts into effect; None: nothing."""
     if isinstance(event, MessagePublished):
         if not event.session.startswith(LOG_SESSION):
-            yield from _published(record, event, at, wanted)
+            return _published(record, event, at, wanted)
     elif isinstance(event, Released) and not event.session.startswith(LOG_SESSION):
         refs = from_runs(event.refs)
         places = range(at, at + len(refs))
-        yield Releases(event.session, places, refs, record.time_ms, record.steady_ms)
+        return Releases(event.session, places, refs, record.time_ms, record.steady_ms)
+    return None
 
 
 def _published(
@@ -142,15 +156,15 @@ def _published(
     event: MessagePublished,
     at: Position,
     wanted: Callable[[str], bool] | None,
-) -> Iterator[Publications | StoredMessages]:
-    """Yield the messages of an event, or their content if they wait for PUBREL."""
+) -> Publications | StoredMessages | None:
+    """Return the messages of an event, or their content if they wait for PUBREL."""
     waits = awaits_release(event)
     count = event.count
     chosen: Sequence[int] = range(count)
     if wanted is not None and not waits:
         accepted = [wanted(topic) for topic in event.topics]
         if not any(accepted):
-            return
+            return None
         if not all(accepted):
             chosen = [number for number in chosen if accepted[event.which[number]]]
     names = [topic.encode() for topic in event.topics]
@@ -159,10 +173,9 @@ def _published(
     expires = expiries(blocks, record.steady_ms) if blocks else []
     if waits:
         size = sum(map(len, payloads))
-        yield StoredMessages(
+        return StoredMessages(
             *(at, topics, payloads, size, blocks, expires, event.retain, (event.session,))
         )
-        return
     places: Sequence[Position] = range(at, at + count)
     if len(chosen) < count:
         places = [at + number for number in chosen]
@@ -170,7 +183,7 @@ def _published(
         payloads = [payloads[number] for number in chosen]
         blocks = [blocks[number] for number in chosen] if blocks else []
         expires = [expires[number] for number in chosen] if expires else []
-    yield Publications(
+    return Publications(
         event.session,
         event.qos,
         event.retain,

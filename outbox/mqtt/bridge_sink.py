@@ -78,6 +78,9 @@ class MqttSink:
         self._peer: BridgeLink | None = None
         self._connecting = asyncio.Lock()
         self._changed = asyncio.Event()
+        """Set when the sender has something to do."""
+        self._heard = False
+        """Whether the other broker has sent anything since that was looked at."""
         self._backoff = Backoff(options.restart_base, options.restart_cap)
         self._keeping: asyncio.Task[None] | None = None
         self._private = options.try_private and options.version != MQTT_5
@@ -155,7 +158,7 @@ class MqttSink:
             self._changed.clear()
             peer.pump()
             position = outbound.to_record()
-            if position is not None:
+            if position is not None and not outbound.may_record_later:
                 await about.record_received(position)
                 outbound.recorded(position)
             elif not outbound.is_settled:
@@ -163,12 +166,27 @@ class MqttSink:
         return outbound.take_refusals()
 
     async def _await_change(self, peer: BridgeLink) -> None:
-        """Wait for a packet of the peer, or the end of the connection."""
-        try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                await self._changed.wait()
-        except TimeoutError:
-            peer.end(f"no acknowledgement within {_ANSWER_SECONDS:g} s")
+        """Wait until the sender has something to do, or the connection ends."""
+        while not self._changed.is_set():
+            self._heard = False
+            try:
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    await self._changed.wait()
+            except TimeoutError:
+                if not self._heard:
+                    peer.end(f"no acknowledgement within {_ANSWER_SECONDS:g} s")
+
+    def _note_change(self) -> None:
+        """Wake the sender after packets of the peer, or the end of the connection, if it must act.
+
+        Most acknowledgements only let the connection send more, which it does by itself.
+        """
+        self._heard = True
+        outbound = self._outbound
+        ended = self._peer is None or self._peer.ended is not None
+        due = outbound.to_record() is not None and not outbound.may_record_later
+        if ended or due or outbound.is_settled:
+            self._changed.set()
 
     async def close(self) -> None:
         """Close the connection."""
@@ -197,27 +215,40 @@ class MqttSink:
                 self.dropped += 1
 
     def _outgoing(self, batch: Sequence[OutboxMessage], log: str) -> Iterator[Outgoing]:
+        with_blocks, outgoing = self.options.version == MQTT_5, self._topics.outgoing
+        plain = with_logs(b"", log) if with_blocks else b""
         for message in batch:
-            sent = self._topics.outgoing(message.topic)
+            sent = outgoing(message.topic)
             if sent is None:
                 continue
-            block = message.block
-            entered = message.client.startswith(BRIDGE_CLIENT) and took_in(block, log)
-            if not entered and would_loop(block, log):
-                self.looped += 1
-                continue
-            if self.options.version == MQTT_5:
-                if message.expires:
-                    left = max(1, message.expires - int(self._now()))
-                    block = with_remaining_expiry(block, left)
-                block = block if entered else with_logs(block, log)
-            retain = message.retain and self.options.outgoing_retain
-            qos = min(message.qos, sent.qos)
+            block = plain
+            if message.block:
+                passed = self._passed_on(message, log)
+                if passed is None:
+                    continue
+                block = passed if with_blocks else b""
             yield Outgoing(
-                *(message.number, message.at, sent.topic, message.payload, qos, retain, block),
+                message.number,
+                message.at,
+                sent.topic,
+                message.payload,
+                min(message.qos, sent.qos),
+                message.retain and self.options.outgoing_retain,
+                block,
                 Origin(message.at, message.position, message.time_ms),
                 message.key,
             )
+
+    def _passed_on(self, message: OutboxMessage, log: str) -> bytes | None:
+        """Return the properties with which a message is sent; None: it would go round."""
+        block = message.block
+        entered = message.client.startswith(BRIDGE_CLIENT) and took_in(block, log)
+        if not entered and would_loop(block, log):
+            self.looped += 1
+            return None
+        if message.expires:
+            block = with_remaining_expiry(block, max(1, message.expires - int(self._now())))
+        return block if entered else with_logs(block, log)
 
     # Connections.
 
@@ -273,7 +304,7 @@ class MqttSink:
         about = self._about
         bridged = (about.log, about.run) if about is not None else ("", 0)
         link = BridgeLink(
-            *(self.options, bridged, self._outbound, self._topics, self._changed.set),
+            *(self.options, bridged, self._outbound, self._topics, self._note_change),
             *(self._relay, self._local),
         )
         await link.open(address, private=self._private)

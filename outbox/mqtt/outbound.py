@@ -24,9 +24,9 @@ The peer's refusals end a batch: the runner records them before anything later c
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Final, NamedTuple
+
+from mypy_extensions import mypyc_attr
 
 from eventstore.format.positions import Position
 from protocol.errors import FoldmqError
@@ -44,7 +44,8 @@ _IDENTIFIERS: Final = 65_535
 _FAR: Final = 16_384
 """Distance of the number of a message that is sent again from others: above any window."""
 _SEND_BYTES: Final = 262_144
-_SEND_PACKETS: Final = 64
+_RECORD_AT_ONCE: Final = 250
+"""Messages in PUBREC that are recorded although more are about to come."""
 
 
 def packet_identifier(number: int) -> int:
@@ -109,36 +110,37 @@ class PeerLimits(NamedTuple):
     """Whether it is a foldmq, which takes a message at QoS 1 once by its origin."""
 
 
-class _State(Enum):
-    WAITING = auto()
-    SENT = auto()
-    RECEIVED = auto()
-    """PUBREC has come."""
-    RELEASED = auto()
-    """PUBREL is sent."""
-    REFUSED = auto()
-    """The runner has not been told yet."""
-    DONE = auto()
+# States of an entry. They are numbers, because members of an enumeration are slow when compiled.
+_WAITING: Final = 0
+_SENT: Final = 1
+_RECEIVED: Final = 2
+"""PUBREC has come."""
+_RELEASED: Final = 3
+"""PUBREL is sent."""
+_REFUSED: Final = 4
+"""The runner has not been told yet."""
+_DONE: Final = 5
 
 
-@dataclass(slots=True)
 class _Entry:
     """A number in the window or behind it."""
 
-    number: int
-    message: Outgoing | None
-    """None: it is not to be sent."""
-    state: _State
-    dup: bool = False
-    """Whether it may have been sent before."""
-    qos: int = 0
-    """QoS at which it was sent."""
+    __slots__ = ("dup", "message", "number", "qos", "state")
+
+    def __init__(
+        self, number: int, message: Outgoing | None, state: int, dup: bool = False
+    ) -> None:
+        self.number = number
+        self.message = message
+        """None: it is not to be sent."""
+        self.state = state
+        self.dup = dup
+        """Whether it may have been sent before."""
+        self.qos = 0
+        """QoS at which it was sent."""
 
 
-_ON_PEER: Final = frozenset({_State.RECEIVED, _State.RELEASED, _State.DONE})
-_IN_FLIGHT: Final = frozenset({_State.SENT, _State.RELEASED})
-
-
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Outbound:
     """The messages of one run of a destination, on their way.
 
@@ -155,16 +157,19 @@ class Outbound:
         "_entries",
         "_first",
         "_is_erased",
+        "_latest",
         "_limits",
         "_next",
         "_offered",
         "_online",
         "_qos2",
+        "_received",
         "_recorded",
         "_refusals",
         "_released",
         "_reset",
         "_stale_until",
+        "_unrecorded",
         "unexpected",
     )
 
@@ -188,6 +193,12 @@ class Outbound:
         """Index of the first entry that may still have to be sent on this connection."""
         self._released = 0
         """Index of the first entry that may still have to be released."""
+        self._received = 0
+        """Index of the first entry that the peer may not have yet."""
+        self._latest: Position = 0
+        """Position of the last message before it that is not released yet."""
+        self._unrecorded = 0
+        """Number of those messages that are behind ``received``."""
         self._recorded = received
         self._again: _Entry | None = None
         """A message that is sent once more although it was refused before."""
@@ -228,9 +239,9 @@ class Outbound:
         blocked = False
         for entry in self._entries:
             state = entry.state
-            if state in _IN_FLIGHT or (state is _State.RECEIVED and not blocked):
+            if state in (_SENT, _RELEASED) or (state == _RECEIVED and not blocked):
                 return False
-            blocked = blocked or state is _State.REFUSED
+            blocked = blocked or state == _REFUSED
         return True
 
     def offer(self, messages: Iterable[Outgoing]) -> None:
@@ -251,7 +262,7 @@ class Outbound:
         """
         # Without its origin: the peer has later ones.
         again = message._replace(qos=min(message.qos, 1), origin=None)
-        self._again = _Entry(self._first + _FAR, again, _State.WAITING)
+        self._again = _Entry(self._first + _FAR, again, _WAITING)
 
     def take_refusals(self) -> list[Refusal]:
         """Return refused messages with one reason, once: they are reported before more is offered.
@@ -263,8 +274,8 @@ class Outbound:
         self._refusals = [each for each in self._refusals if each.reason != reason]
         at = {each.at for each in taken}
         for entry in self._entries if taken else ():
-            if entry.state is _State.REFUSED and entry.message and entry.message.at in at:
-                entry.state = _State.DONE
+            if entry.state == _REFUSED and entry.message and entry.message.at in at:
+                entry.state = _DONE
         self._advance()
         return taken
 
@@ -272,16 +283,28 @@ class Outbound:
         """Return what must be recorded as ``received`` before more can be sent; None: nothing."""
         if self._reset:
             return self._begun
-        latest = None
-        for entry in self._entries:
-            if entry.state not in _ON_PEER:
+        entries = self._entries
+        while self._received < len(entries):
+            entry = entries[self._received]
+            if entry.state not in (_RECEIVED, _RELEASED, _DONE):
                 break
+            self._received += 1
             message = entry.message
-            if message is None or entry.state is not _State.RECEIVED:
-                continue
-            if message.at > self._recorded:
-                latest = message.at
-        return latest
+            if message is not None and entry.state == _RECEIVED and message.at > self._recorded:
+                self._latest = message.at
+                self._unrecorded += 1
+        return self._latest if self._latest > self._recorded else None
+
+    @property
+    def may_record_later(self) -> bool:
+        """Whether more messages are about to be received, and only few of them wait for a record.
+
+        Each record is a commit of the log, so many messages share one.
+        """
+        if self._reset or self._unrecorded >= _RECORD_AT_ONCE:
+            return False
+        at = self._received
+        return at < len(self._entries) and self._entries[at].state == _SENT
 
     def recorded(self, position: Position) -> None:
         """Continue: the position of ``to_record`` is on disk."""
@@ -289,7 +312,7 @@ class Outbound:
             return  # the session was lost meanwhile
         self._recorded = position
         self._reset = False
-        self._released = 0
+        self._released = self._received = self._unrecorded = 0
 
     # The connection's side.
 
@@ -298,24 +321,25 @@ class Outbound:
         self._limits = limits
         self._online = True
         self._conflict = False
-        self._next = self._released = 0
+        self._next = self._released = self._received = self._unrecorded = 0
+        self._latest = 0
         if not session_present:
             self._stale_until = 0
             self._reset = self._qos2
             self._recorded = self._begun
         if self._again is not None:
-            self._again.state = _State.WAITING
+            self._again.state = _WAITING
         for entry in self._entries:
             state = entry.state
-            if state is _State.DONE or state is _State.REFUSED:
+            if state in (_DONE, _REFUSED):
                 continue
             if not session_present:
-                entry.state = _State.WAITING if entry.message is not None else _State.DONE
+                entry.state = _WAITING if entry.message is not None else _DONE
                 entry.dup = False
-            elif state is _State.RELEASED:
-                entry.state = _State.RECEIVED
-            elif state is _State.SENT:
-                entry.state, entry.dup = _State.WAITING, True
+            elif state == _RELEASED:
+                entry.state = _RECEIVED
+            elif state == _SENT:
+                entry.state, entry.dup = _WAITING, True
         self._advance()
 
     def disconnected(self) -> None:
@@ -331,16 +355,16 @@ class Outbound:
         if releases:
             parts.append(encode_acks(PacketType.PUBREL, releases))
         again = self._again
-        if again is not None and again.state is _State.WAITING and again.message is not None:
+        if again is not None and again.state == _WAITING and again.message is not None:
             if not self._withdraws(again, again.message):
                 parts.append(self._publish(again, again.message))
             self._end_again()
         size, erased = 0, False
         stop = 0 if self._refusals else min(self._limits.window, len(self._entries))
-        while self._next < stop and len(parts) < _SEND_PACKETS and size < _SEND_BYTES:
+        while self._next < stop and size < _SEND_BYTES:
             entry = self._entries[self._next]
             self._next += 1
-            if entry.state is not _State.WAITING or entry.message is None:
+            if entry.state != _WAITING or entry.message is None:
                 continue
             if self._withdraws(entry, entry.message):
                 erased = True
@@ -386,11 +410,11 @@ class Outbound:
     def _append(self, message: Outgoing | None) -> None:
         number = self._first + len(self._entries)
         stale = number <= self._stale_until
-        state = _State.WAITING
+        state = _WAITING
         if message is None:
-            state = _State.RECEIVED if stale and self._qos2 else _State.DONE
+            state = _RECEIVED if stale and self._qos2 else _DONE
         elif stale and message.at <= self._recorded:
-            state = _State.RECEIVED if message.qos == 2 else _State.DONE
+            state = _RECEIVED if message.qos == 2 else _DONE
         self._entries.append(_Entry(number, message, state, stale))
 
     def _find(self, packet_id: int) -> _Entry | None:
@@ -436,7 +460,7 @@ class Outbound:
             self._refuse(entry, ReasonCode.PACKET_TOO_LARGE)
             return b""
         entry.qos = qos
-        entry.state = _State.SENT if qos else _State.DONE
+        entry.state = _SENT if qos else _DONE
         return packet
 
     def _withdraws(self, entry: _Entry, message: Outgoing) -> bool:
@@ -445,7 +469,7 @@ class Outbound:
             return False
         if entry.dup:
             entry.message = None
-            entry.state = _State.RECEIVED if self._qos2 else _State.DONE
+            entry.state = _RECEIVED if self._qos2 else _DONE
         else:
             self._refuse(entry, FAILURE)
         return True
@@ -458,13 +482,13 @@ class Outbound:
             if entry.message is not None and entry.message.at > self._recorded:
                 break
             self._released += 1
-            if entry.state is _State.RECEIVED:
-                entry.state = _State.RELEASED
+            if entry.state == _RECEIVED:
+                entry.state = _RELEASED
                 released.append(packet_identifier(entry.number))
         return released
 
     def _on_puback(self, entry: _Entry, reason: int) -> None:
-        if entry.state is not _State.SENT:
+        if entry.state != _SENT:
             self.unexpected += 1
         elif reason == ReasonCode.QUOTA_EXCEEDED:
             raise PeerBusyError("the peer has no room for more messages (0x97)")
@@ -473,17 +497,17 @@ class Outbound:
         else:
             # At QoS 2, too: a peer that answers PUBACK there has stored it and awaits no PUBREL.
             self.unexpected += entry.qos == 2
-            entry.state = _State.DONE
+            entry.state = _DONE
 
     def _on_pubrec(self, entry: _Entry, reason: int) -> None:
-        if entry.state in (_State.RECEIVED, _State.RELEASED):
+        if entry.state in (_RECEIVED, _RELEASED):
             return
-        if entry.state is not _State.SENT:
+        if entry.state != _SENT:
             self.unexpected += 1
         elif entry.qos != 2:
             raise PeerViolationError("PUBREC for a message at QoS 1")
         elif reason < FAILURE or (reason == ReasonCode.PACKET_IDENTIFIER_IN_USE and entry.dup):
-            entry.state = _State.RECEIVED
+            entry.state = _RECEIVED
         elif reason == ReasonCode.PACKET_IDENTIFIER_IN_USE:
             self._conflict = True
             raise SessionConflictError("the peer has another message with this identifier (0x91)")
@@ -493,27 +517,27 @@ class Outbound:
             self._refuse(entry, reason)
 
     def _on_pubcomp(self, entry: _Entry) -> None:
-        if entry.state is _State.RELEASED:
-            entry.state = _State.DONE
-        elif entry.state in (_State.SENT, _State.RECEIVED):
+        if entry.state == _RELEASED:
+            entry.state = _DONE
+        elif entry.state in (_SENT, _RECEIVED):
             raise PeerViolationError("PUBCOMP before PUBREL")
         else:
             self.unexpected += 1
 
     def _refuse(self, entry: _Entry, reason: int) -> None:
         if entry.message is not None:
-            entry.state = _State.REFUSED
+            entry.state = _REFUSED
             self._refusals.append(Refusal(entry.message.at, reason))
 
     def _end_again(self) -> None:
-        if self._again is not None and self._again.state in (_State.DONE, _State.REFUSED):
+        if self._again is not None and self._again.state in (_DONE, _REFUSED):
             self._again = None
 
     def _advance(self) -> None:
         """Forget the entries that are done, from the first one on, and add as many."""
         entries, offered, count = self._entries, self._offered, 0
         while True:
-            while entries and entries[0].state is _State.DONE:
+            while entries and entries[0].state == _DONE:
                 entries.popleft()
                 self._first += 1
                 count += 1
@@ -524,7 +548,8 @@ class Outbound:
             while offered and len(entries) < MAX_WINDOW:
                 ready = offered[0].number == self._first + len(entries)
                 self._append(offered.popleft() if ready else None)
-            if entries[0].state is not _State.DONE:
+            if entries[0].state != _DONE:
                 break
         self._next = max(0, self._next - count)
         self._released = max(0, self._released - count)
+        self._received = max(0, self._received - count)

@@ -19,7 +19,7 @@ from eventstore.display import escaped
 from eventstore.edited_files import client_context
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX
 from outbox.sink import RefusedMessages, TryAgain
-from outbox.sinks.cloud_events import BATCH, STRUCTURED, event_headers, event_json
+from outbox.sinks.cloud_events import BATCH, STRUCTURED, EventEncoder, event_headers
 from outbox.sinks.secret_files import usable_files
 from outbox.sinks.webhook_signature import read_secrets, read_token, signed_headers
 
@@ -54,13 +54,13 @@ class HttpSink:
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
-        self._log = ""
+        self._log, self._events = "", EventEncoder("")
         self._tls: ssl.SSLContext | bool = True
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self, about: Destination) -> Position | None:
         """Prepare a client; the server keeps no cursor."""
-        self._log = about.log
+        self._log, self._events = about.log, EventEncoder(about.log)
         await self.close()
         with usable_files("ca_file"):
             self._tls = _tls(self._options)
@@ -69,12 +69,12 @@ class HttpSink:
     async def send(self, batch: Sequence[OutboxMessage]) -> None:
         """Post a batch; returns when the server has answered with success."""
         if self._options.format == "batch":
-            body = b"[" + b",".join(event_json(each, self._log) for each in batch) + b"]"
+            body = b"[" + b",".join(map(self._events.encode, batch)) + b"]"
             await self._post(batch, body, {"Content-Type": BATCH})
             return
         for message in batch:
             if self._options.format == "structured":
-                body = event_json(message, self._log)
+                body = self._events.encode(message)
                 await self._post([message], body, {"Content-Type": STRUCTURED})
             else:
                 await self._post([message], message.payload, event_headers(message, self._log))

@@ -148,7 +148,7 @@ class TracedMessages(DueMessages):
             # No record that is still on its way may be older.
             now_ms = int((time.time() - _QUIET) * 1000)
             portion, spans = LogPortion(0, now_ms, only_cursors=True), self._fold.wait(now_ms)
-        portion.messages = [replace(message, number=self._number) for message in spans]
+        portion.messages = [message._replace(number=self._number) for message in spans]
         portion.through = self._fold.through
         return portion
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
 
 from protocol.mqtt.message_properties import properties_object
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 SERVER, PRODUCER = 2, 4
 """Kinds of spans."""
@@ -17,6 +20,8 @@ _ERROR = 2
 """Status code of a failure."""
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_KNOWN: Final = 8192
+"""Texts and attributes that are encoded once."""
 
 
 class Context(NamedTuple):
@@ -40,34 +45,46 @@ def context_of(block: bytes) -> Context | None:
     return Context(parts[1], parts[2], sampled, user.get("tracestate", ""))
 
 
-def span_object(
+def span_json(
     name: str,
     kind: int,
     ids: Sequence[str],
     times: tuple[int, int],
-    about: Mapping[str, bool | int | str],
+    about: bytes,
     error: str = "",
-) -> dict[str, Any]:
-    """Return a span; ``ids`` are those of its trace, of itself and of its parent or "".
+    events: Sequence[bytes] = (),
+) -> bytes:
+    """Return a span without its last brace; ``ids``: of its trace, of itself, of its parent or "".
 
-    ``times`` are start and end in nanoseconds of Unix time; integers are strings in OTLP.
+    ``times`` are start and end in nanoseconds of Unix time; integers are strings in OTLP. ``about``
+    are attributes, and ``events`` events, as JSON.
     """
     start, end = times
-    span: dict[str, Any] = {
-        "traceId": ids[0],
-        "spanId": ids[1],
-        "name": name,
-        "kind": kind,
-        "startTimeUnixNano": str(start),
-        "endTimeUnixNano": str(max(start, end)),
-        "attributes": [attribute(key, value) for key, value in about.items()],
-    }
-    if ids[2]:
-        span["parentSpanId"] = ids[2]
+    status = b""
     if error:
-        span["attributes"].append(attribute("error.type", error))
-        span["status"] = {"code": _ERROR, "message": error}
-    return span
+        about = b"%b,%b" % (about, attribute_json("error.type", error))
+        status = b',"status":{"code":%d,"message":%b}' % (_ERROR, orjson.dumps(error))
+    span = (
+        b'{"traceId":"%b","spanId":"%b","name":%b,"kind":%d,'
+        b'"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":[%b]%b%b'
+    ) % (
+        *(ids[0].encode(), ids[1].encode(), _text_json(name), kind),
+        *(start, max(start, end), about),
+        b',"parentSpanId":"%b"' % ids[2].encode() if ids[2] else b"",
+        status,
+    )
+    return b'%b,"events":[%b]' % (span, b",".join(events)) if events else span
+
+
+@lru_cache(_KNOWN)
+def _text_json(text: str) -> bytes:
+    return orjson.dumps(text)
+
+
+@lru_cache(_KNOWN, typed=True)
+def attribute_json(key: str, value: bool | int | str) -> bytes:
+    """Return an attribute whose value probably comes again."""
+    return orjson.dumps(attribute(key, value))
 
 
 def attribute(key: str, value: bool | int | str) -> dict[str, Any]:
@@ -79,9 +96,9 @@ def attribute(key: str, value: bool | int | str) -> dict[str, Any]:
     return {"key": key, "value": {"stringValue": value}}
 
 
-def span_event(name: str, time_ns: int) -> dict[str, Any]:
-    """Return an event of a span."""
-    return {"timeUnixNano": str(time_ns), "name": name}
+def span_event(name: str, time_ns: int) -> bytes:
+    """Return an event of a span; its name needs no escapes."""
+    return b'{"timeUnixNano":"%d","name":"%b"}' % (time_ns, name.encode())
 
 
 def nanoseconds(stored: str) -> int:

@@ -37,10 +37,11 @@ from outbox.sink import OutboxMessage
 from outbox.sinks.span_json import (
     PRODUCER,
     SERVER,
+    attribute_json,
     context_of,
     nanoseconds,
     span_event,
-    span_object,
+    span_json,
 )
 from protocol.mqtt.topics import matches
 
@@ -59,6 +60,9 @@ exported as unfinished."""
 _MOST_EVENTS: Final = 32
 _KNOWN_TOPICS: Final = 4096
 _SHARE: Final = "$share/"
+_PROTOCOL: Final = b"".join(
+    attribute_json(key, "mqtt") + b"," for key in ("messaging.system", "network.protocol.name")
+)
 _REFUSED: Final = 0x80
 
 _Key: TypeAlias = "int | tuple[Position, str]"
@@ -103,11 +107,11 @@ class _Trace:
     retain: bool
     topic: str
     template: str
-    about: dict[str, bool | int | str]
-    """Attributes that all its spans have."""
+    about: bytes
+    """Attributes that all its spans have, as JSON."""
     effective: bool = False
     open: dict[_Delivery, None] = field(default_factory=dict)
-    events: list[dict[str, Any]] = field(default_factory=list)
+    events: list[bytes] = field(default_factory=list)
     kept: list[bytes] = field(default_factory=list)
     """Spans that are exported only if the outcome demands it."""
 
@@ -126,7 +130,7 @@ class _Delivery:
     qos: int = 0
     received: bool = False
     """Whether the session has the message at QoS 2: what is sent again then is its PUBREL."""
-    events: list[dict[str, Any]] = field(default_factory=list)
+    events: list[bytes] = field(default_factory=list)
 
     def add(self, name: str, time_ms: int) -> None:
         """Note an event, within bounds."""
@@ -225,11 +229,11 @@ class SpanFold:
             if not self._after < ref <= self._until or not self._is_due(topic):
                 continue
             identity = f"{log}/{format_position(origin)}"
-            trace = self._begin(event, ref, topic, identity, blocks[number] if blocks else b"")
+            size = event.sizes if isinstance(event.sizes, int) else event.sizes[number]
+            block = blocks[number] if blocks else b""
+            trace = self._begin(event, ref, topic, identity, size, block)
             if trace is None:
                 continue
-            size = event.sizes if isinstance(event.sizes, int) else event.sizes[number]
-            trace.about["messaging.message.body.size"] = size
             trace.own = own
             if awaits_release(event):
                 trace.events.append(span_event("received", self._stored_ns))
@@ -237,7 +241,13 @@ class SpanFold:
                 self._end_publish(trace)
 
     def _begin(
-        self, event: MessagePublished, ref: Position, topic: str, identity: str, block: bytes
+        self,
+        event: MessagePublished,
+        ref: Position,
+        topic: str,
+        identity: str,
+        size: int,
+        block: bytes,
     ) -> _Trace | None:
         """Return the trace of a message; None if it cannot be exported."""
         digest = hashlib.sha256(identity.encode()).digest()
@@ -247,13 +257,12 @@ class SpanFold:
         if not sampled and not self._options.by_outcome:
             return None
         template = self._template(topic)
-        about: dict[str, bool | int | str] = {
-            "messaging.system": "mqtt",
-            "network.protocol.name": "mqtt",
-            "messaging.destination.name": topic,
-            **({"messaging.destination.template": template} if template else {}),
-            "messaging.message.id": identity,
-        }
+        about = b'%b,%b{"key":"messaging.message.id","value":{"stringValue":%b}},%b' % (
+            _PROTOCOL + attribute_json("messaging.destination.name", topic),
+            attribute_json("messaging.destination.template", template) + b"," if template else b"",
+            orjson.dumps(identity),
+            attribute_json("messaging.message.body.size", size),
+        )
         span_id = digest[24:].hex()
         trace = _Trace(
             ref,
@@ -494,25 +503,28 @@ class SpanFold:
         ids: tuple[str, str, str],
         times: tuple[int, int],
         about: Mapping[str, bool | int | str],
-        events: list[dict[str, Any]],
+        events: list[bytes],
         error: str,
         unfinished: bool,
     ) -> None:
         """Export a span, or keep it; ``times`` are milliseconds at first, then nanoseconds."""
-        about = {"messaging.operation.name": operation, **trace.about, **about}
+        attributes = [attribute_json("messaging.operation.name", operation), trace.about]
+        attributes += [attribute_json(key, value) for key, value in about.items()]
         if unfinished:
-            about["foldmq.unfinished"] = True
+            attributes.append(attribute_json("foldmq.unfinished", True))
         name = f"{operation} {trace.template}" if trace.template else operation
         kind = SERVER if operation == "publish" else PRODUCER
-        span = span_object(name, kind, ids, (times[0] * _MS, times[1]), about, error)
-        if events:
-            span["events"] = events
+        between, joined = (times[0] * _MS, times[1]), b",".join(attributes)
+        data = span_json(name, kind, ids, between, joined, error, events)
         if trace.state:
-            span["traceState"] = trace.state
+            data += b',"traceState":' + orjson.dumps(trace.state)
         if trace.ids[2] and operation != "publish":
             # The context in which the message was created.
-            span["links"] = [{"traceId": trace.ids[0], "spanId": trace.ids[2]}]
-        data = orjson.dumps(span)
+            data += b',"links":[{"traceId":"%b","spanId":"%b"}]' % (
+                trace.ids[0].encode(),
+                trace.ids[2].encode(),
+            )
+        data += b"}"
         if trace.sampled:
             self._export(trace, data)
         else:

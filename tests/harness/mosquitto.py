@@ -64,6 +64,11 @@ class Mosquitto:
 
         until(listens, f"{self.name} listens: {self.log}")
 
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
     def end(self, how: int = signal.SIGTERM) -> None:
         """End it with a signal."""
         if self._process is not None:

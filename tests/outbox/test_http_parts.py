@@ -3,15 +3,16 @@
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from email.utils import formatdate
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eventstore.format.positions import position
 from outbox.sink import OutboxMessage, RefusedMessages, TryAgain
-from outbox.sinks.cloud_events import event_headers, event_json
+from outbox.sinks.cloud_events import EventEncoder, event_headers, event_json
 from outbox.sinks.http import judge, seconds_of, webhook_id
 from outbox.sinks.webhook_signature import BadSecret, read_secrets, signed_headers
 from protocol.mqtt.message_properties import MessageProperties, encode_message_properties
@@ -44,6 +45,30 @@ def test_a_message_as_an_event() -> None:
         "partitionkey": "a/ü b",
         "data": {"n": 1},
     }
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=30),
+        st.text(max_size=30).map(str.encode),
+        st.recursive(
+            st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+        ).map(lambda value: json.dumps(value).encode()),
+        st.sampled_from([b" 1", b"nan", b"\xef\xbb\xbf1", b'"\xff"', b"", b"0x1", b"-", b"\n[]"]),
+    ),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=9),
+    st.booleans(),
+)
+def test_an_encoder_that_remembers_makes_the_same_events(
+    payload: bytes, text: str, retain: bool
+) -> None:
+    encoder = EventEncoder("n-1_x")
+    for qos, time_ms in [(1, 1), (2, 1), (1, 1_700_000_000_123)]:
+        each = message(payload)._replace(
+            topic=f"t/{text}", client=text, retain=retain, qos=qos, time_ms=time_ms
+        )
+        assert encoder.encode(each) == event_json(each, "n-1_x")
 
 
 def test_json_keeps_its_bytes() -> None:
@@ -161,7 +186,7 @@ def test_answers(statuses: Sequence[int], expected: str) -> None:
 def test_an_answer_about_sealed_contents_is_not_quoted(status: int) -> None:
     for key in (0, 7):
         with pytest.raises((TryAgain, RefusedMessages)) as raised:
-            judge(status, "invalid: secret", None, [message(), replace(message(), key=key)])
+            judge(status, "invalid: secret", None, [message(), message()._replace(key=key)])
         assert ("secret" in str(raised.value.reason)) == (not key)
 
 

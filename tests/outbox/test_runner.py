@@ -39,7 +39,7 @@ class Log:
 
     async def messages_at(self, refs: Sequence[int]) -> list[OutboxMessage]:
         return [
-            replace(message, number=0)
+            message._replace(number=0)
             for portion in self.turns
             for message in portion.messages
             if message.position in refs
@@ -253,7 +253,7 @@ async def _expired() -> None:
     moment = [1000.0]
     portion = turn(2, 1, 2, 3)
     second = portion.messages[1]
-    portion.messages[1] = replace(second, expires=1001)
+    portion.messages[1] = second._replace(expires=1001)
     scene = Scene(portion, now=lambda: moment[0])
 
     def answer(_numbers: Sequence[int]) -> None:
@@ -405,7 +405,7 @@ async def _many_gone() -> None:
 def sealed(portion: LogPortion, *keys: int) -> LogPortion:
     """A turn whose messages are sealed under these keys; 0: not at all."""
     portion.messages[:] = [
-        replace(message, key=key) for message, key in zip(portion.messages, keys, strict=True)
+        message._replace(key=key) for message, key in zip(portion.messages, keys, strict=True)
     ]
     return portion
 
@@ -532,7 +532,7 @@ async def _paused_before_it_opens() -> None:
 async def _spans_refused_again() -> None:
     """Several spans of one message are refused, and refused again."""
     portion = turn(2, 1)
-    portion.messages.append(replace(portion.messages[0], number=2))
+    portion.messages.append(portion.messages[0]._replace(number=2))
     scene = Scene(portion)
 
     def refuse(numbers: Sequence[int]) -> None:
@@ -576,7 +576,7 @@ async def _refused_before_a_crash() -> None:
 async def _refused_while_its_message_is_open() -> None:
     """A span is refused before the cursor may be behind its message; others of it follow."""
     early = turn(2, 1)
-    spans = [replace(each, at=RUN + 1, position=position(2, 0)) for each in early.messages]
+    spans = [each._replace(at=RUN + 1, position=position(2, 0)) for each in early.messages]
     early = replace(early, through=position(2, 0) - 1, messages=spans)
     scene = Scene(early, turn(3, 2))
 

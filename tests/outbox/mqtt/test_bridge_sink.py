@@ -15,6 +15,7 @@ from harness.rawclient import RawClient
 from harness.waiting import happens
 
 from eventstore.format.positions import Position
+from outbox.mqtt import bridge_sink
 from outbox.mqtt.bridge_sink import MqttSink
 from outbox.mqtt.options import read_connection
 from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
@@ -167,6 +168,25 @@ def cut(sink: MqttSink) -> None:
     """Lose the connection."""
     if sink._peer is not None and (transport := sink._peer._peer._transport) is not None:
         transport.abort()
+
+
+def test_a_peer_without_answers_is_left(
+    mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge_sink, "_ANSWER_SECONDS", 0.2)
+
+    async def run() -> None:
+        log = Log(3, lambda _number: 1)
+        sink = made(mosquitto.port, "# out 1")
+        await sink.open(log.destination())
+        mosquitto.send_signal(signal.SIGSTOP)
+        with pytest.raises(TryAgain, match="no acknowledgement within"):
+            await within(sink.send(log.messages))
+        mosquitto.send_signal(signal.SIGCONT)
+        await within(log.send(sink))
+        await sink.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])

@@ -415,12 +415,34 @@ def test_identifiers_never_are_0_and_the_same_after_65535_messages() -> None:
     assert state.number == 65_537
 
 
+def test_messages_in_pubrec_share_a_record() -> None:
+    """It waits for those that are about to come, but not for many."""
+    state = online(Outbound(0, 0), PeerLimits(4, 400))
+    state.recorded(state.to_record() or 0)
+    state.offer(message(number, 2) for number in range(1, 501))
+    while state.packets():
+        pass
+    assert not state.to_record()
+    acknowledge(state, PUBREC, 1, 2)
+    assert (state.to_record(), state.may_record_later) == (20, True)
+    acknowledge(state, PUBREC, *range(3, 251))
+    assert (state.to_record(), state.may_record_later) == (2500, False)
+    state.recorded(2500)
+    assert (state.to_record(), state.may_record_later) == (None, True)
+    acknowledge(state, PUBREC, *range(251, 400))
+    assert (state.to_record(), state.may_record_later) == (3990, True)
+    acknowledge(state, PUBREC, 400)
+    assert (state.to_record(), state.may_record_later) == (4000, False)  # the window is full
+    state.disconnected()
+    online(state, PeerLimits(4, 400), present=True)
+    assert (state.to_record(), state.may_record_later) == (4000, False)
+
+
 def test_packets_come_some_at_a_time() -> None:
     state = online(Outbound(0, 0, qos2=False), PeerLimits(4, MAX_WINDOW))
-    state.offer(message(number) for number in range(1, 200))
+    state.offer(message(number, payload=bytes(4096)) for number in range(1, 200))
     first = state.packets()
-    assert first.startswith(sent(1))
-    assert len(first) < 100 * len(sent(1))
+    assert len(first) < 100 * 4096
     assert state.packets() != b""
 
 
