@@ -317,6 +317,7 @@ def _fork_spares(count: int) -> None:
 
 def _await_start(channel: socket.socket) -> NoReturn:
     """Wait for an environment and a descriptor, and be the command with them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the broker, and that ends this
     size, fds, _, _ = socket.recv_fds(channel, _NUMBER, 1)
     if not size:  # the broker has ended
         os._exit(0)
@@ -327,6 +328,7 @@ def _await_start(channel: socket.socket) -> NoReturn:
         os.close(fds[0])
     os.environ.clear()
     os.environ.update(given["env"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _run_main()
 
 
