@@ -44,7 +44,7 @@ POSTED = 400_000
 TRACED = 100_000
 _PAYLOAD = 64
 """Bytes of each message of mqttload."""
-BEHIND = 1_200_000
+BEHIND = 3_000_000
 """Messages that are being sent while the latency of others is measured."""
 PAIRS = 5
 _BULK = "-p 4 -s {subscribers} -t 40 -w 200"
