@@ -9,6 +9,7 @@ messages pending transmission (``queue`` of each subscription), and QoS 2 messag
 released (``inbound``); also its will.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -339,7 +340,7 @@ def _replay_opened(state: SessionState, event: ReplayOpened, _at: Position, ms: 
         event.until,
         event.until_ms,
         event.last,
-        {} if event.last else dict(event.start),
+        {} if event.last else event.start,
         reached_ms=ms,
     )
 
@@ -349,12 +350,15 @@ def _replay_reached(state: SessionState, event: ReplayReached, _at: Position, ms
     if held is None or held.replay is None:  # the event that opened it was lost
         return
     replay = held.replay
-    replay.through.update(event.through)
+    # Checkpoints and decoded snapshots may share these tables: they are replaced, never changed.
+    replay.through = {**replay.through, **event.through}
     replay.state = event.state
     replay.sent += event.sent
     replay.reached_ms = ms
-    for reason, count in event.left_out.items():
-        replay.left_out[reason] = replay.left_out.get(reason, 0) + count
+    if event.left_out:
+        counts = Counter(replay.left_out)
+        counts.update(event.left_out)
+        replay.left_out = dict(counts)
 
 
 def _published(state: SessionState, event: MessagePublished, at: Position, _ms: int) -> None:

@@ -37,7 +37,7 @@ from eventstore.format.events import (
     WillFired,
 )
 from eventstore.format.positions import position
-from projections.state.session import ReplayState, SessionState, Will
+from projections.state.session import ReplayState, SessionState, Will, evolve
 from projections.state.snapshot import decode_session, encode_session
 from projections.state.waiting_queue import RETAIN_FLAG, waiting
 
@@ -364,6 +364,21 @@ def test_a_replay_goes_on_and_counts() -> None:
     assert replay.start == {"": 100}
     assert held.outstanding == 2
     assert spec.state.inflight[2].ref == 102
+
+
+def test_a_checkpoint_and_the_states_read_from_it_do_not_follow_a_replay() -> None:
+    opens = replay_opened()
+    spec = given(opened(), subscribed((REPLAY, 1)), opens, reached(103, sent=2))
+    parts = encode_session(spec.state)
+    as_written = orjson.dumps(parts)
+    first, second = decode_session(CLIENT, parts), decode_session(CLIENT, parts)
+    further = reached(104, left_out={"expired": 1})
+    spec.and_(further)
+    evolve(first, further, position(9, 0), START_MS)
+    held = second.replays[REPLAY].replay
+    assert held is not None
+    assert (held.through, held.left_out) == ({"": 103}, {})
+    assert (orjson.dumps(parts), opens.start) == (as_written, {"": 100})
 
 
 def test_subscribing_again_continues_a_replay() -> None:
