@@ -361,6 +361,8 @@ async def test_rows_that_stand_for_other_logs_are_not_requested(
     asked: list[Answers] = []
 
     def answer(log: str, endpoint: str, request: Answers) -> Answers:
+        if endpoint == "status":  # is anything unsure because records were lost?
+            return {}
         assert endpoint == "sessions"
         asked.append(request)
         return page({"client": f"c-{log}"}, total=7)

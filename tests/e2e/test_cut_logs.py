@@ -270,10 +270,11 @@ def test_removed_records(cut: Cut, tmp_path: Path) -> None:
         assert refused(*command, code=65).startswith(f"the log is damaged: {gone}")
     ran = run("log", "verify", *data, code=1)
     assert gone in ran.lines
-    # The blocks of the store still have the records that the server removed.
+    # A block of the store still has the records that the server removed, unless it had no others.
     new = str(tmp_path / "new")
-    ran = run("salvage", *data, "--to", new)
-    assert re.match(r"kept (\S+) of \1 records ", ran.out)
+    kept = re.match(r"kept (\d+) of (\d+) records ", run("salvage", *data, "--to", new).out)
+    assert kept is not None
+    assert int(kept[2]) - int(kept[1]) in (0, 3)
     run("log", "verify", "--data-dir", new)
 
 

@@ -51,6 +51,7 @@ REFUSED = {
     "confirm-clock": "no start left any out",
     "outbox retry orders": "no messages to be sent again",
     "erase --topic 'patients/17/#' --yes": "no topic with sealed contents matches",
+    "erase --client phone-alice --yes": "has no token",
 }
 """Commands that a page shows for what they refuse, or that name places in another log."""
 DATA = "foldmq-data"

@@ -102,7 +102,8 @@ def test_a_copy_as_another_node_has_keys_of_its_own(tmp_path: Path) -> None:
         assert "--new-personal-key-file and --new-node are needed together" in lacking
         files = ("--personal-key-file", str(keys), "--new-personal-key-file", str(copied))
         run(*restore, "--new-node", *files)
-        wrong = refused("serve", "--data-dir", str(copy.data_dir), *copy.args, code=78)
+        off = ("--metrics", "off", "--web", "off")
+        wrong = refused("serve", "--data-dir", str(copy.data_dir), *copy.args, *off, code=78)
         assert "is used" in wrong or "another broker uses it" in wrong
         copy.args = [*settings, str(copied)]
         stack.enter_context(copy)

@@ -220,20 +220,25 @@ class Broker:
         """Starts the process and returns when its port accepts connections and it has said so.
 
         If another program has taken one of its ports before its first start, it gets another one.
+        Later, a process that a killed broker was about to start may have its listeners for a while.
         """
         for _ in range(5):
+            before = len(self.log)
             try:
                 self._start_once()
             except BrokerFailedError:
-                taken = _TAKEN.search(self.log)
-                if self._started_before or taken is None or self.returncode != _UNAVAILABLE:
+                taken = _TAKEN.search(self.log[before:])
+                if taken is None or self.returncode != _UNAVAILABLE:
                     raise
+                if self._started_before:
+                    time.sleep(0.3)
+                    continue
                 self._log_file.unlink()
                 self._move(taken[1], str(free_port()))
             else:
                 self._started_before = True
                 return
-        raise BrokerFailedError("five ports were taken by other programs")
+        raise BrokerFailedError(f"its ports were taken five times:\n{self.log}")
 
     def _move(self, old: str, new: str) -> None:
         """Use another port in the settings and arguments."""
