@@ -1,5 +1,7 @@
 """A node whose steps hypothesis chooses, folded in several ways."""
 
+from collections.abc import Iterable
+
 from specification import published
 
 from actors.maintenance.checkpoints import repeat_retained, repeat_session
@@ -84,6 +86,8 @@ class Node:
         """What a checkpoint that is going on has not repeated yet: sessions, then topics."""
         self.begun = 0
         self.published: list[int] = []
+        self.sizes: dict[int, int] = {}
+        """Size of the payload of each message."""
         """Positions of what was published."""
 
     def emit(self, event: Event, payloads: tuple[bytes, ...] = ()) -> int:
@@ -178,6 +182,10 @@ class Node:
             reached.through = {**reached.through, f"p{number % 3}": number << 20}
         self.emit(reached)
 
+    def size(self, refs: Iterable[int]) -> int:
+        """Return the size of the payloads of messages."""
+        return sum(self.sizes[ref] for ref in refs)
+
     def publish(self, name: str, number: int) -> None:
         if name not in self.live.sessions:
             return
@@ -197,6 +205,7 @@ class Node:
             some = (*distinct, *some)
         at = self.emit(event, some)
         self.published += range(at, at + len(messages))
+        self.sizes.update((at + one, len(payload)) for one, (_, payload) in enumerate(messages))
         if qos:
             for receiver in list(self.live.sessions):
                 self.route(receiver, number, at, [payload for _, payload in messages])
@@ -227,7 +236,7 @@ class Node:
             return
         held = [*state.subscriptions.values()][number % len(state.subscriptions)]
         ends = [number * at % 4 for at in range(len(refs))]
-        event = Queued(name, held.filter, 1, to_runs(refs), len(refs))
+        event = Queued(name, held.filter, 1, to_runs(refs), self.size(refs))
         event.expires = expiry_runs(ends) if number % 3 else number % 4
         if number % 5 == 0:
             event.behind = min(number % 3, len(held.queue or ()))
@@ -238,7 +247,7 @@ class Node:
         for held in list(state.waiting.values()) if state is not None else ():
             gone = held.queue.expired(number % 4, 1 + number % 6) if held.queue else []
             if gone:
-                self.emit(Expired(name, held.filter, to_runs(gone), len(gone)))
+                self.emit(Expired(name, held.filter, to_runs(gone), self.size(gone)))
         topics = self.live.retained.expired(number)
         assert all(self.live.retained.match(topic)[0].expires <= number for topic in topics)
         if topics:
@@ -287,7 +296,7 @@ class Node:
             return
         for run in queueing.next_waiting(state, LIMITS.window, number):
             pids = acknowledgements.take_packet_ids(state, len(run.refs))
-            size = min(state.queued_bytes, number)
+            size = self.size(run.refs)
             if number % 6 == 5:
                 refs = to_runs(run.refs)
                 self.emit(
