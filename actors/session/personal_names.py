@@ -12,6 +12,7 @@ from fnmatch import translate
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from eventstore.format.events import ASSIGNED_ID
 from eventstore.format.name_entries import (
     CLIENT,
     LONGEST_NAME,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from actors.session.content_sealing import ContentSealing
 
+_ASSIGNED: Final = re.compile(f"{ASSIGNED_ID}[0-9a-f]{{20}}")
+"""Identifiers that the broker assigns: random, and no person's name."""
 _AT_ONCE: Final = 256
 """Names opened before others have their turn."""
 
@@ -90,7 +93,9 @@ class PersonalNames:
         return MARK + name if name.startswith(MARK) else name
 
     def _matches(self, kind: str, name: str) -> bool:
-        return bool(name) and self._patterns[kind].match(name) is not None
+        if not name or (kind == CLIENT and _ASSIGNED.fullmatch(name)):
+            return False  # an assigned identifier would use up a key for each connection
+        return self._patterns[kind].match(name) is not None
 
     def token(self, kind: str, name: str) -> str:
         """Return the token of a name; empty: it has none."""
@@ -131,6 +136,11 @@ class PersonalNames:
             if named is not None:
                 del self._entries[named]
 
+    def client_of(self, name: str) -> str:
+        """Return the client identifier of a session; an erased one remains a token."""
+        kind, client_id = self._named.get(name, (USER, ""))
+        return client_id if kind == CLIENT else name
+
     def is_erased(self, name: str, user: str | None) -> bool:
         """Return whether the name of a session, or its user, is a token without a name."""
         return self._is_nameless(CLIENT, name) or self._is_nameless(USER, user or "")
@@ -143,4 +153,9 @@ class PersonalNames:
 
         Not if one of them was erased before the client got its session, or had no token yet.
         """
-        return self.client(client_id) == name and MARK not in (name, self.user(user))
+        if self.client(client_id) != name or self._lacks_token(CLIENT, name):
+            return False
+        return not self._lacks_token(USER, self.user(user))
+
+    def _lacks_token(self, kind: str, shown: str | None) -> bool:
+        return kind in self._patterns and shown == MARK

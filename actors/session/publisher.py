@@ -689,7 +689,7 @@ class ClientPublisher(Publisher):
             state.inbound,
             self.too_large(packet) if recorded else (),
             explain=connection.properties is not None,
-            bridge=state.bridge or (state.level == 5 and self._session.name),
+            bridge=state.bridge or (state.level == 5 and connection.given_id),
         )
         if not origins or _FOR_NOW not in admitted.reasons:
             return admitted, ()
