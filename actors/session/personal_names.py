@@ -8,6 +8,7 @@ gets another one.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from fnmatch import translate
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _ASSIGNED: Final = re.compile(f"{ASSIGNED_ID}[0-9a-f]{{20}}")
 """Identifiers that the broker assigns: random, and no person's name."""
-_AT_ONCE: Final = 256
+_AT_ONCE: Final = 64
 """Names opened before others have their turn."""
 
 
@@ -52,6 +53,8 @@ class PersonalNames:
         """The entry of each name, by kind and name."""
         self._named: dict[str, tuple[str, str]] = {}
         """Kind and name of each token."""
+        self._counts: Counter[str] = Counter()
+        """Number of names by kind."""
 
     def load(self, topics: Iterable[str]) -> Iterator[None]:
         """Open the entries among topics with keys; yields between parts of them.
@@ -74,7 +77,7 @@ class PersonalNames:
 
     def has_kind(self, kind: str) -> bool:
         """Return whether there is a name of a kind."""
-        return any(known == kind for known, _ in self._entries)
+        return self._counts[kind] > 0
 
     def client(self, client_id: str) -> str:
         """Return the name in the log of a client identifier; ``~`` if it has no token yet."""
@@ -127,6 +130,7 @@ class PersonalNames:
         if entry is not None:
             self._entries[kind, name] = topic
             self._named[entry.token] = kind, name
+            self._counts[kind] += 1
 
     def forget(self, topics: Iterable[str]) -> None:
         """Forget the names whose entries are among topics: their keys are to be destroyed."""
@@ -135,6 +139,7 @@ class PersonalNames:
             named = self._named.pop(entry.token, None) if entry is not None else None
             if named is not None:
                 del self._entries[named]
+                self._counts[named[0]] -= 1
 
     def client_of(self, name: str) -> str:
         """Return the client identifier of a session; an erased one remains a token."""
