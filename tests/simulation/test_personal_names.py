@@ -391,6 +391,18 @@ async def test_a_trace_has_tokens(world: SealedWorld) -> None:
     assert ANNA.encode() not in lines
 
 
+@pytest.mark.parametrize("name", [ALICE, "phone-bob"])
+@in_named_world
+async def test_no_session_has_a_name_that_is_replaced(world: SealedWorld, *, name: str) -> None:
+    await enter(world, ALICE)
+    with pytest.raises(Refused, match=f"no session '{name}'; such a client has a token instead"):
+        await ask(world, "session", client=name)
+    with pytest.raises(Refused, match=r"no session 'pump-1'(; did you mean .*)?$"):
+        await ask(world, "session", client="pump-1")
+    with pytest.raises(Refused, match=r"no session '~a+'(; did you mean .*)?$"):
+        await ask(world, "session", client="~" + "a" * 16)
+
+
 @in_named_world
 async def test_an_assigned_identifier_uses_up_no_key(world: SealedWorld) -> None:
     client = Client5(world)
