@@ -16,7 +16,7 @@ from actors.limits.address_networks import network_of
 from actors.session.core import SessionCore
 from actors.session.node_context import NodeContext
 from actors.session.session_messages import ClientConnection, ConnectionAttached, ConnectRequest
-from eventstore.format.events import API_SESSION, LOG_SESSION, NATS_SESSION
+from eventstore.format.events import API_SESSION, ASSIGNED_ID, LOG_SESSION, NATS_SESSION
 from eventstore.partitions import partition_of
 from protocol.mqtt.message_properties import is_payload_format_broken
 from protocol.mqtt.packets import Connect, ConnectCode
@@ -72,8 +72,6 @@ class SessionAdmission:
             connect.client_id = self._admission.known_as(connection.given_id)
             connection.client_id = connect.client_id
             connection.id_assigned = True
-            if not self._admission.names_client(connection, connect):
-                return
         name = connect.client_id
         given = connection.given_id
         if _is_reserved(name) or _is_reserved(given):
@@ -128,7 +126,7 @@ class SessionAdmission:
     def _assigned_id(self) -> str:
         """Return a new client identifier whose session belongs to this log."""
         while True:
-            client_id = f"auto-{secrets.token_hex(10)}"
+            client_id = f"{ASSIGNED_ID}{secrets.token_hex(10)}"
             if self._owns(self._admission.known_as(client_id)):
                 return client_id
 

@@ -452,6 +452,11 @@ class Admission:
         user = self._node.user_in_log(verdict.user)
         if state.user == user or (state.user == verdict.user and not is_token(state.user)):
             return False  # the second: from before its name got a token
+        names = self._node.names
+        if names is not None and names.is_erased(name, state.user):
+            # Its session is about to end; the client has another token.
+            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "erased")
+            return True
         now = self._now()
         self.limits.refused.add("other_user", now, client=name, user=user)
         connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "other_user")

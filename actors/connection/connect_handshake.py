@@ -14,6 +14,7 @@ from actors.node.read_pause import ReadPause
 from actors.session.node_context import NodeContext
 from actors.session.session_messages import ClientConnection, ConnectRequest
 from eventstore.display import escaped
+from protocol.mqtt.origin_properties import log_of
 from protocol.mqtt.packets import Auth, Connect, ConnectCode, ConnectProperties, Disconnect, Packet
 from protocol.mqtt.reason_codes import ReasonCode
 
@@ -188,6 +189,10 @@ class ConnectHandshake:
         credentials = connection.credentials(connect.username, connect.password)
         connect.client_id = connection.client_id = admission.known_as(connect.client_id)
         connect.username = node.user_in_log(connect.username)
+        if node.names is not None and connect.properties is not None:
+            # The others may name a person; nothing uses them.
+            user = connect.properties.user
+            connect.properties.user = tuple(pair for pair in user if log_of([pair]) is not None)
         if admission.on_connect is not None:
             admission.on_connect(connection, packets)
         node.counters.packets_in += 1

@@ -39,6 +39,7 @@ from actors.session.node_context import NodeContext
 from actors.session.session import Session
 from actors.session.session_messages import Publication
 from eventstore.format.events import LOG_SESSION
+from eventstore.format.name_entries import is_token
 from projections.state.session import SessionState
 from projections.state.session_table import OutstandingTotals
 from protocol.mqtt.topic_trie import FilterTrie
@@ -318,9 +319,16 @@ class Queries:
         return self._session(name, request)
 
     def _no_session(self, name: str) -> Work:
+        names = self._node.names
+        if names is not None and not is_token(name) and names.client(name) != name:
+            # The same for a client that is unknown: a viewer does not learn whom the broker knows.
+            raise Refused(
+                f"no session {shown(name)}; such a client has a token instead, which "
+                "'foldmq erase --client ID --dry-run' shows"
+            )
         likeness, best, similar = NameSimilarity(name), 0.0, ""
-        names = chain.from_iterable(self._node.state.sessions.parts())
-        for other, pause in in_steps(names):
+        sessions = chain.from_iterable(self._node.state.sessions.parts())
+        for other, pause in in_steps(sessions):
             rate = 0.0 if other.startswith(LOG_SESSION) else likeness.of(other)
             if rate > best:
                 best, similar = rate, other

@@ -37,7 +37,7 @@ from projections.past import event_text
 from projections.state.retained import RetainedMessage
 from projections.views.session_view import Published, Topics
 from protocol.mqtt.message_properties import decode_message_properties
-from protocol.mqtt.packets import Acks, Publishes, Will
+from protocol.mqtt.packets import Acks, Auth, Disconnect, Publishes, Will
 from protocol.mqtt.property_table import (
     ASSIGNED_CLIENT_IDENTIFIER,
     AUTHENTICATION_DATA,
@@ -106,12 +106,14 @@ def packet_count(packet: Any) -> int:
 def packet_objects(packet: Any, *, hides_names: bool = False) -> Iterator[dict[str, Any]]:
     """Yield the fields of a packet, from a client or from the broker.
 
-    ``hides_names``: without the properties by which a client learns its own identifier.
+    ``hides_names``: without the properties that may name the client.
     """
     if hides_names:
         for shown in packet_objects(packet):
             for name in _WITH_NAMES:
                 shown.get("properties", {}).pop(name, None)
+            if isinstance(packet, (Auth, Disconnect)):  # CONNECT has none any more
+                shown.pop("user", None)
             yield shown
     elif isinstance(packet, Publishes):
         for publish in packet:

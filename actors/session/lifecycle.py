@@ -146,7 +146,9 @@ class SessionLifecycle:
             self._subscriptions.remove_all()
         at = session.emit(self._opened(connection, connect, generation, resumed=resumed))
         self._publisher.bridged = None
-        self._publisher.is_bridge = _announces_bridge(session.name, connect, message.denied_will)
+        self._publisher.is_bridge = _announces_bridge(
+            connection.given_id, connect, message.denied_will
+        )
         if connect.properties is not None and connect.properties.user:
             self._publisher.bridged = log_of(connect.properties.user)
             self._publisher.is_bridge |= self._publisher.bridged is not None
@@ -572,7 +574,8 @@ class SessionLifecycle:
         batch.payloads.append(payload)
         if message.block:
             batch.blocks = [message.block]
-        bridge = session.state.bridge or (session.state.level == 5 and session.name)
+        client_id = session.name if names is None else names.client_of(session.name)
+        bridge = session.state.bridge or (session.state.level == 5 and client_id)
         self._publisher.publish_will(batch, bridge=bridge)
 
     def _on_expire(self, _message: Expire) -> None:
@@ -695,9 +698,9 @@ def _encode_connack(
 _usual_connack = lru_cache(64)(_encode_connack)
 
 
-def _announces_bridge(name: str, connect: Connect, denied_will: str | None) -> bool:
+def _announces_bridge(client_id: str, connect: Connect, denied_will: str | None) -> bool:
     """Return whether an MQTT 5 client has the will with which bridges report their state."""
     topic = connect.will.topic if connect.will is not None else denied_will
     if connect.properties is None or topic is None:
         return False
-    return is_bridge_state(topic) and topic.split("/")[3] == name
+    return is_bridge_state(topic) and topic.split("/")[3] == client_id

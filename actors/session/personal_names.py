@@ -8,10 +8,12 @@ gets another one.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from fnmatch import translate
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from eventstore.format.events import ASSIGNED_ID
 from eventstore.format.name_entries import (
     CLIENT,
     LONGEST_NAME,
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 
     from actors.session.content_sealing import ContentSealing
 
-_AT_ONCE: Final = 256
+_ASSIGNED: Final = re.compile(f"{ASSIGNED_ID}[0-9a-f]{{20}}")
+"""Identifiers that the broker assigns: random, and no person's name."""
+_AT_ONCE: Final = 64
 """Names opened before others have their turn."""
 
 
@@ -49,6 +53,8 @@ class PersonalNames:
         """The entry of each name, by kind and name."""
         self._named: dict[str, tuple[str, str]] = {}
         """Kind and name of each token."""
+        self._counts: Counter[str] = Counter()
+        """Number of names by kind."""
 
     def load(self, topics: Iterable[str]) -> Iterator[None]:
         """Open the entries among topics with keys; yields between parts of them.
@@ -71,7 +77,7 @@ class PersonalNames:
 
     def has_kind(self, kind: str) -> bool:
         """Return whether there is a name of a kind."""
-        return any(known == kind for known, _ in self._entries)
+        return self._counts[kind] > 0
 
     def client(self, client_id: str) -> str:
         """Return the name in the log of a client identifier; ``~`` if it has no token yet."""
@@ -90,7 +96,9 @@ class PersonalNames:
         return MARK + name if name.startswith(MARK) else name
 
     def _matches(self, kind: str, name: str) -> bool:
-        return bool(name) and self._patterns[kind].match(name) is not None
+        if not name or (kind == CLIENT and _ASSIGNED.fullmatch(name)):
+            return False  # an assigned identifier would use up a key for each connection
+        return self._patterns[kind].match(name) is not None
 
     def token(self, kind: str, name: str) -> str:
         """Return the token of a name; empty: it has none."""
@@ -122,6 +130,7 @@ class PersonalNames:
         if entry is not None:
             self._entries[kind, name] = topic
             self._named[entry.token] = kind, name
+            self._counts[kind] += 1
 
     def forget(self, topics: Iterable[str]) -> None:
         """Forget the names whose entries are among topics: their keys are to be destroyed."""
@@ -130,6 +139,12 @@ class PersonalNames:
             named = self._named.pop(entry.token, None) if entry is not None else None
             if named is not None:
                 del self._entries[named]
+                self._counts[named[0]] -= 1
+
+    def client_of(self, name: str) -> str:
+        """Return the client identifier of a session; an erased one remains a token."""
+        kind, client_id = self._named.get(name, (USER, ""))
+        return client_id if kind == CLIENT else name
 
     def is_erased(self, name: str, user: str | None) -> bool:
         """Return whether the name of a session, or its user, is a token without a name."""
@@ -143,4 +158,9 @@ class PersonalNames:
 
         Not if one of them was erased before the client got its session, or had no token yet.
         """
-        return self.client(client_id) == name and MARK not in (name, self.user(user))
+        if self.client(client_id) != name or self._lacks_token(CLIENT, name):
+            return False
+        return not self._lacks_token(USER, self.user(user))
+
+    def _lacks_token(self, kind: str, shown: str | None) -> bool:
+        return kind in self._patterns and shown == MARK

@@ -681,7 +681,9 @@ class ClientPublisher(Publisher):
         It would be taken for known then if this log had one behind it. The second result are the
         packet identifiers of those behind it.
         """
-        state = self._session.state
+        state, name = self._session.state, self._session.name
+        if self._node.names is not None:
+            name = connection.given_id
         admitted = publish_admission.admit(
             packet,
             self._node.publish_rules,
@@ -689,7 +691,7 @@ class ClientPublisher(Publisher):
             state.inbound,
             self.too_large(packet) if recorded else (),
             explain=connection.properties is not None,
-            bridge=state.bridge or (state.level == 5 and self._session.name),
+            bridge=state.bridge or (state.level == 5 and name),
         )
         if not origins or _FOR_NOW not in admitted.reasons:
             return admitted, ()

@@ -124,6 +124,8 @@ def _name_contradictions(settings: "Settings") -> Iterator[str]:
             yield f"{setting} needs one process: its tokens belong to one log"
     if settings.personal_users and settings.bridge_user_map:
         yield "personal_users and bridge_user_map cannot be combined: it needs the users' names"
+    if settings.personal_users and settings.web_api_jwt:
+        yield "personal_users and web_api_jwt cannot be combined: the log has its users' names"
 
 
 def storage_contradictions(settings: "Settings") -> Iterator[str]:

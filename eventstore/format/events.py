@@ -24,6 +24,8 @@ from eventstore.format.positions import Run
 
 NATS_SESSION: Final = "$nats"
 """The client identifier of publications by NATS clients in the log. No client can have it."""
+ASSIGNED_ID: Final = "auto-"
+"""Prefix of the client identifiers that the broker assigns."""
 API_SESSION: Final = "$api/"
 """Prefix of the client identifiers of publications through the HTTP API, before the name of the
 token. No client can have such an identifier."""

@@ -644,6 +644,10 @@ PARTITIONED = {**CLUSTER, "partitions": 2, "cluster_listen": "127.0.0.1:7883"}
             "personal_users and bridge_user_map cannot be combined",
         ),
         (
+            {**NAMES, "personal_users": "a*", "jwt_keys": "/k/jwt", "web_api_jwt": True},
+            "personal_users and web_api_jwt cannot be combined: the log has its users' names",
+        ),
+        (
             {"keep_until_archived": True, "keep": 0},
             "keep_until_archived also needs keep or keep_bytes: without them",
         ),

@@ -25,6 +25,7 @@ from eventstore.format.erasure_events import Erased, ErasureRequested, KeysSnaps
 from eventstore.format.events import MessageDropped, SessionExpired, SessionOpened, WillFired
 from eventstore.format.name_entries import CLIENT, LONGEST_NAME, USER, is_token
 from eventstore.log.key_file import KeyFile, KeyFileError
+from protocol.mqtt.loop_path import with_logs
 from simulation.checking import acknowledged, check_promises
 from simulation.inspection import ask, change
 from simulation.log_cuts import publish_noise
@@ -236,6 +237,48 @@ async def test_an_erased_user_takes_the_sessions_along(world: SealedWorld) -> No
 
 
 @in_named_world
+async def test_a_user_that_returns_during_its_erasure_is_told_to_try_again(
+    world: SealedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.broker.admission.authenticator = AcceptingAuthenticator()
+    await enter(world, "pump-1", ANNA)
+    with monkeypatch.context() as broken:
+
+        def fail(*_: object) -> None:
+            raise KeyFileError("disk full")
+
+        broken.setattr(KeyFile, "erase", fail)
+        with pytest.raises(Refused, match="not erased yet"):
+            await erase(world, USER, ANNA)
+        again = SimClient(world)
+        again.send(p.connect("pump-1", username=ANNA, clean=False))
+        await world.go(0.5)
+        assert again.take()[0].code == 3
+    await world.go(6)
+    assert "pump-1" not in world.broker.node.state.sessions
+    assert not world.broker.node.limits.refused.counts["other_user"]
+    await enter(world, "pump-1", ANNA)
+    await check_promises(world)
+
+
+@in_named_world
+async def test_a_bridge_of_another_broker_is_known_by_its_own_name(world: SealedWorld) -> None:
+    topic = f"$SYS/broker/connection/{ALICE}/state"
+    reader = await world.connect("reader", filters=[(topic, 1)])
+    client = Client5(world)
+    client.send(p5.connect(ALICE, will=p5.Will(topic, b"0", 1, retain=True)))
+    await world.go(0.5)
+    client.send(p5.publish(topic, b"1", 1, 1, retain=True))
+    client.send(p5.publish("t", b"x", 1, 2, properties=with_logs(b"", "sim")))
+    await world.go(0.5)
+    assert world.broker.node.dropped["bridge_loop"] == 1
+    client.drop()
+    await world.go(5)
+    assert [each.payload for each in reader.take()] == [b"1", b"0"]
+    assert not world.broker.node.dropped["reserved_topic"]
+
+
+@in_named_world
 async def test_a_session_belongs_to_the_user_behind_a_token(world: SealedWorld) -> None:
     world.broker.admission.authenticator = AcceptingAuthenticator()
     first = await enter(world, "pump-1", ANNA)
@@ -332,30 +375,67 @@ async def test_a_trace_has_tokens(world: SealedWorld) -> None:
     tracer.start({"token": "T" * 22, "client": token})
     first.drop()
     again = Client5(world)
-    properties = ((p5.REQUEST_RESPONSE_INFORMATION, 1),)
+    properties = ((p5.REQUEST_RESPONSE_INFORMATION, 1), (p5.USER_PROPERTY, ("owner", ANNA)))
     again.send(p5.connect(ALICE, username=ANNA, clean=False, properties=properties))
     await world.go(1)
     (accepted,) = again.take()
+    again.send(p5.disconnect(0, ((p5.USER_PROPERTY, ("owner", ANNA)),)))
+    await world.go(1)
     assert accepted.get(p5.RESPONSE_INFORMATION) == f"answers/{ALICE}"
     lines = b"".join(sent)
     assert b'"CONNECT"' in lines
     assert b'"CONNACK"' in lines
+    assert b'"DISCONNECT"' in lines
     assert token.encode() in lines
     assert ALICE.encode() not in lines
     assert ANNA.encode() not in lines
 
 
+@pytest.mark.parametrize("name", [ALICE, "phone-bob"])
 @in_named_world
-async def test_a_client_learns_the_identifier_that_it_got(world: SealedWorld) -> None:
+async def test_no_session_has_a_name_that_is_replaced(world: SealedWorld, *, name: str) -> None:
+    await enter(world, ALICE)
+    with pytest.raises(Refused, match=f"no session '{name}'; such a client has a token instead"):
+        await ask(world, "session", client=name)
+    with pytest.raises(Refused, match=r"no session 'pump-1'(; did you mean .*)?$"):
+        await ask(world, "session", client="pump-1")
+    with pytest.raises(Refused, match=r"no session '~a+'(; did you mean .*)?$"):
+        await ask(world, "session", client="~" + "a" * 16)
+
+
+@in_named_world
+async def test_an_assigned_identifier_uses_up_no_key(world: SealedWorld) -> None:
     client = Client5(world)
     client.send(p5.connect("", clean=True))
     await world.go(0.5)
     (accepted,) = client.take()
     given = accepted.get(p5.ASSIGNED_CLIENT_IDENTIFIER)
     assert given.startswith("auto-")
-    (token,) = tokens(world)
-    assert world.broker.node.names.client(given) == token
-    assert not readable(world, given)
+    old = SimClient(world)
+    old.send(p.connect("", clean=True))
+    await world.go(0.5)
+    assert [each.code for each in old.take()] == [0]
+    client.drop()
+    await world.go(0.5)
+    await enter(world, given)
+    opened = [each.session for each in events(world, SessionOpened)]
+    assert opened[::2] == [given] * 2
+    assert len(set(opened)) == 2
+    assert not events(world, TopicsKeyed)
+    await enter(world, "auto-mobile")
+    assert len(tokens(world)) == 1
+
+
+@in_sealed_world(personal_users=("anna*",))
+async def test_a_client_may_be_called_like_a_hidden_one(world: SealedWorld) -> None:
+    await enter(world, "~", "carl")
+    assert [each.session for each in events(world, SessionOpened)] == ["~"]
+
+
+@in_sealed_world(personal_clients=("phone-*",))
+async def test_a_user_may_be_called_like_a_hidden_one(world: SealedWorld) -> None:
+    await enter(world, "pump-1", "~")
+    assert [each.user for each in events(world, SessionOpened)] == ["~"]
 
 
 @in_named_world
@@ -367,9 +447,7 @@ async def test_user_properties_of_connect_are_not_recorded(world: SealedWorld) -
     assert not readable(world, ANNA)
 
 
-@pytest.mark.parametrize(
-    ("name", "room"), [("phone-bob", 0), ("", 0), ("phone-" + "x" * 40_000, 9)]
-)
+@pytest.mark.parametrize(("name", "room"), [("phone-bob", 0), ("phone-" + "x" * 40_000, 9)])
 @in_named_world
 async def test_without_room_for_keys_new_names_are_refused(
     world: SealedWorld, monkeypatch: pytest.MonkeyPatch, *, name: str, room: int
@@ -380,8 +458,8 @@ async def test_without_room_for_keys_new_names_are_refused(
     client.send(p5.connect(name))
     await world.go(0.5)
     assert client.codes() == [(p.CONNACK, 0x97)]
-    await enter(world, ALICE)
-    await enter(world, "pump-1")
+    for other in (ALICE, "pump-1", ""):
+        await enter(world, other, clean=not other)
     assert world.broker.node.limits.refused.counts["personal_keys"] == 1
     assert len(events(world, TopicsKeyed)) == 1
 
