@@ -178,6 +178,7 @@ def test_a_reader_older_than_the_log_is_told_of_the_gap(tmp_path: Path) -> None:
 
 
 LISTS = ("/sessions?limit=1", "/retained", "/state", "/history", "/last", "/events?session=some")
+SUBJECTS = ("/problems?subject=some", "/problems?subject=t")
 
 
 def test_what_lost_records_leave_open_is_said(tmp_path: Path) -> None:
@@ -200,7 +201,13 @@ def test_what_lost_records_leave_open_is_said(tmp_path: Path) -> None:
         (salvaged,) = api.good("/events?type=LogSalvaged").json["items"]
         lost = int(salvaged["position"].partition(".")[0])
         assert lost < int(last)
-        paths = [*LISTS, f"/retained?at={last}", "/history?order=newest", "/history?from=last"]
+        paths = [
+            *LISTS,
+            *SUBJECTS,
+            f"/retained?at={last}",
+            "/history?order=newest",
+            "/history?from=last",
+        ]
         for path in paths:
             answer = api.good(path).json
             notes = answer.get("unsure") or answer["items"][0]["unsure"]

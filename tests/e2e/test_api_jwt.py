@@ -190,6 +190,21 @@ def test_a_stream_ends_with_the_token(api: Api) -> None:
         assert (event, data["status"]) == ("error", 401)
 
 
+@pytest.mark.parametrize(
+    ("path", "claims"),
+    [("/history?filter=hall/%23&follow=true", {}), ("/events?follow=true", {"groups": ["desk"]})],
+)
+def test_a_stream_with_nothing_to_send_ends_with_the_token(
+    api: Api, path: str, claims: dict[str, Any]
+) -> None:
+    shown = token("ann", seconds=6, **claims)
+    with contextlib.closing(Stream(api, path, token=shown)) as stream:
+        stream.until("live")
+        event, data = stream.next()
+        assert (event, data["status"]) == ("error", 401)
+        assert stream.next()[0] == "end"
+
+
 def test_changed_permissions_apply_to_open_streams(api: Api) -> None:
     path = "/history?filter=hall/%23&follow=true"
     rules = api.broker.data_dir.parent / "rules.toml"

@@ -303,7 +303,8 @@ class ApiEndpoints:
                     entries = self._while_valid(grant, _after(first, found))
                     if operation.cost is Cost.DEAR or snapshot.tag:
                         entries = self._bounds.in_turns(entries)
-                    await send_stream(request, response, entries, self._details)
+                    left = self._access.seconds_left(grant)
+                    await send_stream(request, response, entries, self._details, left)
                 finally:
                     first.cancel()
                     with contextlib.suppress(asyncio.CancelledError, Exception):
