@@ -141,7 +141,7 @@ def read_ledger(folder: Directory) -> LedgerContent:
     """Return the lines of the file, and those of the objects behind them.
 
     An archive that was copied to an object store has its first lines in the file. Raises
-    NoDirectory, StoreUnavailable, or ArchiveDamaged if one of the objects is missing.
+    NoDirectory, StoreUnavailable, or ArchiveDamaged if an object is missing or incomplete.
     """
     data = folder.read(LEDGER_FILE) or b""
     numbers = object_numbers(folder.files(LEDGER_OBJECTS))
@@ -154,6 +154,9 @@ def read_ledger(folder: Directory) -> LedgerContent:
     if missing is not None:
         raise ArchiveDamaged(f"{folder}/{object_name(missing)} of the archive is missing")
     contents = folder.read_all(map(object_name, needed))
+    for number, content in zip(needed, contents, strict=True):
+        if not content or whole_lines(content) < len(content):  # a store has it whole or not
+            raise ArchiveDamaged(f"{folder}/{object_name(number)} of the archive is incomplete")
     pairs = zip(needed, contents, strict=True)
     recent = [content for number, content in pairs if number % MERGED]
     lines = data[: whole_lines(data)] + b"".join(contents)

@@ -228,6 +228,21 @@ def test_a_missing_object_is_damage(
             use(uri)
 
 
+@pytest.mark.parametrize("rest", [0, 0.5])
+def test_an_incomplete_object_is_damage(
+    object_store: ObjectStoreServer, path: str, rest: float
+) -> None:
+    """Also the last one: unlike a line of a file it was written whole or not at all."""
+    log, uri = built(30), object_store.uri(path)
+    append(uri, log, 30)
+    key = f"{path}/{NODE}/_foldmq/ledger/000000000003.jsonl"
+    data = object_store.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+    object_store.client.put_object(Bucket=BUCKET, Key=key, Body=data[: int(len(data) * rest)])
+    for use in (all_of, lambda uri: append(uri, log, 30)):
+        with pytest.raises(ArchiveDamaged, match="ledger/000000000003.jsonl of the archive is inc"):
+            use(uri)
+
+
 def test_only_objects_with_needed_lines_must_exist(
     object_store: ObjectStoreServer, path: str
 ) -> None:
