@@ -187,11 +187,12 @@ async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[st
     try:
         rows, _ = await preview(brokers, about, 1)
     except Refused:
+        hint = "; ".join(filter(None, [hint, *await brokers.unsure_notes()]))
         none = f"{text.name(about)} is neither a client of this broker nor a topic"
         raise NotFound("; ".join(filter(None, [none, hint]))) from None
     if not rows:
         brokers.check_complete()  # the session may be in a log whose broker does not answer
-        denied = await denied_subscriptions(brokers, about)
+        denied = [*await denied_subscriptions(brokers, about), *await brokers.unsure_notes()]
         none = f"no session {text.name(about)}, and no subscription matches a topic of that name"
         raise NotFound("; ".join([none, *denied, *filter(None, [hint])]))
     advice = no_answers(brokers)

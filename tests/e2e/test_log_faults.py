@@ -212,6 +212,13 @@ def test_what_is_not_certain_behind_lost_records(stopped: Broker, tmp_path: Path
             ("doctor", "t", "--json"),
         ):
             assert gave_up in run(*command, *where).err
+        for command in (
+            ("sessions", "show", "nobody"),
+            ("retained", "get", "nowhere"),
+            ("doctor", "nobody"),
+            ("doctor", "no+topic"),
+        ):
+            assert gave_up in run(*command, *where, code=1).err
         for subject in ("some", "t"):
             assert gave_up in run("doctor", subject, *where).out
         assert gave_up in run("why", "--topic", "other", "--client", "some", *where).out
