@@ -314,9 +314,9 @@ class ApiEndpoints:
     async def _while_valid(
         self, grant: Grant, entries: AsyncIterator[Item | StreamMark]
     ) -> AsyncIterator[Item | StreamMark]:
-        """Yield entries until the permissions expire; raises Unauthorized then."""
+        """Yield entries until the permissions expire or end; raises Unauthorized then."""
         async for entry in entries:
-            self._access.check(grant)
+            self._access.check_again(grant)
             yield entry
 
     @staticmethod
