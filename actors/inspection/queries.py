@@ -335,12 +335,17 @@ class Queries:
             if pause:
                 yield None
         hint = f"; did you mean {shown(similar)}?" if similar else ""
-        raise Refused(f"no session {shown(name)}{hint}")
+        raise Refused(self._unless_lost(f"no session {shown(name)}") + hint)
+
+    def _unless_lost(self, absence: str) -> str:
+        """Return a message about something absent, and whether it may have been lost."""
+        unsure = self._node.state.unsure_state()
+        return absence if unsure is None else f"{absence}; {unsure}"
 
     def _session(self, name: str, request: Mapping[str, Any]) -> Answer:
         state = self._node.state.sessions.peek(name)
         if state is None:
-            raise Refused(f"no session {shown(name)}")
+            raise Refused(self._unless_lost(f"no session {shown(name)}"))
         offset = number(request, "offset", 0, 1 << 31)
         most = number(request, "most", _PART, _MAX_PART)
         return views.session_answer(name, state, self._node, offset, most)
@@ -373,7 +378,7 @@ class Queries:
         topic = text(request, "topic")
         message = self._node.state.retained.current(topic)
         if message is None:
-            raise Refused(f"no retained message on {shown(topic)}")
+            raise Refused(self._unless_lost(f"no retained message on {shown(topic)}"))
         return views.retained_answer(message, self._node)
 
     def _check_retained(self) -> None:

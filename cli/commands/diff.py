@@ -60,7 +60,8 @@ async def run_diff(
 def check_session(session: str | None, states: StatesBetween) -> None:
     """Raise NotFound if a session exists at neither point."""
     if session is not None and session not in states.old.sessions | states.new.sessions:
-        raise NotFound(f"no session {text.name(session)} at either point")
+        missing = f"no session {text.name(session)} at either point"
+        raise NotFound("; ".join(filter(None, [missing, states.unsure])))
 
 
 def states_object(log: str, states: StatesBetween) -> dict[str, object]:

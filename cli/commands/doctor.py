@@ -26,6 +26,7 @@ from cli.logs.broker_client import LiveBroker, Refused
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.next_commands import SERVER_LOG, NextCommands
+from cli.logs.source import write_notice
 from cli.logs.source_flags import SourceFlags, run_to_end
 from eventstore.errors import NotFound, UsageError
 
@@ -45,14 +46,16 @@ async def print_advice(flags: SourceFlags, about: str | None, *, as_json: bool) 
     ``about`` is a client or a topic. Raises NotFound if it is neither.
     """
     async with open_brokers(flags) as brokers:
-        advice, more = await diagnosis(brokers, flags, about)
+        advice, more, unsure = await diagnosis(brokers, flags, about)
     if as_json:
+        for note in unsure:
+            write_notice(note)
         for one in advice:
             sys.stdout.write(text.json_line(advice_object(one)) + "\n")
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
         where = brokers.title if about is None else text.name(about)
-        lines = [*summary(advice, where), *more]
+        lines = [*summary(advice, where), *more, *unsure]
         for one in advice:
             lines += ["", *advice_lines(one, width)]
         sys.stdout.write("\n".join(lines) + "\n")
@@ -61,18 +64,20 @@ async def print_advice(flags: SourceFlags, about: str | None, *, as_json: bool) 
 
 async def diagnosis(
     brokers: LogBrokers, flags: SourceFlags, about: str | None
-) -> tuple[list[Advice], list[str]]:
+) -> tuple[list[Advice], list[str], list[str]]:
     """Return the problems, or those of a client or of a topic's receivers, and further lines.
 
-    Raises NotFound if ``about`` is neither.
+    The third list says what is not certain of them, because records were lost. Raises NotFound if
+    ``about`` is neither.
     """
     statuses = {status["node"]: status for status in await ask_statuses(brokers)}
     if about is None:
         advice, more = await _all(brokers, statuses)
+        unsure: list[str] = []
     else:
-        advice, more = await _about(brokers, about)
+        advice, more, unsure = await _about(brokers, about)
     commands = NextCommands(flags, pids_of(statuses))
-    return [one._replace(next=commands.complete(one.next)) for one in advice], more
+    return [one._replace(next=commands.complete(one.next)) for one in advice], more, unsure
 
 
 def advice_object(one: Advice) -> dict[str, Any]:
@@ -159,8 +164,8 @@ def in_order(problems: Iterable[dict[str, Any]]) -> list[Advice]:
     return [advise(one) for one in merge_advice([*problems])]
 
 
-async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[str]]:
-    """Return the problems of a client, or of the receivers of a topic, and further information."""
+async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[str], list[str]]:
+    """Return the problems of a client, or of the receivers of a topic; as :func:`diagnosis`."""
     # A topic may look like the name of a session of no log.
     owner = brokers.present[0]
     with contextlib.suppress(UsageError):
@@ -178,15 +183,16 @@ async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[st
             hint = meant + name if meant else ""
     if known or problems or refusals:
         unsure = [text.escaped(session["unsure"], 2000)] if session.get("unsure") else []
-        return most_urgent_first([*in_order(problems), *advise_on_refusals(refusals)]), unsure
+        return most_urgent_first([*in_order(problems), *advise_on_refusals(refusals)]), [], unsure
     try:
         rows, _ = await preview(brokers, about, 1)
     except Refused:
+        hint = "; ".join(filter(None, [hint, *await brokers.unsure_notes()]))
         none = f"{text.name(about)} is neither a client of this broker nor a topic"
         raise NotFound("; ".join(filter(None, [none, hint]))) from None
     if not rows:
         brokers.check_complete()  # the session may be in a log whose broker does not answer
-        denied = await denied_subscriptions(brokers, about)
+        denied = [*await denied_subscriptions(brokers, about), *await brokers.unsure_notes()]
         none = f"no session {text.name(about)}, and no subscription matches a topic of that name"
         raise NotFound("; ".join([none, *denied, *filter(None, [hint])]))
     advice = no_answers(brokers)
@@ -199,16 +205,14 @@ async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[st
             for client in hanging or [row["client"]]:
                 theirs = await owner.ask("problems", client=client)
                 advice += in_order(theirs["problems"])
+    unsure = await brokers.unsure_notes()
     sent = text.count_of(sum(row["why"] in ("sent", "shared") for row in rows), "client")
     if not lines:
-        return advice, [
-            f"a message now would be sent to {sent}, that is to all that subscribe to it"
-        ]
+        every = f"a message now would be sent to {sent}, that is to all that subscribe to it"
+        return advice, [every], unsure
     advice = list(dict.fromkeys(advice))
-    return advice, [
-        f"a message now would be sent to {sent}; not sent at once, or not acknowledged:",
-        *lines,
-    ]
+    first = f"a message now would be sent to {sent}; not sent at once, or not acknowledged:"
+    return advice, [first, *lines], unsure
 
 
 def summary(advice: list[Advice], where: str) -> Iterator[str]:

@@ -136,7 +136,7 @@ async def run_events(flags: SourceFlags, wanted: Selection, look: EventOutput) -
             logs, lambda: EventFilter(wanted.types, wanted.session, wanted.topic), progress
         )
         printer = _LogPrinter(reader, look)
-        ends = await points_at(logs, wanted.end, end_at)
+        ends, more = await points_at(logs, wanted.end, end_at), True
         if wanted.count is not None and wanted.start is None:
             count = wanted.count + wanted.brief
             entries = await reader.latest(count, ends, ended=not wanted.follow)
@@ -151,10 +151,13 @@ async def run_events(flags: SourceFlags, wanted: Selection, look: EventOutput) -
                 starts |= printer.starts
         else:
             starts = await points_at(logs, wanted.start, start_at)
-            if not await _print_from(reader, printer, starts, ends, wanted):
-                return
-        if wanted.session is not None or wanted.topic is not None:
+            more = await _print_from(reader, printer, starts, ends, wanted)
+            if not more:
+                ends = {**starts, **printer.ends}
+        if wanted.session is not None or wanted.topic is not None or wanted.types:
             await write_lost_notes(logs, starts, ends)  # the events about it were not selected
+        if not more:
+            return
         if wanted.follow:
             await _follow(reader, printer)
         elif wanted.session is not None and not printer.printed:
@@ -268,12 +271,15 @@ class _LogPrinter:
         self.printed = False
         """Whether anything was printed."""
         self.starts: dict[str, LogPoint] = {}
-        """The first record of each log of which an event was printed."""
+        self.ends: dict[str, LogPoint] = {}
+        """The first and the last record of each log of which an event was printed."""
 
     async def print(self, found: LogEntry) -> None:
         """Print one event; may read its log for the topics of its messages."""
         self.printed = True
-        self.starts.setdefault(found.log, LogPoint(sequence_of(found.entry.at)))
+        place = LogPoint(sequence_of(found.entry.at))
+        self.starts.setdefault(found.log, place)
+        self.ends[found.log] = place
         with naming_log(found.log):
             await self._printers[found.log].print(found.entry)
 

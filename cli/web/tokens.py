@@ -36,6 +36,7 @@ _MARK = re.compile(r"[0-9a-f]{64}")
 _NEVER = "never"
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _MAX_BYTES = 1 << 20
+_LOOK_SECONDS = 1.0
 
 log = structlog.get_logger("foldmq")
 
@@ -186,6 +187,7 @@ class Tokens:
         self._first = Grant(TOKEN_FILE, Role.OPERATE, mark_of(own.cookie))
         self._grants: Mapping[str, Grant] = {}
         self._seen: object = None
+        self._look_at = 0.0
 
     def of_token(self, given: str) -> Grant | None:
         """Return the permissions of a token, even if it has expired; None if it is unknown."""
@@ -204,6 +206,14 @@ class Tokens:
     def holds(self, grant: Grant) -> bool:
         """Return whether a token has not expired."""
         return grant.holds(self._now())
+
+    def has(self, grant: Grant) -> bool:
+        """Return whether a token has still these permissions; the file is looked at each second."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            self._read_again()
+        return grant in (self._first, self._grants.get(grant.name))
 
     def seconds_left(self, grant: Grant, most: int) -> int:
         """Return the remaining lifetime of a token in seconds, at most ``most``."""

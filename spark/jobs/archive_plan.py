@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from eventstore.display import escaped
@@ -33,6 +34,9 @@ from spark.tables.options import SourceOptions
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
+
+_SCHEME: Final = re.compile("(?:s3[an]?|file):", re.IGNORECASE)
+"""The beginning of a URI that lacks slashes, and would be the name of a directory here."""
 
 
 class CutBefore(FoldmqError):  # noqa: N818 - named for the condition, as in eventstore.errors
@@ -124,11 +128,16 @@ def archive_place(directory: str) -> Path | Directory:
     if is_s3(directory):
         require_obstore()
         folder = Directory(directory)
+        if not folder.names_objects():
+            raise BadOption(
+                f"{folder}: names in a bucket must be UTF-8, without control characters, and "
+                "none may be empty, . or .."
+            )
         if ledger_of(folder) is not None:
             raise _of_one_node(str(folder))
         return folder
     place = directory.removeprefix("file://")
-    if "://" in place:
+    if "://" in place or _SCHEME.match(place):
         raise BadOption(
             f"an archive is written to a directory or to s3://, not to {directory_text(directory)}:"
             " write it to a directory that all machines of the cluster have mounted, and copy it "

@@ -16,6 +16,7 @@ from spark.tables.archive_ledger import (
     LEDGER_FILE,
     LEDGER_OBJECTS,
     MERGED,
+    ArchiveDamaged,
     Ledger,
     NoArchive,
     needed_objects,
@@ -140,14 +141,22 @@ def read_ledger(folder: Directory) -> LedgerContent:
     """Return the lines of the file, and those of the objects behind them.
 
     An archive that was copied to an object store has its first lines in the file. Raises
-    NoDirectory or StoreUnavailable.
+    NoDirectory, StoreUnavailable, or ArchiveDamaged if an object is missing or incomplete.
     """
     data = folder.read(LEDGER_FILE) or b""
     numbers = object_numbers(folder.files(LEDGER_OBJECTS))
+    begin = 1 if whole_lines(data) else 0
     if not numbers:
-        return LedgerContent(data, 1 if whole_lines(data) else 0)
-    needed = needed_objects(numbers)
+        return LedgerContent(data, begin)
+    needed = needed_objects(range(begin, numbers[-1] + 1))
+    present = set(numbers)
+    missing = next((number for number in needed if number not in present), None)
+    if missing is not None:
+        raise ArchiveDamaged(f"{folder}/{object_name(missing)} of the archive is missing")
     contents = folder.read_all(map(object_name, needed))
+    for number, content in zip(needed, contents, strict=True):
+        if not content or whole_lines(content) < len(content):  # a store has it whole or not
+            raise ArchiveDamaged(f"{folder}/{object_name(number)} of the archive is incomplete")
     pairs = zip(needed, contents, strict=True)
     recent = [content for number, content in pairs if number % MERGED]
     lines = data[: whole_lines(data)] + b"".join(contents)

@@ -6,7 +6,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 import pyarrow as pa
 from pyarrow import fs
@@ -25,6 +25,7 @@ _HADOOP_NAMES: Final = {"s3a": "s3", "s3n": "s3"}
 
 
 _HOST: Final = re.compile(r"(?:[^:\[]*|\[[^]]*\])(?::[0-9]*)?")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _HARMLESS: Final = ("endpoint_override", "region", "scheme")
 """Parameters of a query that contain no secrets and are useful in a message."""
 _HIDDEN: Final = "..."
@@ -155,6 +156,16 @@ class Directory:
         """
         return self._do(lambda system, path: (str(system.region), path))
 
+    def names_objects(self) -> bool:
+        """Return whether its path in a bucket can be that of objects, for all libraries."""
+        path = unquote_to_bytes(_parts(self.where)[0].partition("://")[2].partition("/")[2])
+        try:
+            text = path.decode().rstrip("/")
+        except UnicodeDecodeError:
+            return False
+        parts = text.split("/") if text else []
+        return not any(part in ("", ".", "..") or _CONTROL.search(part) for part in parts)
+
     def open(self, name: str) -> pa.NativeFile:
         """Open a file in it. Raises OSError, FileNotFoundError if it does not exist."""
         system, path = self._system()
@@ -165,7 +176,7 @@ class Directory:
             return look(*self._system())
         except FileNotFoundError:
             raise NoDirectory(f"there is no directory {self}") from None
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             known = store_error(error, self)
             if known is not None:
                 raise known from None

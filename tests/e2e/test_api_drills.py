@@ -19,7 +19,7 @@ from cli.web.api.operations import BASE
 from e2e.apiclient import FORMS, Api, Stream
 from e2e.log_damage import flip, salvage, without_projections
 from e2e.tools import run
-from e2e.webclient import web
+from e2e.webclient import served, web
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 NDJSON = "application/x-ndjson"
@@ -178,6 +178,7 @@ def test_a_reader_older_than_the_log_is_told_of_the_gap(tmp_path: Path) -> None:
 
 
 LISTS = ("/sessions?limit=1", "/retained", "/state", "/history", "/last", "/events?session=some")
+SUBJECTS = ("/problems?subject=some", "/problems?subject=t")
 
 
 def test_what_lost_records_leave_open_is_said(tmp_path: Path) -> None:
@@ -200,7 +201,13 @@ def test_what_lost_records_leave_open_is_said(tmp_path: Path) -> None:
         (salvaged,) = api.good("/events?type=LogSalvaged").json["items"]
         lost = int(salvaged["position"].partition(".")[0])
         assert lost < int(last)
-        paths = [*LISTS, f"/retained?at={last}", "/history?order=newest", "/history?from=last"]
+        paths = [
+            *LISTS,
+            *SUBJECTS,
+            f"/retained?at={last}",
+            "/history?order=newest",
+            "/history?from=last",
+        ]
         for path in paths:
             answer = api.good(path).json
             notes = answer.get("unsure") or answer["items"][0]["unsure"]
@@ -210,6 +217,13 @@ def test_what_lost_records_leave_open_is_said(tmp_path: Path) -> None:
             assert gave_up in note, path
         assert gave_up in api.good("/sessions/some").json["unsure"]
         assert gave_up in api.good("/diff?from=2&to=now").json["items"][0]["unsure"][0]
+        for path in (f"/messages/{lost}.0", "/sessions/nobody", "/diff?from=2&session=nobody"):
+            answer = api.get(path)
+            assert (answer.status, gave_up in answer.json["detail"]) == (404, True), path
+        page = served(broker)
+        for path in ("/sessions", "/log?session=some", "/log?session=some&order=oldest"):
+            assert gave_up in page.good(path).shown, path
+        assert gave_up not in page.good(f"/log?session=some&from={lost + 1}").shown
         # As a stream it comes first; before the hole, or behind it, all is known.
         first = api.good("/history", Accept=FORMS["ndjson"]).lines[0]
         assert (first["event"], gave_up in first["unsure"][0]) == ("unsure", True)

@@ -18,6 +18,7 @@ from harness.waiting import until
 from cli.web.api.jwt_users import OPERATIONS as OF_USERS
 from cli.web.api.operations import OPERATIONS
 from e2e.apiclient import Answer, Api, Stream
+from e2e.tools import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,6 +187,40 @@ def test_a_stream_ends_with_the_token(api: Api) -> None:
         time.sleep(4)
         sender = clients.connect(username="ann", password=token("ann").encode())
         sender.publish("hall/c", b"late", 1)
+        event, data = stream.next()
+        assert (event, data["status"]) == ("error", 401)
+
+
+@pytest.mark.parametrize(
+    ("path", "claims"),
+    [("/history?filter=hall/%23&follow=true", {}), ("/events?follow=true", {"groups": ["desk"]})],
+)
+def test_a_stream_with_nothing_to_send_ends_with_the_token(
+    api: Api, path: str, claims: dict[str, Any]
+) -> None:
+    shown = token("ann", seconds=6, **claims)
+    with contextlib.closing(Stream(api, path, token=shown)) as stream:
+        stream.until("live")
+        event, data = stream.next()
+        assert (event, data["status"]) == ("error", 401)
+        assert stream.next()[0] == "end"
+
+
+def test_a_stream_ends_when_its_token_is_removed(api: Api) -> None:
+    """With the next message: none of it is shown."""
+    where = ("--data-dir", str(api.broker.data_dir))
+    shown = run("web-token", "add", "gone", "--role", "view-all", *where).out.strip()
+    with (
+        contextlib.closing(Stream(api, "/history?filter=gone&follow=true", token=shown)) as stream,
+        contextlib.closing(Clients("127.0.0.1", api.broker.port)) as clients,
+    ):
+        assert stream.until("live") == []
+        sender = clients.connect(username="ann", password=token("ann").encode())
+        sender.publish("gone", b"before", 1)
+        assert stream.next()[1]["payload"] == "before"
+        run("web-token", "rm", "gone", *where)
+        time.sleep(1.1)  # the file is looked at each second
+        sender.publish("gone", b"after", 1)
         event, data = stream.next()
         assert (event, data["status"]) == ("error", 401)
 

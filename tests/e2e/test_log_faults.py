@@ -202,8 +202,25 @@ def test_what_is_not_certain_behind_lost_records(stopped: Broker, tmp_path: Path
         assert gave_up in run("sessions", "show", "some", *where).out
         assert orjson.loads(run("sessions", "show", "some", "--json", *where).out)["unsure"]
         assert "  not certain" in run("status", *where).out
-        for command in (("subscriptions", "--topic", "t"), ("retained", "ls")):
+        for command in (
+            ("subscriptions", "--topic", "t"),
+            ("retained", "ls"),
+            ("sessions", "ls"),
+            ("log", "--type", "BrokerStarted"),
+            ("log", "--session", "some", "--from", "2", "-n", "12"),
+            ("doctor", "some", "--json"),
+            ("doctor", "t", "--json"),
+        ):
             assert gave_up in run(*command, *where).err
+        for command in (
+            ("sessions", "show", "nobody"),
+            ("retained", "get", "nowhere"),
+            ("doctor", "nobody"),
+            ("doctor", "no+topic"),
+        ):
+            assert gave_up in run(*command, *where, code=1).err
+        for subject in ("some", "t"):
+            assert gave_up in run("doctor", subject, *where).out
         assert gave_up in run("why", "--topic", "other", "--client", "some", *where).out
         assert gave_up not in run("why", "--topic", "other", *where).out
         check_past()

@@ -23,6 +23,7 @@ from spark.runtime.marked_errors import BadOption, OtherLog, find_error
 from spark.tables.archive_directory import open_writer
 from spark.tables.archive_ledger import LEDGER_FILE, ArchiveDamaged
 from spark.tables.archive_writer import ArchiveBusy
+from spark.tables.directories import Directory, NoDirectory
 from spark.tables.discovery import _ask, find_in_archive, join_with_archive
 from spark.tables.options import SourceOptions
 from spark.tables.source import LogReader
@@ -245,6 +246,14 @@ def test_an_archive_is_written_to_a_directory(tmp_path: Path) -> None:
     assert archive_place("~/a") == Path.home() / "a"
     with pytest.raises(BadOption, match="not to gs://bucket/a: write it to"):
         archive_place("gs://bucket/a")
+    for wrong in ("s3:/bucket/a", "s3:bucket/a", "S3://bucket/a", "file:/a"):  # no directory here
+        with pytest.raises(BadOption, match=f"not to {wrong}: write it to"):
+            archive_place(wrong)
+    for wrong in ("a%FFb", "a/../b", "%2e%2e/b", "./b", "a//b", "/a", "a%0Ab"):
+        with pytest.raises(BadOption, match="names in a bucket must be UTF-8"):
+            archive_place(f"s3://bucket/{wrong}?region=r")
+    with pytest.raises(NoDirectory, match="s3://bucket/a%FFb cannot be read: "):
+        Directory("s3://bucket/a%FFb?region=r").read("x")
     log = LogBuilder()
     publish(log, 5)
     archived(tmp_path, log, 1, 5)

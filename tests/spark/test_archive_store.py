@@ -214,13 +214,57 @@ def test_more_objects_than_a_listing_returns_at_once(
     assert sum(lines) == count + 1 + count // MERGED * (MERGED - 1)
 
 
-def test_a_missing_object_is_damage(object_store: ObjectStoreServer, path: str) -> None:
+@pytest.mark.parametrize("number", range(3))
+def test_a_missing_object_is_damage(
+    object_store: ObjectStoreServer, path: str, number: int
+) -> None:
+    """Also the first one with records: a log may have been cut before it was archived."""
     log, uri = built(30), object_store.uri(path)
     append(uri, log, 30)
-    key = f"{path}/{NODE}/_foldmq/ledger/000000000002.jsonl"
+    key = f"{path}/{NODE}/_foldmq/ledger/{number:012}.jsonl"
     object_store.client.delete_object(Bucket=BUCKET, Key=key)
-    with pytest.raises(ArchiveDamaged, match="_foldmq/ledger, line 3 does not continue the one"):
-        all_of(uri)
+    for use in (all_of, lambda uri: append(uri, log, 30)):
+        with pytest.raises(ArchiveDamaged, match=f"_foldmq/ledger/{number:012}.jsonl of the archi"):
+            use(uri)
+
+
+@pytest.mark.parametrize("rest", [0, 0.5])
+def test_an_incomplete_object_is_damage(
+    object_store: ObjectStoreServer, path: str, rest: float
+) -> None:
+    """Also the last one: unlike a line of a file it was written whole or not at all."""
+    log, uri = built(30), object_store.uri(path)
+    append(uri, log, 30)
+    key = f"{path}/{NODE}/_foldmq/ledger/000000000003.jsonl"
+    data = object_store.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+    object_store.client.put_object(Bucket=BUCKET, Key=key, Body=data[: int(len(data) * rest)])
+    for use in (all_of, lambda uri: append(uri, log, 30)):
+        with pytest.raises(ArchiveDamaged, match="of the archive is incomplete"):
+            use(uri)
+
+
+def test_only_objects_with_needed_lines_must_exist(
+    object_store: ObjectStoreServer, path: str
+) -> None:
+    uri, folder = object_store.uri(path), Directory(object_store.uri(path)).within(NODE)
+    with open_store_writer(Directory(uri), "FOLDMQ_LOG_n1", NODE) as writer:
+        writer.begin()
+        for sequence in range(1, MERGED + 3):
+            links = f"{sequence - 1:064x}", f"{sequence:064x}"
+            file = ArchiveFile(f"date=x/{sequence}", 1)
+            writer._create(Segment(sequence, sequence, *links, 1, 1, 1, (file,)).line())
+    for number in (1, MERGED - 1, MERGED, MERGED + 1):
+        key = f"{path}/{NODE}/_foldmq/ledger/{number:012}.jsonl"
+        data = object_store.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        object_store.client.delete_object(Bucket=BUCKET, Key=key)
+        if number < MERGED:
+            ledger = ledger_of(folder)
+            assert ledger is not None
+            assert (ledger.first, ledger.last) == (1, MERGED + 2)
+        else:
+            with pytest.raises(ArchiveDamaged, match=f"{number:012}.jsonl of the archive is miss"):
+                ledger_of(folder)
+        object_store.client.put_object(Bucket=BUCKET, Key=key, Body=data)
 
 
 # ------------------------------------------------------------------------- from and to a directory

@@ -23,7 +23,11 @@ _REQUEST_HEADERS: Final = (
 _ANSWER_HEADERS: Final = (
     "Content-Location, ETag, Foldmq-Position, Link, Location, Retry-After, WWW-Authenticate"
 )
+JWT_PREFIX: Final = "jwt:"
+"""The names of permissions of JSON Web Tokens begin with it, those of other tokens do not."""
 _PREFLIGHT_SECONDS: Final = 600
+_LONGEST_WAIT: Final = 100 * 86_400
+"""Seconds until a token's expiry beyond which nobody waits for it."""
 
 
 class ApiAccess:
@@ -69,6 +73,18 @@ class ApiAccess:
         """Raise Unauthorized if permissions have expired."""
         if not self._tokens.holds(grant):
             raise Unauthorized("the token has expired")
+
+    def check_again(self, grant: Grant) -> None:
+        """Raise Unauthorized if permissions have expired, or their token was removed."""
+        self.check(grant)
+        if not grant.name.startswith(JWT_PREFIX) and not self._tokens.has(grant):
+            raise Unauthorized("the token is no longer valid")
+
+    def seconds_left(self, grant: Grant) -> float | None:
+        """Return after how many seconds permissions have expired; None: they do not."""
+        if grant.expires is None:
+            return None
+        return self._tokens.seconds_left(grant, _LONGEST_WAIT) + 1.0
 
     def _of_browser(self, request: web.Request) -> Grant:
         """Return the permissions of the page's cookie, for reading by the page itself only."""

@@ -303,7 +303,8 @@ class ApiEndpoints:
                     entries = self._while_valid(grant, _after(first, found))
                     if operation.cost is Cost.DEAR or snapshot.tag:
                         entries = self._bounds.in_turns(entries)
-                    await send_stream(request, response, entries, self._details)
+                    left = self._access.seconds_left(grant)
+                    await send_stream(request, response, entries, self._details, left)
                 finally:
                     first.cancel()
                     with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -313,9 +314,9 @@ class ApiEndpoints:
     async def _while_valid(
         self, grant: Grant, entries: AsyncIterator[Item | StreamMark]
     ) -> AsyncIterator[Item | StreamMark]:
-        """Yield entries until the permissions expire; raises Unauthorized then."""
+        """Yield entries until the permissions expire or end; raises Unauthorized then."""
         async for entry in entries:
-            self._access.check(grant)
+            self._access.check_again(grant)
             yield entry
 
     @staticmethod

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from actors.access.credentials import AuthResult, Credentials
+from cli.web.api.access import JWT_PREFIX
 from cli.web.api.problem_types import Unauthorized
 from cli.web.tokens import Grant, Role
 
@@ -112,9 +113,9 @@ class JwtUsers:
         if verdict.result != AuthResult.ACCEPTED or verdict.user is None:
             return None
         mark = hashlib.sha256(f"jwt {verdict.user}".encode()).hexdigest()
-        shown = f"jwt:{verdict.user}"
+        shown = f"{JWT_PREFIX}{verdict.user}"
         if len(verdict.user) > _LONGEST_NAME:  # the names of two users differ
-            shown = f"jwt:{verdict.user[: _LONGEST_NAME - 17]}~{mark[:16]}"
+            shown = f"{JWT_PREFIX}{verdict.user[: _LONGEST_NAME - 17]}~{mark[:16]}"
         expires = verdict.expires_ms // 1000
         for group, role in self._roles:
             if group in verdict.groups:

@@ -60,10 +60,12 @@ class ProblemsParams(ListParams):
     ] = None
 
 
-async def problems(call: Call, params: ProblemsParams) -> AsyncIterator[Item]:
+async def problems(call: Call, params: ProblemsParams) -> AsyncIterator[Item | StreamMark]:
     """Yield the current problems, the most urgent first."""
     brokers = await brokers_of(call, params.log)
-    advice, _ = await diagnosis(brokers, call.link.flags, params.subject)
+    advice, _, unsure = await diagnosis(brokers, call.link.flags, params.subject)
+    for mark in unsure_mark(unsure):
+        yield mark
     for item in numbered(call, map(advice_object, advice)):
         yield item
 

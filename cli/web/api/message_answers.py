@@ -300,13 +300,14 @@ async def message(call: Call, params: MessageParams) -> dict[str, Any]:
         source = logs[""]
         if sequence_of(at) < source.begin:
             raise CutOff(f"position {params.position} was deleted: {source.beginning()}")
-        place = {"": LogPoint(sequence_of(at), index_of(at))}
+        place, lost = {"": LogPoint(sequence_of(at), index_of(at))}, []
         if sequence_of(at) <= source.last:
             reader = MessageHistory(logs, "#")
             async with contextlib.aclosing(reader.between(HistoryRange(place, place))) as views:
                 async for view in views:
                     return publication_object(view, payload=call.payloads)
-    raise NotFound(f"no message took effect at position {params.position}")
+            lost = await lost_in(logs, place, place)
+    raise NotFound("; ".join([f"no message took effect at position {params.position}", *lost]))
 
 
 class LastParams(ListParams):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from cli.web.api.operation import Item, StreamMark
+from cli.web.api.problem_types import Unauthorized
 from eventstore.task_cancellation import end_tasks
 
 if TYPE_CHECKING:
@@ -71,8 +72,12 @@ async def send_stream(
     response: web.StreamResponse,
     entries: AsyncIterator[Item | StreamMark],
     problem: Callable[[Exception], dict[str, Any]],
+    seconds: float | None = None,
 ) -> None:
-    """Send all entries, until they end or the client leaves; ``problem`` describes an error."""
+    """Send all entries, until they end or the client leaves; ``problem`` describes an error.
+
+    ``seconds``: then the permissions have expired, also if there is nothing to send.
+    """
     events = response.content_type == EVENT_STREAM
     encode = as_event if events else as_line
     output = _Output(request, response, ping=_PING if events else b"")
@@ -80,17 +85,20 @@ async def send_stream(
         output.add(_RETRY)
     flushing = asyncio.create_task(output.keep(), name="stream")
     turn = time.monotonic()
+    permitted = asyncio.timeout(seconds)
     try:
         try:
-            async for entry in entries:
-                if output.add(encode(entry)) or time.monotonic() - turn > _SLICE:
-                    await output.flush()
-                    await asyncio.sleep(0)
-                    turn = time.monotonic()
+            async with permitted:
+                async for entry in entries:
+                    if output.add(encode(entry)) or time.monotonic() - turn > _SLICE:
+                        await output.flush()
+                        await asyncio.sleep(0)
+                        turn = time.monotonic()
         except ConnectionError:
             raise
         except Exception as error:  # noqa: BLE001 - the status has been sent
-            said = problem(error)
+            expired = Unauthorized("the token has expired") if permitted.expired() else None
+            said = problem(expired or error)
             output.add(_sse("error", said) if events else dumps({"error": said}) + b"\n")
         if events:
             output.add(_sse("end", {}))

@@ -67,8 +67,8 @@ class Lists:
         if sort == "offline":
             order = _BY_OFFLINE
         work = self._by_name(request, "sessions", wanted, match, order)
-        highest = sort in _HIGHEST_SESSIONS
-        return await self._site.answer(request, "sessions.html", query, work, highest=highest)
+        more = {"highest": sort in _HIGHEST_SESSIONS, "unsure": await self._unsure(request)}
+        return await self._site.answer(request, "sessions.html", query, work, **more)
 
     async def actors(self, request: web.Request) -> web.Response:
         """Actors by type, name, and load."""

@@ -28,8 +28,10 @@ from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_points import LogPoint, time_of
 from eventstore.reading.log_source import LogSource
+from projections.log_proof import statement
 from projections.past.event_reader import EventEntry, EventFilter, EventReader, parts_left, refs_of
 from projections.past.event_text import payload_words, words
+from projections.past.lost_records import lost_records
 from projections.past.topic_lookup import MessageTopics
 
 SECONDS = 3.0
@@ -78,6 +80,8 @@ class LogPage:
     """A note if a part of the selection was deleted."""
     end: str | None = None
     """A note if the selection is beyond the end of the log."""
+    lost: Sequence[str] = ()
+    """Notes about records that were lost where the page searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ class MergedLogPage:
     looked: list[tuple[str, int, int]]
     """The logs in which the time ran out, with the first and the last record searched."""
     notes: list[str]
-    """What was deleted, or is beyond the end of a log."""
+    """What was deleted, lost, or is beyond the end of a log."""
     beyond: bool
     """Whether the selection is beyond the end of each log."""
 
@@ -163,7 +167,7 @@ async def find_in_logs(
     notes = [
         f"log {log}: {note}" if label else note
         for log, page in pages.items()
-        for note in (page.beginning, page.end)
+        for note in (page.beginning, page.end, *page.lost)
         if note is not None
     ]
     return MergedLogPage(
@@ -289,7 +293,14 @@ async def find_page(
         return LogPage([], None, False, (0, 0), beginning)
     found = search.backwards(start, end) if backwards else search.forwards(start, end)
     rows, following, timed_out = await found
-    return LogPage(rows, following, timed_out, search.looked, beginning)
+    lost = []
+    if wanted.types or wanted.session is not None or wanted.topic is not None:
+        # The events about it are not selected.
+        reached = None if following is None else sequence_of(following)
+        first, last = start.sequence, end.sequence
+        first, last = (reached or first, last) if backwards else (first, reached or last)
+        lost = [statement(doubt) for doubt in await lost_records(source, last, first)]
+    return LogPage(rows, following, timed_out, search.looked, beginning, lost=lost)
 
 
 def _place(point: LogPoint) -> tuple[int, int]:
