@@ -15,6 +15,8 @@ from protocol.mqtt.message_properties import decode_message_properties, encode_m
 PATH_PROPERTY: Final = "foldmq-path"
 MAX_PATH: Final = 8
 """Logs that a message may pass."""
+_LONGEST: Final = 64
+"""Characters of a log's name. Any client may write this property; longer texts name no log."""
 
 _MARK: Final = PATH_PROPERTY.encode()
 
@@ -25,7 +27,7 @@ def passed_logs(block: bytes) -> tuple[str, ...]:
         return ()
     user = decode_message_properties(block).user
     paths = [value for name, value in user if name == PATH_PROPERTY]
-    return tuple(filter(None, ",".join(paths).split(",")))
+    return tuple(each for each in ",".join(paths).split(",") if 0 < len(each) <= _LONGEST)
 
 
 def has_passed(block: bytes, logs: Collection[str]) -> bool:
