@@ -28,7 +28,8 @@ from protocol.mqtt.origin_properties import Origin
 _log = structlog.get_logger("foldmq")
 
 _ANSWER_SECONDS: Final = 60.0
-"""Time without any acknowledgement after which the connection is opened anew."""
+"""Time in which a peer answers nothing, not even a PINGREQ, after which the connection is opened
+anew."""
 
 
 _RECORD_WITHIN: Final = 0.02
