@@ -26,7 +26,14 @@ from eventstore.reading.publications import (
 from outbox.sink import OutboxMessage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Callable,
+        Iterable,
+        Iterator,
+        Sequence,
+    )
     from typing import Protocol
 
     from eventstore.format.positions import Position
@@ -48,11 +55,17 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("foldmq")
 
 _RECORDS_AT_ONCE = 64
+_UNMATCHED_PAUSE = 0.02
+"""Seconds until more is read after records with nothing due: each reading has its cost."""
 _UNRELEASED = 8 * 1024 * 1024
 """Bytes of QoS 2 messages kept until they are released; others are read from the log again."""
 _RETRY = 0.5
 _CURSORS = frozenset({"Forwarded", "Followed"})
 """Events that only say how far something is: a turn with nothing else moves no cursor."""
+
+
+_PUBLISHED = frozenset({"MessagePublished", "TurnPublished"})
+_RELEASED = frozenset({"Released", "TurnReleased"})
 
 
 class CursorLost(Exception):  # noqa: N818 - it is an answer, not an error
@@ -80,6 +93,8 @@ class DueMessages:
 
     _quiet_seconds: float | None = None
     """Time without a new record after which an empty turn is read; None: none is."""
+    _whole_turns = True
+    """Whether events of turns are expanded only where messages may be due."""
 
     def __init__(self, source: LogSource, selection: Selection, end: DurableEnd) -> None:
         self._source = source
@@ -87,6 +102,8 @@ class DueMessages:
         self._end = end
         self._unreleased = MessageStore(_UNRELEASED)
         self._number = 0
+        self._matched = True
+        """Whether messages were due since the last reading began."""
         self._problem = ""
 
     async def after(self, through: Position, number: int) -> AsyncIterator[LogPortion]:
@@ -95,20 +112,27 @@ class DueMessages:
         Raises CursorLost when the log was cut beyond it, CorruptLog when the log is damaged.
         """
         self._number = number
+        self._matched = True
         async for complete in self._turns(max(1, sequence_of(through + 1))):
-            yield await self._portion(complete, through)
+            portion = await self._portion(complete, through)
+            self._matched = self._matched or bool(portion.messages or portion.missing)
+            yield portion
 
     async def _turns(self, sequence: int) -> AsyncGenerator[list[Record], None]:
         """Yield the complete turns from a record on; raises as :meth:`after`."""
         turns = TurnAssembler(anywhere=True)
         while True:
+            if not self._matched:
+                await asyncio.sleep(_UNMATCHED_PAUSE)
             end = await self._end.reach(sequence, self._quiet_seconds)
             if end < sequence:
                 yield []
                 continue
             last = min(end, sequence + _RECORDS_AT_ONCE - 1)
+            self._matched = last < end  # what is far behind is read without pauses
             try:
-                async for record in self._source.records(sequence, last):
+                records = self._source.records(sequence, last, whole_turns=self._whole_turns)
+                async for record in records:
                     sequence = record.sequence + 1
                     complete = turns.take(record)[1]
                     if complete:
@@ -165,6 +189,9 @@ class DueMessages:
             return portion
         here = MessageStore(1 << 62)
         for record in parts:
+            if not _may_have_due(record, self._selection.is_due):
+                continue
+            record.expand()
             for item in publications_in(record, self._selection.is_due):
                 if isinstance(item, StoredMessages):
                     self._unreleased.add(item)
@@ -285,6 +312,25 @@ def portion_of(parts: list[Record]) -> LogPortion:
         parts[-1].time_ms,
         only_cursors=all(raw["e"] in _CURSORS for record in parts for raw in record.raw_events),
     )
+
+
+def _may_have_due(record: Record, is_due: Callable[[str], bool]) -> bool:
+    """Return whether messages of a record may be due, whose events of turns may be whole.
+
+    Only topics are looked at: where there are messages at QoS 2, or releases, it is true.
+    """
+    try:
+        for raw in record.raw_events:
+            kind = raw["e"]
+            if kind in _RELEASED:
+                return True
+            if kind in _PUBLISHED and (
+                raw["v"] != 1 or raw["qos"] == 2 or any(map(is_due, raw["topics"]))
+            ):
+                return True
+    except (AttributeError, KeyError, TypeError):
+        return True  # it is reported where the record is parsed
+    return False
 
 
 def _contents(item: PublicationItem, record: Record) -> Iterator[OutboxMessage]:

@@ -8,6 +8,8 @@ import orjson
 from protocol.mqtt.topics import matches
 
 _KNOWN_TOPICS = 4096
+LONG = 512
+"""Characters from which on a text is not kept for the next message: a topic may have 65,535."""
 
 
 class Selection:
@@ -35,7 +37,8 @@ class Selection:
             if len(self._known) >= _KNOWN_TOPICS:
                 self._known.clear()
             due = any(matches(each, topic) for each in self._filters)
-            self._known[topic] = due
+            if len(topic) < LONG:
+                self._known[topic] = due
         return due
 
     @property

@@ -420,6 +420,11 @@ class Record:
         """
         return parse_events(self.sequence, self.raw_events)
 
+    def expand(self) -> None:
+        """Replace events of turns by the equivalent events of single sessions."""
+        if _TURN in self.header:
+            self.raw_events = [one for raw in self.raw_events for one in expanded(raw)]
+
     def payloads(self, event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[bytes]:
         """Return the payload of each message of one of the record's events."""
         if self.sealed:

@@ -103,14 +103,19 @@ class LogSource:
         """Stream sequence at which the log begins, 1 for an empty one."""
         return max(1, self.first)
 
-    async def records(self, first: int, last: int) -> AsyncIterator[Record]:
+    async def records(
+        self, first: int, last: int, *, whole_turns: bool = False
+    ) -> AsyncIterator[Record]:
         """Yield the records between two sequences in order, each checked against the one before.
+
+        ``whole_turns``: as for ``decode_record``.
 
         Raises CorruptLog for the first record that is damaged, missing or out of place, and
         CutMeanwhile when the broker cut the log beyond the record being read.
         """
         checker: ChainChecker | None = ChainChecker() if first == 1 else None
-        async for record in read_records(self.client, self.stream, first, last):
+        records = read_records(self.client, self.stream, first, last, whole_turns=whole_turns)
+        async for record in records:
             expected = first if checker is None else checker.sequence + 1
             if record.sequence != expected:
                 await self.check_still_there(expected)

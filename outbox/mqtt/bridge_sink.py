@@ -28,8 +28,13 @@ from protocol.mqtt.origin_properties import Origin
 _log = structlog.get_logger("foldmq")
 
 _ANSWER_SECONDS: Final = 60.0
-"""Time without any acknowledgement after which the connection is opened anew."""
+"""Time in which a peer answers nothing, not even a PINGREQ, after which the connection is opened
+anew."""
 
+
+_RECORD_WITHIN: Final = 0.02
+"""Seconds for which messages in PUBREC wait for others: a peer may answer a message only when those
+before it are released."""
 
 _BATCH: Final = 500
 """Messages that are handed over at a time: the cursor moves at the end of a batch."""
@@ -79,6 +84,10 @@ class MqttSink:
         self._connecting = asyncio.Lock()
         self._changed = asyncio.Event()
         """Set when the sender has something to do."""
+        self._late: asyncio.TimerHandle | None = None
+        """Ends the wait of messages in PUBREC for others."""
+        self._is_late = False
+        """Whether that wait has ended."""
         self._heard = False
         """Whether the other broker has sent anything since that was looked at."""
         self._backoff = Backoff(options.restart_base, options.restart_cap)
@@ -158,10 +167,13 @@ class MqttSink:
             self._changed.clear()
             peer.pump()
             position = outbound.to_record()
-            if position is not None and not outbound.may_record_later:
+            if position is not None and (self._is_late or not outbound.may_record_later):
+                self._end_wait()
                 await about.record_received(position)
                 outbound.recorded(position)
             elif not outbound.is_settled:
+                if position is not None:
+                    self._begin_wait()
                 await self._await_change(peer)
         return outbound.take_refusals()
 
@@ -184,12 +196,29 @@ class MqttSink:
         self._heard = True
         outbound = self._outbound
         ended = self._peer is None or self._peer.ended is not None
-        due = outbound.to_record() is not None and not outbound.may_record_later
-        if ended or due or outbound.is_settled:
+        waits = outbound.to_record() is not None
+        if ended or (waits and not outbound.may_record_later) or outbound.is_settled:
             self._changed.set()
+        elif waits:
+            self._begin_wait()
+
+    def _begin_wait(self) -> None:
+        """Let messages in PUBREC wait for others, for a while."""
+        if self._late is None:
+            self._late = asyncio.get_running_loop().call_later(_RECORD_WITHIN, self._note_late)
+
+    def _note_late(self) -> None:
+        self._late, self._is_late = None, True
+        self._changed.set()
+
+    def _end_wait(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late, self._is_late = None, False
 
     async def close(self) -> None:
         """Close the connection."""
+        self._end_wait()
         if self._keeping is not None:
             await end_tasks([self._keeping])
             self._keeping = None

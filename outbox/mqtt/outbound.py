@@ -34,6 +34,7 @@ from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
 from protocol.mqtt.connect_subscribe_decoder import MQTT_5
 from protocol.mqtt.encoder import encode_acks
+from protocol.mqtt.loop_path import is_readable
 from protocol.mqtt.origin_properties import Origin, with_origin, without_origin
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode
@@ -91,8 +92,9 @@ class Refusal(NamedTuple):
 
     at: Position
     reason: int
-    """Reason code of its answer; 0x95 for a message above its Maximum Packet Size, 0x90 for one
-    without a legal topic; 0x80 for one that was erased before it was sent."""
+    """Reason code of its answer; 0x95 for a message above its Maximum Packet Size, or with more
+    properties than a foldmq takes; 0x90 for one without a legal topic; 0x80 for one that was erased
+    before it was sent."""
 
 
 class PeerLimits(NamedTuple):
@@ -438,8 +440,10 @@ class Outbound:
             return encode_publish(topic, payload, qos, packet_id, retain=retain, dup=dup)
         block = message.block
         if limits.takes_origins and qos == 1:
-            told = message.origin
-            block = without_origin(block) if told is None else with_origin(block, told)
+            told, bare = message.origin, block
+            block = without_origin(bare) if told is None else with_origin(bare, told)
+            if not is_readable(block):
+                block = without_origin(bare)
         return encode_publish_v5(
             topic, payload, qos, packet_id, retain=retain, dup=dup, block=block
         )
@@ -456,7 +460,8 @@ class Outbound:
         if 0 < limits.maximum_packet_size < len(packet) and message.origin is not None:
             plain = message._replace(origin=None)
             packet = self._encoded(plain, qos, packet_id, dup=entry.dup and qos > 0)
-        if 0 < limits.maximum_packet_size < len(packet):
+        unreadable = limits.takes_origins and not is_readable(message.block)
+        if unreadable or 0 < limits.maximum_packet_size < len(packet):
             self._refuse(entry, ReasonCode.PACKET_TOO_LARGE)
             return b""
         entry.qos = qos

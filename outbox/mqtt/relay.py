@@ -17,7 +17,7 @@ from outbox.mqtt.topic_lines import TopicMap
 from protocol.errors import FoldmqError
 from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
 from protocol.mqtt.encoder import encode_acks
-from protocol.mqtt.loop_path import with_logs, would_loop
+from protocol.mqtt.loop_path import is_readable, with_logs, would_loop
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode
 from protocol.mqtt.server_packet_decoder import SentMessage
@@ -75,6 +75,7 @@ class Relay:
         if would_loop(publish.block, *self._logs):
             self.looped += 1
             return b"", self._answer(publish.qos, publish.packet_id)
+        block = with_logs(publish.block, *self._peer_log, self._log)
         packet = encode_publish_v5(
             topic.encode(),
             publish.payload,
@@ -82,9 +83,9 @@ class Relay:
             publish.packet_id,
             retain=publish.retain,
             dup=publish.dup,
-            block=with_logs(publish.block, *self._peer_log, self._log),
+            block=block,
         )
-        if 0 < self._most < len(packet):
+        if 0 < self._most < len(packet) or not is_readable(block):
             self.dropped += 1
             return b"", self._answer(publish.qos, publish.packet_id)
         self.passed += 1

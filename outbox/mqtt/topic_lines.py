@@ -8,6 +8,7 @@ both, ``""`` is an empty text. The first line that matches a topic decides.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
+from outbox.selection import LONG
 from protocol.errors import FoldmqError
 from protocol.mqtt.shared_filters import SHARE
 from protocol.mqtt.topics import (
@@ -166,4 +167,5 @@ def _renamed(topic: str, prefix: str, replacement: str) -> str | None:
 def _remember(cache: dict[str, T], topic: str, found: T) -> None:
     if len(cache) >= _CACHED:
         cache.clear()
-    cache[topic] = found
+    if len(topic) < LONG:
+        cache[topic] = found

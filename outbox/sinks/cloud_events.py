@@ -9,6 +9,7 @@ from urllib.parse import quote
 import orjson
 
 from eventstore.format.positions import format_position
+from outbox.selection import LONG
 from outbox.sink import OutboxMessage
 from protocol.mqtt.message_properties import MessageProperties, decode_message_properties
 
@@ -76,7 +77,9 @@ class EventEncoder:
         if known is None:
             if len(self._texts) >= _KNOWN_TEXTS:
                 self._texts.clear()
-            known = self._texts[text] = orjson.dumps(text)
+            known = orjson.dumps(text)
+            if len(text) < LONG:
+                self._texts[text] = known
         return known
 
 

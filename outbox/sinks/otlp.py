@@ -107,6 +107,7 @@ class TracedMessages(DueMessages):
     """
 
     _quiet_seconds = _QUIET
+    _whole_turns = False
 
     def __init__(
         self,

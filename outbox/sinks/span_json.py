@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from outbox.selection import LONG
 from protocol.mqtt.message_properties import properties_object
 
 if TYPE_CHECKING:
@@ -76,14 +77,24 @@ def span_json(
     return b'%b,"events":[%b]' % (span, b",".join(events)) if events else span
 
 
-@lru_cache(_KNOWN)
 def _text_json(text: str) -> bytes:
+    return orjson.dumps(text) if len(text) >= LONG else _known_text(text)
+
+
+@lru_cache(_KNOWN)
+def _known_text(text: str) -> bytes:
     return orjson.dumps(text)
 
 
-@lru_cache(_KNOWN, typed=True)
 def attribute_json(key: str, value: bool | int | str) -> bytes:
     """Return an attribute whose value probably comes again."""
+    if isinstance(value, str) and len(value) >= LONG:
+        return orjson.dumps(attribute(key, value))
+    return _known_attribute(key, value)
+
+
+@lru_cache(_KNOWN, typed=True)
+def _known_attribute(key: str, value: bool | int | str) -> bytes:
     return orjson.dumps(attribute(key, value))
 
 

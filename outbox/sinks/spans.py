@@ -33,6 +33,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import format_position, from_runs, position
 from eventstore.reading.publications import awaits_release
+from outbox.selection import LONG
 from outbox.sink import OutboxMessage
 from outbox.sinks.span_json import (
     PRODUCER,
@@ -282,7 +283,8 @@ class SpanFold:
             if len(self._templates) >= _KNOWN_TOPICS:
                 self._templates.clear()
             known = next((each for each in self._options.templates if matches(each, topic)), "")
-            self._templates[topic] = known
+            if len(topic) < LONG:
+                self._templates[topic] = known
         return known
 
     def settled(self, event: Released | InboundReplaced, _at: Position, _record: Record) -> None:

@@ -11,11 +11,17 @@ from collections.abc import Collection
 from typing import Final
 
 from protocol.mqtt.message_properties import decode_message_properties, encode_message_properties
+from protocol.mqtt.property_codec import MAX_PROPERTIES, MAX_PROPERTY_BYTES
+from protocol.mqtt.protocol_error import ProtocolError
 
 PATH_PROPERTY: Final = "foldmq-path"
 MAX_PATH: Final = 8
 """Logs that a message may pass."""
+_LONGEST: Final = 64
+"""Characters of a log's name. Any client may write this property; longer texts name no log."""
 
+_FEW: Final = 4 * MAX_PROPERTIES
+"""Bytes that have less than ``MAX_PROPERTIES``: nearly all are of 5 bytes or more."""
 _MARK: Final = PATH_PROPERTY.encode()
 
 
@@ -25,7 +31,7 @@ def passed_logs(block: bytes) -> tuple[str, ...]:
         return ()
     user = decode_message_properties(block).user
     paths = [value for name, value in user if name == PATH_PROPERTY]
-    return tuple(filter(None, ",".join(paths).split(",")))
+    return tuple(each for each in ",".join(paths).split(",") if 0 < len(each) <= _LONGEST)
 
 
 def has_passed(block: bytes, logs: Collection[str]) -> bool:
@@ -37,6 +43,17 @@ def would_loop(block: bytes, *logs: str) -> bool:
     """Return whether a message has passed one of some logs before, or too many logs."""
     passed = passed_logs(block)
     return not set(logs).isdisjoint(passed) or len(passed) >= MAX_PATH
+
+
+def is_readable(block: bytes) -> bool:
+    """Return whether a foldmq takes so many properties: bridges add to those of a client."""
+    if len(block) <= _FEW:
+        return True
+    try:
+        decode_message_properties(block)
+    except ProtocolError:
+        return False
+    return len(block) <= MAX_PROPERTY_BYTES
 
 
 def took_in(block: bytes, log: str) -> bool:

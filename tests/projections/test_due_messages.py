@@ -1,8 +1,10 @@
 """The outbox reads what is due from any cursor on: nothing is left out, and numbers stay."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from randomnode import TOPICS
@@ -12,8 +14,10 @@ from eventstore.format.destination_events import Forwarded
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import MessagePublished, Released
 from eventstore.format.node_events import BrokerStopped, MessagesCarried
-from eventstore.format.positions import position
+from eventstore.format.positions import position, to_runs
 from eventstore.format.records import GENESIS, Record, decode_record, encode_record
+from eventstore.format.turn_events import TurnAcked, TurnPublished, TurnReleased
+from outbox import log_reader
 from outbox.log_reader import DueMessages, LogPortion
 from outbox.selection import Selection
 from outbox.sink import OutboxMessage
@@ -31,7 +35,10 @@ class Source:
         self.begin = 1
         self._carried = carried
 
-    async def records(self, first: int, last: int) -> AsyncIterator[Record]:
+    async def records(
+        self, first: int, last: int, *, whole_turns: bool = False
+    ) -> AsyncIterator[Record]:
+        assert whole_turns
         for record in self.all:
             if first <= record.sequence <= last:
                 yield record
@@ -84,7 +91,9 @@ def test_every_cursor_continues_where_it_is(
     for step, name, number in [("connect", "ann", 1), ("connect", "bob", 5), *steps]:
         getattr(node, step)(name, number)
     node.finish()
-    source = Source([decode_record(one.sequence, one.data) for one in node.log.records])
+    source = Source(
+        [decode_record(one.sequence, one.data, whole_turns=True) for one in node.log.records]
+    )
     selection = Selection(filters)
     expected = [
         (effect.at, effect.ref, effect.topic, effect.payload, effect.session)
@@ -105,12 +114,16 @@ def test_every_cursor_continues_where_it_is(
 
 
 def recorded(
-    previous: bytes, sequence: int, *events: Event, payloads: tuple[bytes, ...] = ()
+    previous: bytes,
+    sequence: int,
+    *events: Event,
+    payloads: tuple[bytes, ...] = (),
+    whole: bool = False,
 ) -> Record:
     data = encode_record(
         previous=previous, node="n", time_ms=1000, events=[*events], payloads=payloads
     )
-    return decode_record(sequence, data)
+    return decode_record(sequence, data, whole_turns=whole)
 
 
 def test_a_message_released_after_its_record_was_cut_is_read_where_it_is_repeated() -> None:
@@ -129,6 +142,88 @@ def test_a_released_message_that_the_log_no_longer_has_is_missing() -> None:
     source.begin = 8
     (portion,) = read(source, ["a"], position(9, 0) - 1, 4)
     assert (portion.messages, portion.missing) == ([], [(position(9, 0), 1)])
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_turn_is_expanded_only_where_messages_may_be_due(qos: int) -> None:
+    events = (
+        TurnPublished(["ann", "bob"], [], qos, ["a/1", "a/2"], [], [1, 1], 1, 0, 2),
+        *(
+            [TurnReleased(["ann", "bob"], [], [1, 1], to_runs([position(9, 0), position(9, 1)]))]
+            if qos == 2
+            else ()
+        ),
+        TurnAcked("Acked", ["cy", "di"], [], [1, 1]),
+    )
+    record = recorded(GENESIS, 9, *events, payloads=(b"x", b"y"), whole=True)
+    kinds = [raw["e"] for raw in record.raw_events]
+    assert messages(read(Source([record]), ["other/#"], position(9, 0) - 1, 0)) == []
+    assert ([raw["e"] for raw in record.raw_events] == kinds) is (qos == 1)
+    found = messages(read(Source([record]), ["a/2"], position(9, 0) - 1, 0))
+    assert [(each.topic, each.payload, each.client, each.number) for each in found] == [
+        ("a/2", b"y", "bob", 1)
+    ]
+    assert found[0].position == position(9, 1)
+
+
+class Growing(Source):
+    """A log that grows by a record whenever its reader has taken all others."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        super().__init__(records)
+        self.readings: list[tuple[int, int]] = []
+        self._end = 0
+        self._grown = asyncio.Event()
+
+    async def grow(self) -> None:
+        while self._end < len(self.all):
+            self._end += 1
+            self._grown.set()
+            await asyncio.sleep(0)
+
+    async def records(
+        self, first: int, last: int, *, whole_turns: bool = False
+    ) -> AsyncIterator[Record]:
+        self.readings.append((first, last))
+        async for record in super().records(first, last, whole_turns=whole_turns):
+            yield record
+
+    async def reach(self, sequence: int, _seconds: float | None = None) -> int:
+        if self._end == len(self.all) < sequence:
+            raise EndOfLogError
+        while self._end < sequence:
+            self._grown.clear()
+            await self._grown.wait()
+        return self._end
+
+
+@pytest.mark.parametrize("due", [False, True])
+def test_what_is_not_due_is_read_in_larger_parts(
+    monkeypatch: pytest.MonkeyPatch, due: bool
+) -> None:
+    monkeypatch.setattr(log_reader, "_UNMATCHED_PAUSE", 1.0)
+    records: list[Record] = []
+    for number in range(1, 41):
+        event = MessagePublished("ann", 1, False, ["a"], [], [[1, 1]], 1, 0, 1)
+        link = records[-1].link if records else GENESIS
+        records.append(recorded(link, number, event, payloads=(b"x",)))
+
+    async def run() -> Growing:
+        source = Growing(records)
+        growing = asyncio.create_task(source.grow())
+        reader = DueMessages(source, Selection(["a" if due else "b"]), source)  # type: ignore[arg-type]
+        with contextlib.suppress(EndOfLogError):
+            async for _ in reader.after(0, 0):
+                pass
+        await growing
+        return source
+
+    source = asyncio.run(run())
+    assert source.readings[-1][1] == 40
+    if due:
+        assert len(source.readings) > 5
+    else:
+        assert len(source.readings) <= 3
 
 
 def test_a_turn_of_cursors_alone_says_so() -> None:

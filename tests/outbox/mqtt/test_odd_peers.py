@@ -209,6 +209,25 @@ class Hasty(Once):
             writer.close()
 
 
+class OneAtATime(Peer):
+    """Answers a message at QoS 2 only when those before it are released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[Publish] = []
+
+    def published(self, message: Publish) -> bytes:
+        if message.qos == 2 and any(each.packet_id == message.packet_id for each in self._waiting):
+            return b""
+        self._waiting.append(message)
+        return super().published(message) if len(self._waiting) == 1 or message.qos < 2 else b""
+
+    def released(self, packet_id: int) -> bytes:
+        del self._waiting[:1]
+        answer = super().released(packet_id)
+        return answer + super().published(self._waiting[0]) if self._waiting else answer
+
+
 class Slow(Peer):
     """Sends its answers in single bytes, with other work in between."""
 
@@ -230,6 +249,7 @@ class Slow(Peer):
         *((Strangers, qos, "") for qos in (1, 2)),
         *((Huge, qos, "violates the standard") for qos in (1, 2)),
         *((Hasty, qos, "connection") for qos in (1, 2)),
+        (OneAtATime, 2, ""),
         *((Slow, qos, "") for qos in (1, 2)),
     ],
 )

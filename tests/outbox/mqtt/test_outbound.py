@@ -1,6 +1,7 @@
 """Messages on their way to a peer, over lost connections, lost sessions and restarts."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -19,10 +20,14 @@ from outbox.mqtt.outbound import (
     packet_identifier,
 )
 from protocol.mqtt.client_packet_encoder import encode_publish
-from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
+from protocol.mqtt.client_packet_encoder_v5 import encode_connect_v5, encode_publish_v5
+from protocol.mqtt.decoder import Decoder
+from protocol.mqtt.decoder_v5 import PacketDecoderV5
 from protocol.mqtt.encoder import encode_acks
-from protocol.mqtt.origin_properties import Origin, with_origin
-from protocol.mqtt.packets import PacketType
+from protocol.mqtt.origin_properties import Origin, split_origin, with_origin
+from protocol.mqtt.packets import Connect, PacketType, Publishes
+from protocol.mqtt.property_codec import MAX_PROPERTIES, encode_property
+from protocol.mqtt.property_table import USER_PROPERTY
 
 PUBACK, PUBREC, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP
 V4 = PeerLimits(4)
@@ -48,6 +53,32 @@ def online(state: Outbound, limits: PeerLimits = V4, *, present: bool = False) -
 def acknowledge(state: Outbound, kind: PacketType, *numbers: int, reason: int = 0) -> None:
     ids = [packet_identifier(number) for number in numbers]
     state.acknowledged(kind, ids, [reason] * len(ids) if reason else ())
+
+
+def test_a_foldmq_gets_no_more_properties_than_it_takes() -> None:
+    full = encode_property(USER_PROPERTY, ("k", "v")) * MAX_PROPERTIES
+    most = PeerLimits(5, takes_origins=True)
+    for qos in (1, 2):
+        state = online(Outbound(0, 0, 1), most, present=True)
+        blocks = [full[7:], full, full + full[:7]]
+        state.offer(
+            Outgoing(number, number * 10, b"t", b"x", qos, block=block, origin=Origin(1, 1, 1))
+            for number, block in enumerate(blocks, 1)
+        )
+        packets = state.packets()
+        decoder = Decoder(1 << 20, v5=partial(PacketDecoderV5, 0))
+        decoder.feed(encode_connect_v5(Connect(5, "a", True, 0)))
+        taken: list[bytes] = []
+        for each in decoder.feed(packets):
+            assert isinstance(each, Publishes)
+            taken += each.blocks or ()
+        while decoder.more:
+            for each in decoder.feed(b""):
+                assert isinstance(each, Publishes)
+                taken += each.blocks or ()
+        assert decoder.error is None
+        assert [len(split_origin(each)[1]) for each in taken] == [len(full) - 7, len(full)]
+        assert state.take_refusals() == [Refusal(30, 0x95)]
 
 
 # --- random worlds -----------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Messages of another broker on their way into this one."""
 
 from collections import Counter
+from functools import partial
 from random import Random
 
 import pytest
@@ -9,10 +10,14 @@ from hypothesis import strategies as st
 
 from outbox.mqtt.relay import LocalBusyError, Relay
 from outbox.mqtt.topic_lines import TopicMap, parse_topic_line
-from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
+from protocol.mqtt.client_packet_encoder_v5 import encode_connect_v5, encode_publish_v5
+from protocol.mqtt.decoder import Decoder
+from protocol.mqtt.decoder_v5 import PacketDecoderV5
 from protocol.mqtt.encoder import encode_acks
 from protocol.mqtt.loop_path import with_logs
-from protocol.mqtt.packets import PacketType, Publish
+from protocol.mqtt.packets import Connect, PacketType, Publish, Publishes
+from protocol.mqtt.property_codec import MAX_PROPERTIES, encode_property
+from protocol.mqtt.property_table import USER_PROPERTY
 from protocol.mqtt.server_packet_decoder import SentMessage
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = (
@@ -49,6 +54,24 @@ def test_the_path_names_a_foldmq_that_a_message_comes_from() -> None:
     relay.begin(0)
     (packet, _) = relay.published(message(qos=1))
     assert packet.endswith(with_logs(b"", "mylog") + b"x")
+
+
+def test_a_message_without_room_for_the_path_is_dropped() -> None:
+    relay = made()
+    full = encode_property(USER_PROPERTY, ("k", "v")) * MAX_PROPERTIES
+    assert relay.published(message(block=full)) == (b"", encode_acks(PUBREC, [7]))
+    packet, answer = relay.published(message(block=full[7:]))
+    assert not answer
+    (publishes,) = decoded(packet)
+    assert len(publishes.payloads) == 1
+    assert (relay.dropped, relay.passed) == (1, 1)
+
+
+def decoded(packet: bytes) -> list[Publishes]:
+    """Return a PUBLISH as a foldmq reads it."""
+    decoder = Decoder(1 << 20, v5=partial(PacketDecoderV5, 0))
+    decoder.feed(encode_connect_v5(Connect(5, "a", True, 0)))
+    return [each for each in decoder.feed(packet) if isinstance(each, Publishes)]
 
 
 def test_acknowledgements_pass_with_their_identifiers() -> None:

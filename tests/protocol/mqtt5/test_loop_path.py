@@ -47,3 +47,11 @@ def test_a_client_may_have_written_the_property_more_than_once() -> None:
     block = encode_properties({}, ((PATH_PROPERTY, "a"), ("k", "v"), (PATH_PROPERTY, ",b,")))
     assert passed_logs(block) == ("a", "b")
     assert with_logs(block, "c") == encode_properties({}, (("k", "v"), (PATH_PROPERTY, "a,b,c")))
+
+
+def test_a_client_may_have_written_a_text_that_is_no_path() -> None:
+    long = (PATH_PROPERTY, "x" * 65_535)
+    block = encode_properties({}, (long, long, (PATH_PROPERTY, "a,")))
+    assert passed_logs(block) == ("a",)
+    assert not would_loop(block, "b")
+    assert with_logs(block, "b") == encode_properties({}, ((PATH_PROPERTY, "a,b"),))
