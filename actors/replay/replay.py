@@ -11,7 +11,7 @@ the earlier log; in a log its own order counts. At the end of the logs records c
 
 from __future__ import annotations
 
-from itertools import groupby, repeat
+from itertools import chain, groupby, repeat
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -613,4 +613,14 @@ def references(runs: Sequence[Run]) -> list[PositionRun]:
             ranges[-1] = range(ranges[-1].start, refs.stop)
         else:
             ranges.append(refs)
-    return [run for refs in ranges for run in to_runs(refs)]
+    encoded: list[PositionRun] = []
+    for is_short, group in groupby(ranges, _is_short):
+        if is_short:  # of events with a message each, which may have equal distances
+            encoded += to_runs([*chain.from_iterable(group)])
+        else:
+            encoded += [run for refs in group for run in to_runs(refs)]
+    return encoded
+
+
+def _is_short(refs: range) -> bool:
+    return len(refs) < 3

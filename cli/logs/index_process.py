@@ -3,7 +3,9 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
 
 import structlog
 
@@ -21,6 +23,7 @@ from cli.settings.broker_child import (
 from cli.settings.setting_sources import PREFIX, ConfigError
 from cli.settings.settings import Settings, load_settings
 from eventstore.datadir import DataDir
+from eventstore.errors import EventStoreError
 from eventstore.reading.index_files import IndexFiles
 from eventstore.reading.progress import silent
 
@@ -89,10 +92,22 @@ async def _follow(writer: IndexWriter, end: asyncio.Event) -> None:
 log = structlog.get_logger("foldmq")
 
 _LOOK_SECONDS = 10.0
-_MANY_RECORDS, _RARELY_SECONDS = 16_384, 600.0
-"""Number of new records from which the process is started, and seconds after the start of the
-broker or the end of the process from which it is started for a single segment."""
+_MANY_RECORDS, _MANY_BYTES, _RARELY_SECONDS = 16_384, 16 * 1024 * 1024, 600.0
+"""Number of new records, or bytes in them, from which the process is started (a record may have
+thousands of messages), and seconds after the start of the broker or the end of the process from
+which it is started for a single segment."""
 _BACKOFF_SECONDS = (10.0, 600.0)
+
+
+class LogGrowth(NamedTuple):
+    """How much there is to index of the log of the broker."""
+
+    last: Callable[[], int]
+    """Returns the sequence of the last record."""
+    written: Callable[[], int]
+    """Returns how many bytes of records the broker has written."""
+    size: Callable[[], Awaitable[int]]
+    """Returns the size of the log in bytes; raises EventStoreError."""
 
 
 class IndexProcess(BrokerChild):
@@ -101,28 +116,33 @@ class IndexProcess(BrokerChild):
     It runs only while there is something to index, with the lowest priority.
     """
 
-    def start(self, settings: Settings, datadir: DataDir, last: Callable[[], int]) -> None:
-        """Begin; ``last`` returns the sequence of the last record of the log."""
+    def start(self, settings: Settings, datadir: DataDir, growth: LogGrowth) -> None:
+        """Begin to index a log."""
         if settings.index_bytes:
             environment = environment_for(settings, datadir)
             environment[f"{PREFIX}INDEX_BYTES"] = str(settings.index_bytes)
-            self._keeping = asyncio.create_task(self._keep(datadir, environment, last))
+            self._keeping = asyncio.create_task(self._keep(datadir, environment, growth))
 
     async def _keep(
-        self, datadir: DataDir, environment: Mapping[str, str], last: Callable[[], int]
+        self, datadir: DataDir, environment: Mapping[str, str], growth: LogGrowth
     ) -> None:
-        """Start the process whenever there are many records, or rarely, enough for a segment."""
+        """Start the process whenever there is much to index, or rarely, enough for a segment."""
         now = asyncio.get_running_loop().time
         indexed, delay, rested_from = 0, _BACKOFF_SECONDS[0], now()
+        indexed_bytes = growth.written()
+        with suppress(EventStoreError, OSError):  # then only what is written from now on counts
+            indexed_bytes -= await growth.size()
         arguments = ("log", "index", "--data-dir", str(datadir.path), "--child")
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             rested = now() - rested_from >= _RARELY_SECONDS
-            if last() - indexed < (SEGMENT_RECORDS if rested else _MANY_RECORDS):
+            records, size = growth.last() - indexed, growth.written() - indexed_bytes
+            if size < _MANY_BYTES and records < (SEGMENT_RECORDS if rested else _MANY_RECORDS):
                 continue
             why = await self._run(arguments, environment)
             if why == "exit 0":
-                indexed, delay, rested_from = last(), _BACKOFF_SECONDS[0], now()
+                indexed, indexed_bytes = growth.last(), growth.written()
+                delay, rested_from = _BACKOFF_SECONDS[0], now()
                 continue
             log.warning("the index of the log is not written", reason=why, again_after_s=delay)
             await asyncio.sleep(delay)

@@ -28,7 +28,7 @@ from cli.common import logging_setup
 from cli.common.endpoints import Endpoint
 from cli.common.memory import GarbageCollector, trim_after_peaks, tune_collector
 from cli.common.units import Address
-from cli.logs.index_process import IndexProcess
+from cli.logs.index_process import IndexProcess, LogGrowth
 from cli.logs.key_files import store_key
 from cli.logs.source import index_path
 from cli.serve.auth_factory import (
@@ -322,7 +322,8 @@ class Service:
         await self._web.start(datadir)
         await stack.enter_async_context(self._index)
         journal = broker.node.journal
-        self._index.start(settings, datadir, lambda: journal.durable)
+        growth = LogGrowth(lambda: journal.durable, lambda: journal.stats.bytes, store.log.size)
+        self._index.start(settings, datadir, growth)
         await stack.enter_async_context(self._outbox)
         names = self._process.facts.names if self._process is not None else ()
         self._outbox.start(settings, datadir, broker.node, listening, names)

@@ -23,7 +23,7 @@ from actors.replay.selection import (
     select,
 )
 from actors.session.position_properties import encode_with_positions, position_blocks
-from eventstore.format.positions import position
+from eventstore.format.positions import from_runs, position
 from eventstore.reading.publications import Publications
 from protocol.mqtt.message_properties import (
     MessageProperties,
@@ -289,3 +289,17 @@ def test_references_are_runs_of_neighbours() -> None:
     ]
     assert references([run(range(10, 18), 0, 2, 4)]) == [[10, 3, 2]]
     assert references([run([5, 6, 7]), run(range(8, 10))]) == [[5, 5, 1]]
+
+
+def test_references_to_events_with_a_message_each_are_runs() -> None:
+    places = [position(sequence, 1) for sequence in range(2, 60)]
+    runs = [Run(record(5, "a").publications[0], range(1), 1) for _ in places]
+    for (published, _, _), place in zip(runs, places, strict=True):
+        published.refs = range(place, place + 1)
+    assert references(runs) == [[places[0], 58, position(1, 0)]]
+    (long,) = record(99, *["a"] * 4).publications
+    assert from_runs(references([*runs, Run(long, range(4), 1), *runs[:1]])) == [
+        *places,
+        *long.refs,
+        places[0],
+    ]

@@ -635,6 +635,29 @@ def test_many_messages_have_a_receipt_each(api: Api, clients: Clients) -> None:
     assert positions == sorted(positions, key=lambda one: [*map(int, one.split("."))])
 
 
+def test_an_error_behind_published_lines_says_which_they_were(api: Api) -> None:
+    """The lines go to the broker in several requests: the receipts of earlier ones are kept."""
+    large = "x" * 200_000
+    lines = [
+        {"topic": "part/1", "payload": large},
+        {"topic": "part/2", "payload": large, "properties": {"response_topic": "a/+"}},
+        {"topic": "part/3", "payload": large},
+    ]
+    body = "".join(json.dumps(one) + "\n" for one in lines).encode()
+    key = {"Content_Type": FORMS["ndjson"], "Idempotency_Key": "part"}
+    answer = api.ask("POST", "/messages", body, "publish", **key)
+    assert answer.status == 200, answer.body
+    receipt, last = answer.lines
+    assert receipt["position"]
+    assert last["error"]["status"] == 409
+    detail = last["error"]["detail"]
+    assert detail.startswith("line 2: response_topic: ")
+    assert detail.endswith("; the lines behind 2 were not published")
+    assert api.ask("POST", "/messages", body, "publish", **key).body == answer.body
+    (row,) = api.good("/history?filter=part/%23").json["items"]
+    assert (row["topic"], row["position"]) == ("part/1", receipt["position"])
+
+
 @pytest.mark.parametrize(
     ("message", "status", "reason"),
     [

@@ -73,9 +73,9 @@ class Replayed:
         self.client.loop_stop()
 
 
-def publish(port: int, topic: str, name: str, count: int, qos: int) -> None:
+def publish(port: int, topic: str, name: str, count: int, qos: int, client: str = "") -> None:
     clients = Clients5("127.0.0.1", port)
-    sender = clients.five()
+    sender = clients.five(client or None)
     for number in range(count):
         sender.publish(topic, b"%s %d" % (name.encode(), number), qos)
     clients.close()
@@ -259,8 +259,11 @@ def test_several_processes(make_broker: Callable[..., Broker]) -> None:
     broker.start()
     parts = [f"{name} " for name in ("a", "b", "c", "d")]
     publishers = [
-        threading.Thread(target=publish, args=(broker.port, f"t/{part[0]}", part[0], 40, qos))
-        for part, qos in zip(parts, (1, 2, 1, 2), strict=True)
+        threading.Thread(
+            target=publish,
+            args=(broker.port, f"t/{part[0]}", part[0], 40, qos, client_of(number % 2, part[0])),
+        )
+        for number, (part, qos) in enumerate(zip(parts, (1, 1, 2, 2), strict=True))
     ]
     for thread in publishers:
         thread.start()

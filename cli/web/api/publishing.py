@@ -19,17 +19,19 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cli.logs.broker_client import Refused
+from cli.logs.next_commands import completed
 from cli.web.api.problem_types import (
     BodyTooLarge,
     KeyReused,
     PublishRefused,
     UnsupportedType,
+    problem_details,
 )
 from cli.web.api.schemas import Model
 from cli.web.api.streams import NDJSON, dumps
 from cli.web.tokens import Grant
 from eventstore.display import escaped
-from eventstore.errors import UsageError
+from eventstore.errors import FoldmqError, UsageError
 from eventstore.format.events import API_SESSION
 from eventstore.format.positions import format_position
 from eventstore.partitions import partition_of
@@ -189,7 +191,7 @@ class ApiPublisher:
 
     async def _answer(self, kind: str, body: bytes, grant: Grant, base: str) -> web.Response:
         if kind == NDJSON:
-            return await self._answer_lines(body, grant)
+            return await self._answer_lines(body, grant, base)
         message = _message(body, "the body")
         (receipt,) = await self._ask([message], grant)
         if "refused" in receipt:
@@ -206,8 +208,11 @@ class ApiPublisher:
         )
         return response
 
-    async def _answer_lines(self, body: bytes, grant: Grant) -> web.Response:
-        """Publish a message for each line; return a receipt for each, in their order."""
+    async def _answer_lines(self, body: bytes, grant: Grant, base: str) -> web.Response:
+        """Publish a message for each line; return a receipt for each, in their order.
+
+        An error behind the first receipts is the last line: they must not be published again.
+        """
         lines = [line for line in body.split(b"\n") if line.strip()]
         if not 0 < len(lines) <= MAX_MESSAGES:
             raise UsageError(f"the body must have 1 to {MAX_MESSAGES:,} lines")
@@ -218,7 +223,20 @@ class ApiPublisher:
                 await asyncio.sleep(0)
         receipts: list[dict[str, Any]] = []
         for part in _parts(messages):
-            receipts += await self._ask(part, grant)
+            begin, end = len(receipts) + 1, len(receipts) + len(part)
+            try:
+                receipts += await self._ask(part, grant)
+            except FoldmqError as error:
+                if not receipts:
+                    raise
+                where = f"lines {begin} to {end}" if end > begin else f"line {end}"
+                said = f"{where}: {error}"
+                if not isinstance(error, PublishRefused):
+                    said += "; they may have been published"
+                if end < len(messages):
+                    said += f"; the lines behind {end} were not published"
+                receipts.append({"error": problem_details(error, completed(said), base)})
+                break
         said = b"".join(dumps(receipt) + b"\n" for receipt in receipts)
         return web.Response(body=said, content_type=NDJSON)
 
