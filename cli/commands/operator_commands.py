@@ -562,7 +562,7 @@ def _erase(
 
     scopes = (topic_filter, client, user, wanted)
     if [listed, *(scope is not None for scope in scopes)].count(True) != 1:
-        raise UsageError("give --topic, --client, --user, --list or --check, one of them")
+        raise UsageError("give one of --topic, --client, --user, --list and --check")
     if places and wanted is None:
         raise UsageError("--in is for --check")
     if before is not None and topic_filter is None:

@@ -860,5 +860,5 @@ def test_the_first_start_makes_the_file_with_the_keys_of_topics(tmp_path: Path) 
     run_config_check({}, config)
     assert not (tmp_path / "keys").exists()
     config.write_text(text % (tmp_path / "none" / "keys"))
-    with pytest.raises(ConfigError, match="cannot be read: No such file or directory"):
+    with pytest.raises(ConfigError, match="none does not exist: create it"):
         run_config_check({}, config)
