@@ -174,7 +174,10 @@ def test_names_are_never_in_a_file_and_gone_for_ever(tmp_path: Path) -> None:
 def test_what_cannot_be_asked_for_is_one_line(tmp_path: Path) -> None:
     for words, line in (
         ((), "give one of --topic, --client, --user, --list and --check"),
-        (("--client", "a", "--user", "b"), "give one of --topic, --client, --user, --list and --check"),
+        (
+            ("--client", "a", "--user", "b"),
+            "give one of --topic, --client, --user, --list and --check",
+        ),
         (("--client", "a", "--before", "now"), "--before is for --topic"),
         (("--topic", "a/#", "--in", str(tmp_path)), "--in is for --check"),
         (("--list", "--before", "now"), "--before is for --topic"),
