@@ -57,6 +57,8 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
     for name, value, where in given:
         shown = json.dumps(value, default=str)
         sys.stdout.write(f"{name.ljust(width)}  {text.escaped(shown, 200)}  ({where})\n")
+    for table, names in (("sink", settings.sinks), ("connection", settings.connections)):
+        sys.stdout.writelines(f"[{table}.{name}]\n" for name in names)
     here = DataDir(settings.data_dir) if settings.nats_url is None else None
     bound = log_bound(settings, here, "FOLDMQ_LOG_*" if settings.processes == 1 else "")
     if settings.keep_bytes is None:
