@@ -1,6 +1,5 @@
 """The commands for a running broker: nodes, actors, sessions, retained, subscriptions, topics."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -534,7 +533,7 @@ def _erase(
         ),
     ] = None,
     places: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             "--in", metavar="PATH", help="Also search a backup, an archive or a log file."
         ),

@@ -184,6 +184,7 @@ def test_what_cannot_be_asked_for_is_one_line(tmp_path: Path) -> None:
         (("--topic", "a/#", "--json"), "--json is for --list and --check"),
         (("--check", "abc"), "--check: the text needs at least 4 bytes"),
         (("--check", "abcd", "--in", str(tmp_path / "none")), "none: does not exist"),
+        (("--check", "abcd", "--in", "s3://b/a"), "--in: buckets cannot be searched"),
         (("--topic", "a/#", "--before", "7.1"), "--before 7.1: must be a time, not a position"),
     ):
         assert line in refused("erase", *words, "--data-dir", str(tmp_path), code=2)
