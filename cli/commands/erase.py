@@ -120,7 +120,7 @@ async def _erase_name(flags: SourceFlags, scope: dict[str, str], manner: ChangeO
                 "it was erased"
             )
         sessions = text.count_of(plan["total"], "session")
-        what = f"erase whose name {plan['token']} is for ever, and end {sessions}"
+        what = f"erase the name of {plan['token']} for ever, and end {sessions}"
         if not await confirmed([f"  {text.name(one)}" for one in plan["sessions"]], what, manner):
             return
         try:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -19,7 +20,6 @@ from eventstore.reading.text_search import TextSearch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from cli.logs.source_flags import SourceFlags
 
@@ -34,7 +34,7 @@ _NEVER = (
 )
 
 
-def check(flags: SourceFlags, wanted: str, places: Sequence[Path], *, as_json: bool) -> None:
+def check(flags: SourceFlags, wanted: str, places: Sequence[str], *, as_json: bool) -> None:
     """Search the files of a broker, and ``places``, for a text; ``-``: a line of standard input.
 
     Raises typer.Exit(1) if it is there, and NoLog or UsageError.
@@ -44,16 +44,18 @@ def check(flags: SourceFlags, wanted: str, places: Sequence[Path], *, as_json: b
     settings = load_log_settings(flags.settings, os.environ, flags.config)
     search = TextSearch(wanted, store_key(settings.encryption_key_file), _columns())
     for place in places:
-        if not place.exists():
+        if "://" in place:
+            raise UsageError("--in: buckets cannot be searched: copy them into a directory first")
+        if not Path(place).exists():
             raise UsageError(f"--in {place}: does not exist")
-    searched = [*places]
+    searched = [Path(place) for place in places]
     if settings.data_dir.is_dir():
         searched.insert(0, settings.data_dir)
     elif settings.nats_url is None:
         raise NoLog(f"data directory {settings.data_dir}: does not exist")
-    for place in searched:
-        search.place(place)
-    where = [str(place) for place in searched]
+    for path in searched:
+        search.place(path)
+    where = [str(path) for path in searched]
     if settings.nats_url is not None:
         where += asyncio.run(_records(flags, search))
     if as_json:

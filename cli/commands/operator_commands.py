@@ -1,6 +1,5 @@
 """The commands for a running broker: nodes, actors, sessions, retained, subscriptions, topics."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -534,7 +533,7 @@ def _erase(
         ),
     ] = None,
     places: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             "--in", metavar="PATH", help="Also search a backup, an archive or a log file."
         ),
@@ -562,7 +561,7 @@ def _erase(
 
     scopes = (topic_filter, client, user, wanted)
     if [listed, *(scope is not None for scope in scopes)].count(True) != 1:
-        raise UsageError("give --topic, --client, --user, --list or --check, one of them")
+        raise UsageError("give one of --topic, --client, --user, --list and --check")
     if places and wanted is None:
         raise UsageError("--in is for --check")
     if before is not None and topic_filter is None:

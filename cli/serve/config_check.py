@@ -57,6 +57,8 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
     for name, value, where in given:
         shown = json.dumps(value, default=str)
         sys.stdout.write(f"{name.ljust(width)}  {text.escaped(shown, 200)}  ({where})\n")
+    for table, names in (("sink", settings.sinks), ("connection", settings.connections)):
+        sys.stdout.writelines(f"[{table}.{name}]\n" for name in names)
     here = DataDir(settings.data_dir) if settings.nats_url is None else None
     bound = log_bound(settings, here, "FOLDMQ_LOG_*" if settings.processes == 1 else "")
     if settings.keep_bytes is None:
@@ -78,7 +80,11 @@ def _check_together(settings: Settings) -> None:
         problems += error.args
     for group in (settings, *(() if problems else settings.listeners())):
         for name, value in group:
-            if not isinstance(value, Path) or name == "data_dir" or _is_made(name, value):
+            if not isinstance(value, Path) or name == "data_dir":
+                continue
+            if name == "personal_key_file" and not value.exists():  # the first start makes it
+                if not value.parent.is_dir():
+                    problems.append(f"{name} = {value}: {value.parent} does not exist: create it")
                 continue
             try:
                 value.open("rb").close()
@@ -86,11 +92,6 @@ def _check_together(settings: Settings) -> None:
                 problems.append(f"{name} = {value}: cannot be read: {error.strerror}")
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
-
-
-def _is_made(name: str, path: Path) -> bool:
-    """Return whether the first start makes a file that does not exist yet."""
-    return name == "personal_key_file" and not path.exists() and path.parent.is_dir()
 
 
 def check_room(settings: Settings, here: DataDir | None, bound: LogBound) -> None:

@@ -59,6 +59,10 @@ class KeyFile:
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             self._file = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            raise KeyFileError(
+                f"personal_key_file = {path}: {path.parent} does not exist: create it"
+            ) from None
         except OSError as error:
             raise self._error("cannot be opened", error) from None
         try:

@@ -188,7 +188,10 @@ class Directory:
         scheme, separator, rest = self.where.partition("://")
         if not separator:
             return fs.LocalFileSystem(), self.where.rstrip("/") or "/"
-        system, path = fs.FileSystem.from_uri(f"{_HADOOP_NAMES.get(scheme, scheme)}://{rest}")
+        scheme = _HADOOP_NAMES.get(scheme, scheme)
+        if scheme == "s3" and not _parts(self.where)[0].partition("://")[2].partition("/")[0]:
+            raise NoDirectory(f"{self} names no bucket: write s3://BUCKET/PATH")
+        system, path = fs.FileSystem.from_uri(f"{scheme}://{rest}")
         return system, path.rstrip("/") or "/"
 
 

@@ -864,5 +864,17 @@ def test_the_first_start_makes_the_file_with_the_keys_of_topics(tmp_path: Path) 
     run_config_check({}, config)
     assert not (tmp_path / "keys").exists()
     config.write_text(text % (tmp_path / "none" / "keys"))
-    with pytest.raises(ConfigError, match="cannot be read: No such file or directory"):
+    with pytest.raises(ConfigError, match="none does not exist: create it"):
         run_config_check({}, config)
+
+
+def test_a_check_names_the_destinations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "foldmq.toml"
+    config.write_text(
+        f'data_dir = "{tmp_path}/data"\n'
+        '[sink.web]\nkind = "http"\nurl = "http://127.0.0.1:9/"\nfilters = ["a/#"]\n'
+        '[connection.plant]\naddresses = ["127.0.0.1:9"]\ntopic = ["b/# out 1"]\n'
+    )
+    run_config_check({}, config)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:3] == ["[sink.web]", "[connection.plant]"]

@@ -173,14 +173,18 @@ def test_names_are_never_in_a_file_and_gone_for_ever(tmp_path: Path) -> None:
 
 def test_what_cannot_be_asked_for_is_one_line(tmp_path: Path) -> None:
     for words, line in (
-        ((), "give --topic, --client, --user, --list or --check, one of them"),
-        (("--client", "a", "--user", "b"), "give --topic, --client, --user, --list or --check"),
+        ((), "give one of --topic, --client, --user, --list and --check"),
+        (
+            ("--client", "a", "--user", "b"),
+            "give one of --topic, --client, --user, --list and --check",
+        ),
         (("--client", "a", "--before", "now"), "--before is for --topic"),
         (("--topic", "a/#", "--in", str(tmp_path)), "--in is for --check"),
         (("--list", "--before", "now"), "--before is for --topic"),
         (("--topic", "a/#", "--json"), "--json is for --list and --check"),
         (("--check", "abc"), "--check: the text needs at least 4 bytes"),
         (("--check", "abcd", "--in", str(tmp_path / "none")), "none: does not exist"),
+        (("--check", "abcd", "--in", "s3://b/a"), "--in: buckets cannot be searched"),
         (("--topic", "a/#", "--before", "7.1"), "--before 7.1: must be a time, not a position"),
     ):
         assert line in refused("erase", *words, "--data-dir", str(tmp_path), code=2)

@@ -362,6 +362,14 @@ def test_no_message_shows_secrets_of_a_uri(uri: str) -> None:
     assert "Secret" not in repr(SourceOptions.read({"archive": uri}))
 
 
+@pytest.mark.parametrize(
+    "uri", ["s3://", "s3:///a", "s3a://", "s3://key:secret@/a", "s3://?region=r"]
+)
+def test_a_uri_without_a_bucket(uri: str) -> None:
+    with pytest.raises(NoDirectory, match=r"names no bucket: write s3://BUCKET/PATH"):
+        archived_logs(uri)
+
+
 # ------------------------------------------------------------------------------- nothing, damage
 
 
