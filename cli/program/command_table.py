@@ -113,7 +113,9 @@ GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
             ),
             CommandEntry("reload", _BROKER, "Make a running broker read its settings again."),
             CommandEntry(
-                "erase", _BROKER, "Erase contents of personal topics, or a name, for ever."
+                "erase",
+                _BROKER,
+                "Erase the contents of personal topics, or the name of a client or user, for ever.",
             ),
             CommandEntry(
                 "confirm-clock",
