@@ -243,7 +243,8 @@ class Settings(
     web_api_jwt: bool = Field(
         default=False,
         description="Accept JSON Web Tokens (jwt_keys) in the HTTP API: their users may read the "
-        "messages of the past for which the permission file gives them the right history.",
+        "messages of the past for which the permission file gives them the right history; see also "
+        "--web-api-jwt-roles.",
     )
     web_api_jwt_roles: GroupRoles = Field(
         default=(),

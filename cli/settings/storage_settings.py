@@ -56,7 +56,7 @@ class StorageFields(SettingsGroup):
     )
     personal_users: Annotated[tuple[str, ...], BeforeValidator(several)] = Field(
         default=(),
-        description="The same for user names.",
+        description="Pattern of user names that tokens replace, likewise. May be repeated.",
     )
     personal_key_file: ExpandedPath | None = Field(
         default=None,
