@@ -31,10 +31,11 @@ from cli.web.api.schemas import Model
 from cli.web.api.streams import NDJSON, dumps
 from cli.web.tokens import Grant
 from eventstore.display import escaped
-from eventstore.errors import FoldmqError, UsageError
+from eventstore.errors import UsageError
 from eventstore.format.events import API_SESSION
 from eventstore.format.positions import format_position
 from eventstore.partitions import partition_of
+from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
     from cli.web.web_log_client import WebLogClient
@@ -230,12 +231,12 @@ class ApiPublisher:
                 if not receipts:
                     raise
                 where = f"lines {begin} to {end}" if end > begin else f"line {end}"
-                said = f"{where}: {error}"
+                detail = f"{where}: {error}"
                 if not isinstance(error, PublishRefused):
-                    said += "; they may have been published"
+                    detail += "; they may have been published"
                 if end < len(messages):
-                    said += f"; the lines behind {end} were not published"
-                receipts.append({"error": problem_details(error, completed(said), base)})
+                    detail += f"; the lines behind {end} were not published"
+                receipts.append({"error": problem_details(error, completed(detail), base)})
                 break
         said = b"".join(dumps(receipt) + b"\n" for receipt in receipts)
         return web.Response(body=said, content_type=NDJSON)
