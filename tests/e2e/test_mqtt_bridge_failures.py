@@ -294,9 +294,9 @@ def test_a_full_disk_here_keeps_the_cursor(
     broker.start()
     listener = Listener(peer.port, "sensors/#")
     publish(broker.port, range(100), 1)
-    filler = fill(small_disk)
     with RawClient(broker.port) as client:  # its messages are not acknowledged
-        client.connect("unlucky")
+        client.connect("unlucky")  # while there is room: the outbox writes, too
+        filler = fill(small_disk)
         client.send(*(packets.publish("sensors/a", b"1000", 1, at) for at in range(1, 101)))
         until(lambda: broker.told("log cannot be written"), "a word about the full disk")
     filler.unlink()
