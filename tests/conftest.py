@@ -51,7 +51,9 @@ _pure: list[str] = []
 """The test that runs, if it has not the mark ``system``."""
 
 
-def _watch(event: str, _arguments: tuple[object, ...]) -> None:
+def _watch(event: str, arguments: tuple[object, ...]) -> None:
+    if event in ("os.kill", "os.killpg") and arguments[0] in (0, -1):
+        raise AssertionError("no process: the signal would end the tests")
     if event in _IMPURE and _pure:
         raise AssertionError(f"{_pure[0]} is no pure test ({event}): mark it with system")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +13,8 @@ from harness.waiting import until
 from harness.webhooks import Post, Webhooks
 
 from e2e.mqtt_bridges import connection
+from e2e.outbox_process import kill_outbox
 from e2e.test_erasure import ERASED, KEPT, PLAIN, readable_in
-from e2e.test_outbox_http import outbox_of
 from e2e.tools import run
 
 pytestmark = pytest.mark.timeout(240)
@@ -83,7 +81,7 @@ def test_a_sink_gets_nothing_that_is_erased(
         done = run("erase", "--topic", "home/alice/#", "--yes", *data)
         assert "what was sent to these destinations before is not erased there: erp" in done.out
         if killed:
-            os.kill(outbox_of(broker), signal.SIGKILL)
+            kill_outbox(broker)
             broker.kill_all()
             broker.start()
         count = len(hooks.posts)

@@ -6,7 +6,6 @@ Messages are lost in none of these cases. At QoS 2, and at QoS 1 to a foldmq, no
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import threading
@@ -27,7 +26,7 @@ from harness.rawclient import RawClient
 from harness.waiting import until
 
 from e2e.mqtt_bridges import Listener, connection, mosquitto, needs_mosquitto, publish, subscribed
-from e2e.test_mqtt_bridge_out import outbox_of
+from e2e.outbox_process import kill_outbox
 from e2e.tools import run
 
 if TYPE_CHECKING:
@@ -178,8 +177,7 @@ def test_qos_1_to_a_mosquitto_over_kills_repeats_a_window_at_most(
     for turn in range(4):
         publish(broker.port, range(turn * 100, turn * 100 + 100), 1)
         if turn % 2:
-            until(lambda: outbox_of(broker), "the outbox")
-            os.kill(outbox_of(broker), signal.SIGKILL)
+            kill_outbox(broker)
         else:
             broker.kill()
             broker.start()
@@ -205,8 +203,7 @@ def test_qos_1_enters_over_kills(
             broker.kill()
             broker.start()
         else:
-            until(lambda: outbox_of(broker), "the outbox")
-            os.kill(outbox_of(broker), signal.SIGKILL)
+            kill_outbox(broker)
     publish(mosquitto.port, range(300, 301), 1, "cmd/a")
     received: list[int] = []
     with RawClient(broker.port) as client:
@@ -301,7 +298,7 @@ def test_a_full_disk_here_keeps_the_cursor(
         until(lambda: broker.told("log cannot be written"), "a word about the full disk")
     filler.unlink()
     _published(broker, range(100, 200))
-    os.kill(outbox_of(broker), signal.SIGKILL)
+    kill_outbox(broker)
     _published(broker, range(200, 201))
     until(lambda: 200 in listener.numbers(), "the last message")
     counted = Counter(listener.numbers())

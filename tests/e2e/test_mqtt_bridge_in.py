@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections import Counter
@@ -13,7 +12,7 @@ import pytest
 from harness.waiting import until
 
 from e2e.mqtt_bridges import Listener, connection, mosquitto, needs_mosquitto, publish, subscribed
-from e2e.test_mqtt_bridge_out import outbox_of
+from e2e.outbox_process import kill_outbox
 from e2e.tools import run
 
 if TYPE_CHECKING:
@@ -91,8 +90,7 @@ def test_qos_2_enters_once_over_kills(
             broker.kill()
             broker.start()
         elif victim == "outbox":
-            until(lambda: outbox_of(broker), "the outbox")
-            os.kill(outbox_of(broker), signal.SIGKILL)
+            kill_outbox(broker)
         else:
             mosquitto.end(signal.SIGTERM)  # it writes its state to disk
             mosquitto.start()

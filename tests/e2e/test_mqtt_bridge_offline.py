@@ -20,7 +20,7 @@ from harness.rawclient import RawClient
 from harness.waiting import until
 
 from e2e.mqtt_bridges import connection, needs_mosquitto
-from e2e.test_mqtt_bridge_out import outbox_of
+from e2e.outbox_process import outbox_of
 from e2e.tools import run
 
 if TYPE_CHECKING:

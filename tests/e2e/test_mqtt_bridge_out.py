@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from harness.broker import Broker, children_of
+from harness.broker import Broker
 from harness.waiting import until
 
 from e2e.mqtt_bridges import Listener, connection, mosquitto, needs_mosquitto, publish
+from e2e.outbox_process import kill_outbox
 from e2e.tools import run
 
 if TYPE_CHECKING:
@@ -24,14 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["mosquitto"]
 
 pytestmark = pytest.mark.timeout(240)
-
-
-def outbox_of(broker: Broker) -> int:
-    """The process of the outbox."""
-    for pid in children_of(broker.pid):
-        if b"outbox" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-            return pid
-    return 0
 
 
 @needs_mosquitto
@@ -83,8 +74,7 @@ def test_qos_2_arrives_once_over_kills(
             listener = Listener(mosquitto.port, "sensors/#")
             continue
         if victim != "broker":
-            until(lambda: outbox_of(broker), "the outbox")
-            os.kill(outbox_of(broker), signal.SIGKILL)
+            kill_outbox(broker)
         if victim != "outbox":
             broker.kill()
             broker.start()
@@ -204,7 +194,7 @@ def test_qos_1_arrives_once_between_two_foldmq_whatever_becomes_of_the_session(
         first = round_number * 50
         publish(broker.port, range(first, first + 50), 1)
         if round_number % 2:
-            os.kill(outbox_of(broker), signal.SIGKILL)
+            kill_outbox(broker)
         else:
             broker.kill()
             broker.start()

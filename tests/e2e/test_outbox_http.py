@@ -1,17 +1,16 @@
 """The sink http with a real web server: order, retries, refusals, kill -9 of each side."""
 
 import base64
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness.broker import Broker, children_of
+from harness.broker import Broker
 from harness.rawclient import RawClient
 from harness.waiting import until
 from harness.webhooks import Post, Webhooks, is_signed
 
+from e2e.outbox_process import kill_outbox, outbox_of
 from e2e.tools import run
 
 pytestmark = pytest.mark.timeout(180)
@@ -38,15 +37,6 @@ def publish(broker: Broker, *payloads: object, qos: int = 1, topic: str = "order
         for payload in payloads:
             client.publish(topic, str(payload).encode(), qos)
         client.disconnect()
-
-
-def outbox_of(broker: Broker) -> int:
-    """The process of the outbox."""
-    for pid in children_of(broker.pid):
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if b"outbox" in command:
-            return pid
-    return 0
 
 
 def test_messages_come_in_order_signed_and_once(
@@ -90,7 +80,7 @@ def test_nothing_is_lost_after_a_kill(
     publish(broker, *range(10))
     until(lambda: hooks.stored, "the first message")
     if victim == "outbox":
-        os.kill(outbox_of(broker), signal.SIGKILL)
+        kill_outbox(broker)
     elif victim == "broker":
         broker.kill()
     elif victim == "everything":

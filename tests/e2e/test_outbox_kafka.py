@@ -1,7 +1,5 @@
 """The sink kafka with a cluster of librdkafka: order by key, nothing lost, refusals."""
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,7 +7,8 @@ from harness.broker import Broker
 from harness.kafka import Kafka
 from harness.waiting import until
 
-from e2e.test_outbox_http import outbox_of, publish
+from e2e.outbox_process import kill_outbox, outbox_of
+from e2e.test_outbox_http import publish
 from e2e.tools import run
 
 pytestmark = pytest.mark.timeout(180)
@@ -73,7 +72,7 @@ def test_nothing_is_lost_after_a_kill(
     publish_many(broker, range(10))
     until(lambda: outbox_of(broker), "the outbox")
     if victim == "outbox":
-        os.kill(outbox_of(broker), signal.SIGKILL)
+        kill_outbox(broker)
     elif victim == "broker":
         broker.kill()
     elif victim == "everything":

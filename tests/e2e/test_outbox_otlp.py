@@ -1,7 +1,5 @@
 """The sink otlp with a collector that decodes by opentelemetry-proto: what became of messages."""
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,7 +10,8 @@ from harness.rawclient import RawClient
 from harness.waiting import until
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from e2e.test_outbox_http import outbox_of, publish
+from e2e.outbox_process import kill_outbox
+from e2e.test_outbox_http import publish
 from e2e.tools import run
 
 pytestmark = pytest.mark.timeout(180)
@@ -103,7 +102,7 @@ def test_after_a_kill_there_is_every_span_and_those_that_come_twice_are_equal(
     publish(broker, *range(10))  # they wait for the session, so the cursor does, too
     until(lambda: len(of(collector.spans, "publish")) == 10, "the first messages")
     if victim == "outbox":
-        os.kill(outbox_of(broker), signal.SIGKILL)
+        kill_outbox(broker)
     elif victim == "broker":
         broker.kill()
     elif victim == "everything":

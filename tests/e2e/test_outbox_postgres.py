@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -13,7 +11,8 @@ from harness.postgres import POSTGRES, Postgres, row_values
 from harness.rawclient import RawClient
 from harness.waiting import until
 
-from e2e.test_outbox_http import outbox_of, publish
+from e2e.outbox_process import kill_outbox
+from e2e.test_outbox_http import publish
 from e2e.tools import run
 
 if TYPE_CHECKING:
@@ -83,8 +82,7 @@ def test_each_message_is_there_once_after_kills(
         sent += 40
         time.sleep(0.05 * turn)  # other steps are under way at each kill
         if victim == "outbox":
-            until(lambda: outbox_of(broker), "the outbox")
-            os.kill(outbox_of(broker), signal.SIGKILL)
+            kill_outbox(broker)
         elif victim == "broker":
             broker.kill()
         elif victim == "everything":

@@ -11,7 +11,8 @@ import pytest
 from harness.broker import Broker, alive, children_of
 from harness.waiting import until
 
-from e2e.test_outbox_http import outbox_of, publish
+from e2e.outbox_process import kill_outbox, outbox_of
+from e2e.test_outbox_http import publish
 from e2e.tools import run
 
 pytestmark = pytest.mark.timeout(180)
@@ -66,7 +67,7 @@ def test_the_example_gets_everything_after_a_kill(
     if victim == "sink":
         os.kill(process, signal.SIGKILL)
     elif victim == "outbox":
-        os.kill(outbox_of(broker), signal.SIGKILL)
+        kill_outbox(broker)
     elif victim == "broker":
         broker.kill()
     else:
