@@ -158,7 +158,7 @@ def _stable(value: Any) -> Any:
             if key not in left_out and not key.startswith("rate_")
         }
     if isinstance(value, str):
-        return re.sub(r"\b\d+ s\b", "N s", value)  # an age in a sentence
+        return re.sub(r"\b(?:\d+ min )?\d+ m?s\b", "N s", value)  # an age in a sentence
     return [_stable(each) for each in value] if isinstance(value, list) else value
 
 
