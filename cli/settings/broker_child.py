@@ -89,7 +89,8 @@ class BrokerChild:
                 pass_fds=descriptors,
             )
             if given and process.stdin is not None:
-                with contextlib.suppress(ConnectionError):
+                # It may end at once; uvloop raises RuntimeError for a closed pipe.
+                with contextlib.suppress(ConnectionError, RuntimeError):
                     process.stdin.write(given)
                     await process.stdin.drain()
             code = await process.wait()

@@ -165,7 +165,7 @@ class PythonSink:
             done = not {"wrong", "failed"} & answer.keys()
         except TimeoutError:
             raise TryAgain(f"{self._options.target} did not return within {seconds:g} s") from None
-        except (OSError, EOFError, ValueError):
+        except (OSError, EOFError, ValueError, RuntimeError):  # the last one from uvloop
             raise TryAgain(f"its process ended: {await self._ended()}") from None
         finally:
             if not done:
