@@ -543,7 +543,7 @@ def test_a_log_that_is_cut_while_it_is_read(
     """Record 2 is removed before it is read: that is damage only if the log was not cut."""
     log = checkpointed()
 
-    async def read(*_: object) -> AsyncIterator[Record]:
+    async def read(*_: object, **_options: object) -> AsyncIterator[Record]:
         for sequence in (1, 3, 4, 5):
             yield decode_record(sequence, log.records[sequence - 1])
 

@@ -76,6 +76,9 @@ def test_an_idle_broker_collects_all_or_freezes_the_rest(
 
 def test_garbage_is_collected_seldom_and_as_before_afterwards() -> None:
     before = gc.get_threshold()
+    if before[0] > 10_000:  # by a test before
+        gc.set_threshold(700, *before[1:])
+        before = gc.get_threshold()
     with few_collections():
         assert gc.isenabled()
         assert gc.get_threshold()[0] > before[0] > 0
