@@ -203,7 +203,7 @@ def has_turn(replay: Replayed, turn: int) -> bool:
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("qos", [pytest.param(0, marks=LONG), 1, pytest.param(2, marks=LONG)])
+@pytest.mark.parametrize("qos", [pytest.param(qos, marks=LONG) for qos in range(3)])
 def test_the_seam_of_two_hundred_publishers_while_the_log_is_cut(
     make_broker: Callable[..., Broker], qos: int
 ) -> None:
