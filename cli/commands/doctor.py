@@ -77,7 +77,7 @@ async def diagnosis(
     else:
         advice, more, unsure = await _about(brokers, about)
     commands = NextCommands(flags, pids_of(statuses))
-    return [one._replace(next=commands.complete(one.next)) for one in advice], more, unsure
+    return [item._replace(next=commands.complete(item.next)) for item in advice], more, unsure
 
 
 def advice_object(one: Advice) -> dict[str, Any]:

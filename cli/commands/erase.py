@@ -121,7 +121,9 @@ async def _erase_name(flags: SourceFlags, scope: dict[str, str], manner: ChangeO
             )
         sessions = text.count_of(plan["total"], "session")
         what = f"erase the name of {plan['token']} for ever, and end {sessions}"
-        if not await confirmed([f"  {text.name(one)}" for one in plan["sessions"]], what, manner):
+        if not await confirmed(
+            [f"  {text.name(session)}" for session in plan["sessions"]], what, manner
+        ):
             return
         try:
             done = await broker.ask("change", do="erase", by=operator_name(), **scope)

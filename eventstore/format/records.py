@@ -423,7 +423,7 @@ class Record:
     def expand(self) -> None:
         """Replace events of turns by the equivalent events of single sessions."""
         if _TURN in self.header:
-            self.raw_events = [one for raw in self.raw_events for one in expanded(raw)]
+            self.raw_events = _of_sessions(self.raw_events)
 
     def payloads(self, event: MessagePublished | RetainedSnapshot | MessagesCarried) -> list[bytes]:
         """Return the payload of each message of one of the record's events."""
@@ -504,6 +504,11 @@ def open_record(sequence: int, data: bytes) -> tuple[bytes, memoryview]:
     return header, payload
 
 
+def _of_sessions(raw_events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return events of single sessions that are equivalent to those of turns."""
+    return [event for raw in raw_events for event in expanded(raw)]
+
+
 def decode_record(
     sequence: int, data: bytes, *, whole_turns: bool = False, stored_at: str = ""
 ) -> Record:
@@ -519,7 +524,7 @@ def decode_record(
         if type(events) is not list or not _OBJECTS.issuperset(map(type, events)):
             raise CorruptLog(sequence, _INVALID)
         if not whole_turns and _TURN in header:
-            events = [one for raw in events for one in expanded(raw)]
+            events = _of_sessions(events)
         return Record(
             sequence=sequence,
             link=link_of(data) if len(events) == 1 else data[_LINK],

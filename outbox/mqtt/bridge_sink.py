@@ -203,7 +203,7 @@ class MqttSink:
             self._begin_wait()
 
     def _begin_wait(self) -> None:
-        """Let messages in PUBREC wait for others, for a while."""
+        """Delay the PUBREL of messages for a short time, so that several share a commit."""
         if self._late is None:
             self._late = asyncio.get_running_loop().call_later(_RECORD_WITHIN, self._note_late)
 

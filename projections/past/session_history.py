@@ -154,7 +154,7 @@ def _loss(node: NodeState) -> _Loss | None:
 
 
 def _continue(node: NodeState, loss: _Loss) -> None:
-    """Let a node go on behind lost records."""
+    """Continue the fold of a node after records that were lost."""
     node._unsure, node._begun = loss.unsure, loss.begun
     node._salvages, node._repeated = list(loss.salvages), set(loss.repeated)
     node._parts, node.doubtful = list(loss.parts), dict.fromkeys(loss.doubtful)

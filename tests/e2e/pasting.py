@@ -14,7 +14,7 @@ _SECONDS = 120.0
 def _run(
     command: str, cwd: Path, variables: dict[str, str], stop_after: float | None = None
 ) -> tuple[int, str, str]:
-    """Have a shell run a command, or several joined by ``&&``; return exit code and output.
+    """Run a command, or several joined by ``&&``, in a shell; return exit code and output.
 
     The shell reads the words of foldmq's own commands, which are then forked.
     """

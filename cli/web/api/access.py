@@ -27,7 +27,7 @@ JWT_PREFIX: Final = "jwt:"
 """The names of permissions of JSON Web Tokens begin with it, those of other tokens do not."""
 _PREFLIGHT_SECONDS: Final = 600
 _LONGEST_WAIT: Final = 100 * 86_400
-"""Seconds until a token's expiry beyond which nobody waits for it."""
+"""Longest time, in seconds, for which a timer waits for the expiry of a token."""
 
 
 class ApiAccess:

@@ -365,11 +365,11 @@ async def _permitted(entries: Any, permits: Callable[[str], bool]) -> AsyncItera
 
 def sentence(error: FoldmqError) -> str:
     """Return the message of an error; what are flags of commands are parameters here."""
-    said = str(error)
+    message = str(error)
     if isinstance(error, UsageError):
-        about, command, rest = said.partition("foldmq ")  # the flags of a command are its own
-        said = _FLAG.sub(lambda flag: _PARAMETERS.get(flag[1], flag[1]), about) + command + rest
-    return completed(said)
+        about, command, rest = message.partition("foldmq ")  # the flags of a command are its own
+        message = _FLAG.sub(lambda flag: _PARAMETERS.get(flag[1], flag[1]), about) + command + rest
+    return completed(message)
 
 
 def accepted(header: str, offered: Sequence[str]) -> str:

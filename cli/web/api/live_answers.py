@@ -141,8 +141,8 @@ async def live_subscriptions(call: Call, params: SubscriptionsParams) -> dict[st
     check_topic(params.topic)
     brokers = await brokers_of(call, params.log)
     rows, retained = await preview(brokers, params.topic, params.qos, params.size)
-    found = as_object(receivers_object(brokers, params.topic, params.qos, rows, retained))
-    return with_unsure(found, await _unsure(call, params.log))
+    receivers = as_object(receivers_object(brokers, params.topic, params.qos, rows, retained))
+    return with_unsure(receivers, await _unsure(call, params.log))
 
 
 class RetainedParams(ListParams):

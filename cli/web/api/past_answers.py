@@ -100,8 +100,8 @@ async def subscriptions(call: Call, params: SubscriptionsParams) -> dict[str, An
     retained = next(map(_without_payload, retained_objects(joined, params.topic)), None)
     rows = _readers(joined, params.topic)
     about = {"topic": params.topic, "qos": params.qos}
-    found = {**about, "retained": retained, "subscriptions": rows}
-    return with_unsure(found, list(unsure_lines(joined)))
+    receivers = {**about, "retained": retained, "subscriptions": rows}
+    return with_unsure(receivers, list(unsure_lines(joined)))
 
 
 async def readers_at(

@@ -98,8 +98,8 @@ async def send_stream(
             raise
         except Exception as error:  # noqa: BLE001 - the status has been sent
             expired = Unauthorized("the token has expired") if permitted.expired() else None
-            said = problem(expired or error)
-            output.add(_sse("error", said) if events else dumps({"error": said}) + b"\n")
+            details = problem(expired or error)
+            output.add(_sse("error", details) if events else dumps({"error": details}) + b"\n")
         if events:
             output.add(_sse("end", {}))
         await output.flush()
