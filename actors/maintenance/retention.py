@@ -4,9 +4,8 @@ A log can begin wherever a *checkpoint*, a repetition of the whole state, begins
 cut, messages that sessions still refer to are also repeated, the projections have caught up, and
 the cut is recorded, so that a reader of the log knows which records were removed intentionally.
 
-With ``keep_until_archived`` nothing is deleted before it is archived
-(:mod:`actors.maintenance.retention`). Near ``keep_bytes`` this work takes precedence, and at the
-limit input waits (:mod:`actors.maintenance.retention`).
+With ``keep_until_archived`` nothing is deleted before it is archived. Near ``keep_bytes`` this work
+takes precedence, and at the limit input waits (:mod:`actors.maintenance.log_quota`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from operator import itemgetter
-from typing import TypeAlias
 
 import structlog
 
@@ -31,6 +29,7 @@ from actors.maintenance.checkpoints import (
     repeat_session,
 )
 from actors.maintenance.destination_holds import DestinationHolds
+from actors.maintenance.log_quota import ArchiveHold, LogQuota
 from actors.maintenance.projector import Projector
 from actors.maintenance.recovery import applied_limits
 from actors.session.node_context import NodeContext
@@ -44,7 +43,6 @@ from eventstore.format.node_events import (
     RetainedSnapshot,
 )
 from eventstore.format.positions import INDEX_BITS, Position, position
-from eventstore.format.record_size import STORED_OVERHEAD
 from eventstore.log.message_store import Message, MessageStore
 from projections.state.node_state import Checkpoint
 from projections.state.snapshot import expand_runs, reference_runs
@@ -73,6 +71,8 @@ _MAX_PAUSES = 5
 """Maximum number of times that a slice near the limit waits for the disk."""
 _TIMEOUT = 15.0
 """Maximum seconds for which input waits for a delayed cut."""
+_REPLAYS_PASS = 2.0
+"""Maximum seconds for which a cut waits for replays that have nearly reached it."""
 _HOLDERS = 3
 """Number of sessions named in a warning."""
 _WARN_EVERY = 3600.0
@@ -369,9 +369,16 @@ class Retention:
 
     async def cut(self, checkpoint: Checkpoint, reason: str) -> None:
         """Delete the records before a checkpoint."""
+        await self._until_replays_passed(checkpoint.begun >> INDEX_BITS)
         # What is repeated before the cut is what sessions refer to: replays must not add to it.
         with self._node.replays.held_before(checkpoint.begun >> INDEX_BITS):
             await self._cut_before(checkpoint, reason)
+
+    async def _until_replays_passed(self, first: int) -> None:
+        """Let replays read what is left before a record, if that is little and they go on."""
+        until = self._now() + _REPLAYS_PASS
+        while self._node.replays.is_near(first) and self._now() < until:  # noqa: ASYNC110 - the clients' pace
+            await asyncio.sleep(_POLL)
 
     async def _cut_before(self, checkpoint: Checkpoint, reason: str) -> None:
         node = self._node
@@ -522,167 +529,3 @@ class Retention:
         journal.flush()
         while journal.last_complete_turn < sequence and not journal.idle:  # noqa: ASYNC110 - the disk's pace
             await asyncio.sleep(_POLL)
-
-
-_LATE = 8 * 86_400.0
-"""Seconds by which the log may exceed ``keep`` without a warning: weekly archives are normal."""
-
-Cut: TypeAlias = "tuple[Checkpoint, str]"
-"""The checkpoint before which the log is cut, and the reason."""
-
-
-class ArchiveHold:
-    """Decides how much of a cut is allowed (``keep_until_archived``)."""
-
-    def __init__(self, node: NodeContext) -> None:
-        self._node = node
-        self._warned: float | None = None
-        """When it was last logged that the log exceeds its limits; None while it does not."""
-
-    @property
-    def through(self) -> int:
-        """The last archived record; 0 if none is known."""
-        archived = self._node.state.archived
-        return archived.said.through if archived is not None else 0
-
-    def may_delete_before(self, first: int) -> bool:
-        """Return whether the records before this one may be deleted."""
-        return not self._node.options.keep_until_archived or first - 1 <= self.through
-
-    def allowed(self, wanted: Cut | None, size: int, begins_ms: int) -> Cut | None:
-        """Return the allowed part of a wanted cut, or None.
-
-        ``size`` is the size of the log in bytes, ``begins_ms`` the time of its first record.
-        """
-        if wanted is None or not self._node.options.keep_until_archived:
-            self._warned = None
-            return wanted
-        checkpoint, _ = wanted
-        if self.may_delete_before(checkpoint.begun >> INDEX_BITS):
-            self._warned = None
-            return checkpoint, "archived"
-        self._warn_if_late(size, begins_ms)
-        first = self._node.log.first
-        able = [
-            each
-            for each in self._node.state.checkpoints
-            if first < each.begun >> INDEX_BITS <= self.through + 1
-            and each.begun < checkpoint.begun
-        ]
-        return (able[-1], "archived") if able else None
-
-    def _warn_if_late(self, size: int, begins_ms: int) -> None:
-        """Warn periodically while the log is larger than configured, or much older."""
-        node, options = self._node, self._node.options
-        now, age = node.clock.monotonic(), (node.clock.steady_ms() - begins_ms) / 1000
-        if options.keep_bytes and size > options.keep_bytes:
-            bound = "keep_bytes"
-        elif options.keep and age > options.keep + _LATE:
-            bound = "keep"
-        else:
-            return
-        if self._warned is not None and now - self._warned < _WARN_EVERY:
-            return
-        self._warned = now
-        _log.warning(
-            f"the log exceeds {bound}: it is kept until it is archived",
-            bytes=size,
-            first=node.log.first,
-            archived=self.through,
-            last=node.journal.durable,
-        )
-
-
-_EIGHTHS = 8
-_QUOTA_WARN_EVERY = 60.0
-"""Seconds between two log lines about waiting input."""
-
-
-class LogQuota:
-    """Tracks the size of the log, and limits how much may be appended."""
-
-    def __init__(self, node: NodeContext) -> None:
-        self._node = node
-        self._before = 0
-        """Bytes of the log at the last measurement, minus those appended by then."""
-        self._left = 0
-        """Bytes of the log after the last attempt to cut it, which are needed."""
-        self._bound = 0
-        self._repeated = 0
-        self._warned: float | None = None
-
-    @property
-    def appended(self) -> int:
-        """Bytes appended since the start, including JetStream's overhead."""
-        stats = self._node.journal.stats
-        return stats.bytes + STORED_OVERHEAD * stats.records
-
-    @property
-    def size(self) -> int:
-        """Bytes of the log."""
-        return self._before + self.appended
-
-    @property
-    def pressed(self) -> bool:
-        """True when the limit is near: cutting the log takes precedence."""
-        bound = self._node.options.keep_bytes
-        if not bound:
-            return False
-        return self.size > max(bound - bound // _EIGHTHS, self._left + self._more // 2)
-
-    @property
-    def full(self) -> bool:
-        """True while input waits for the log to be cut."""
-        return self._node.journal.full
-
-    @property
-    def _more(self) -> int:
-        """Bytes that may always be appended to the remaining log."""
-        # The growth from which another checkpoint is worthwhile.
-        return self._node.options.keep_bytes // _EIGHTHS + self._repeated // 2
-
-    def measured(self, size: int) -> None:
-        """Record the measured size of the log."""
-        self._before = size - self.appended
-
-    def settle(self) -> None:
-        """Treat the current content of the log as needed."""
-        self._left = self.size
-        self.look()
-
-    def look(self, repeated: int | None = None) -> None:
-        """Set how much may be appended; ``repeated`` is the size of a checkpoint in bytes."""
-        if repeated is not None:
-            self._repeated = repeated
-        journal, bound = self._node.journal, self._node.options.keep_bytes
-        if bound != self._bound:
-            # At the start, or after a change of settings: the limit did not apply until now.
-            self._bound, self._left = bound, self.size
-        if not bound:
-            journal.limit_appends(None)
-            return
-        room = max(bound, self._left + self._more) - self.size
-        journal.limit_appends(journal.stats.bytes + room)
-        if journal.full and (
-            self._warned is None or self._now() - self._warned > _QUOTA_WARN_EVERY
-        ):
-            self._warned = self._now()
-            _log.warning(
-                "the log has reached keep_bytes: input waits until it is cut",
-                bytes=self.size,
-                keep_bytes=bound,
-            )
-
-    def stop_waiting(self, why: str) -> None:
-        """Resume input, because the cut is delayed."""
-        if self.full:
-            _log.warning(
-                "the log grows beyond keep_bytes: it cannot be cut",
-                reason=why,
-                bytes=self.size,
-                keep_bytes=self._bound,
-            )
-            self.settle()
-
-    def _now(self) -> float:
-        return self._node.clock.monotonic()

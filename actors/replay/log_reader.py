@@ -51,7 +51,7 @@ _UNRELEASED = 8 * 1024 * 1024
 _RETRY, _UNTIL_STORED = 0.5, 0.01
 _PAUSE, _SHARE = 0.001, 9
 """Seconds of decoding after which others run, and length of the pause, relative to that, while
-nothing of what is read is sent and others have work."""
+nothing of what is read is sent and others have work. Otherwise the pause is as long as that."""
 _MESSAGE, _RECORD = 100, 200
 """Approximate memory of a message without its payload, and of a record, in bytes."""
 _OPEN_MS: Final = 1500
@@ -465,7 +465,8 @@ class LogReader:
             self.records_read += 1
             took = now() - begun
             if took > _PAUSE:
-                await asyncio.sleep(took * _SHARE if fruitless and node.kernel.shared else 0.0)
+                share = _SHARE if fruitless else 1
+                await asyncio.sleep(took * share if node.kernel.shared else 0.0)
                 begun = now()
             if not turns.rest() and (size >= self._most or record.sequence >= stop):
                 break

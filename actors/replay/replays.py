@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from actors.kernel.actor import LoopActor
+from actors.replay.log_cursor import STILL_LIVE
 from actors.replay.log_reader import LogReader
 from actors.replay.other_log import OtherLogReader
 from actors.replay.replay import Replay
@@ -61,6 +62,9 @@ class Replays:
         """Those that wait for a place."""
         self._ready: deque[Replay] = deque()
         self._actor: ReplayWork | None = None
+        self._pause_until = 0.0
+        """Monotonic time until which others have the loop while light clients are active."""
+        self._pausing = False
 
     def __len__(self) -> int:
         """Return the number of replays of connected clients."""
@@ -248,6 +252,10 @@ class Replays:
             replay.record_cursor()
         self._node.kernel.wake()
 
+    def is_near(self, first: int) -> bool:
+        """Return whether a replay has few records left to read before one of the node's log."""
+        return any(0 < first - replay.own.next_sequence <= STILL_LIVE for replay in self._placed)
+
     @contextmanager
     def held_before(self, first: int) -> Iterator[None]:
         """Send no message of the records before one: the log is about to be cut there."""
@@ -277,6 +285,7 @@ class Replays:
         """Go on with a new actor: the old one failed."""
         self._actor = ReplayWork(self)
         self._node.kernel.spawn(self._actor, self._node.root)
+        self._pausing = False
         self._ready.clear()
         for replay in self._placed:
             replay.queued = False
@@ -322,15 +331,33 @@ class Replays:
     def _wake(self, replay: Replay) -> None:
         if replay.queued or self._actor is None or replay not in self._placed:
             return
-        if not self._ready:
-            self._node.kernel.later(self._actor, _STEP)
         replay.queued = True
         self._ready.append(replay)
+        if len(self._ready) == 1:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Make the steps that are due, while light clients are active not before a pause."""
+        node, actor = self._node, self._actor
+        if actor is None or self._pausing:
+            return
+        pause = self._pause_until - node.clock.monotonic() if node.kernel.shared else 0.0
+        if pause <= 0:
+            node.kernel.later(actor, _STEP)
+            return
+        self._pausing = True
+
+        def resume() -> None:
+            self._pausing = False
+            node.kernel.later(actor, _STEP)
+
+        actor.start_timer(node.timers, pause, resume)
 
     def step(self) -> None:
         """Make the steps that are due, for a while."""
         node, ready = self._node, self._ready
-        until = node.clock.stopwatch() + _SLICE
+        began = node.clock.stopwatch()
+        until = began + _SLICE
         interval = max(_LIVE_EVERY, len(self._placed) / _LIVE_STEPS)
         for _ in range(len(ready)):
             replay = ready.popleft()
@@ -345,8 +372,9 @@ class Replays:
                 self._wake_later(replay, delay)
             if node.clock.stopwatch() >= until:
                 break
-        if ready and self._actor is not None:
-            node.kernel.later(self._actor, _STEP)
+        self._pause_until = node.clock.monotonic() + node.clock.stopwatch() - began
+        if ready:
+            self._go_on()
 
     def _step_of(self, replay: Replay, interval: float) -> float:
         if replay.subscription is None:

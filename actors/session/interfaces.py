@@ -243,12 +243,7 @@ class ReplayDirectory(Protocol):
         offset: str,
         opened: int,
     ) -> int | ReplayOpened:
-        """Return the reason code with which a replay is refused, or the event that opens it.
-
-        0: the subscription exists, and continues. Raises TopicError or BadMoment for a malformed
-        filter. ``offset`` is the ``stream-offset`` of the SUBSCRIBE, ``opened`` the number of
-        replays that it opens and that are not recorded yet.
-        """
+        """Return the reason code with which a replay is refused, or the event that opens it."""
 
     def begin(self, session: Any, topic_filter: str) -> None:
         """Begin or continue a replay that was granted."""
@@ -264,6 +259,9 @@ class ReplayDirectory(Protocol):
 
     def record_cursors(self) -> None:
         """Record the cursors of all replays: the log is about to be cut."""
+
+    def is_near(self, first: int) -> bool:
+        """Return whether a replay has few records left to read before one of the node's log."""
 
     def held_before(self, first: int) -> AbstractContextManager[None]:
         """Send no message of the records before one: the log is about to be cut there."""

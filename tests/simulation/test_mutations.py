@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actors.broker import broker
-from actors.maintenance.retention import ArchiveHold
+from actors.maintenance.log_quota import ArchiveHold
 from actors.routing.router import Router
 from actors.session.decisions import acknowledgements, queueing
 from actors.session.node_context import NodeContext

@@ -392,6 +392,29 @@ def test_a_cut_leaves_a_gap_that_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     simulate(whole)
 
 
+@in_world(max_ack_pending=1)
+async def test_a_cut_lets_a_live_replay_pass(world: World) -> None:
+    """It has a few messages left when the log is cut after them: it gets them all."""
+    sender = await world.connect("s")
+    slow = await world.connect("r", filters=[(FILTER, 1)])
+    await publish(world, sender, numbers(12), 1)
+    retention = world.broker.retention
+    await retention.checkpoint()
+    cutting = asyncio.create_task(retention.cut(world.broker.node.state.checkpoints[-1], "keep"))
+    got: list[bytes] = []
+    while len(got) < 12:
+        await world.go(0.02)
+        messages = [packet for packet in slow.take() if isinstance(packet, Publish)]
+        assert messages, "the cut has taken messages from it"
+        got += [message.payload for message in messages]
+        slow.send(*(p.puback(message.packet_id or 0) for message in messages))
+    await cutting
+    assert got == numbers(12)
+    assert cuts(world)
+    assert world.disk.stream.first > 12
+    check_log(world)
+
+
 def test_a_cut_below_a_replay_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """It must not refer to messages of the removed part that are not repeated behind the cut."""
     monkeypatch.setattr(retention, "_MIN", 2000)
