@@ -86,7 +86,7 @@ class LogCursor:
         self.left_out: dict[str, int] = {}
         """Messages left out since then, by the reason."""
         self.gap: tuple[Position, Position] | None = None
-        """A part of the log that was removed unread, which the next message reports."""
+        """A part of the log that was gone unread, which the next message reports."""
         self.new_gap: tuple[Position, Position] | None = None
         """The same, until it is recorded."""
         self.last: LastMessages | None = None
@@ -124,12 +124,20 @@ class LogCursor:
     def on_cut(self, first: int) -> None:
         """Continue at the new beginning of the log, and report what was removed."""
         if self.cursor is not None and self.cursor + 1 < position(first, 0):
-            ends = position(first, 0) - 1
-            begins = self.gap[0] if self.gap is not None else self.cursor + 1
-            self.new_gap = self.cursor + 1, ends
-            self.gap = begins, ends
-            self.cursor = ends
+            self._pass_over(self.cursor + 1, self.cursor + 1, position(first, 0) - 1)
         self.wake()
+
+    def pass_lost(self, first: int) -> None:
+        """Go on behind the next record, and report that those from ``first`` on were given up."""
+        begins, record = position(first, 0), self.ahead.popleft()
+        unrecorded = max(begins, (self.recorded or 0) + 1)
+        self._pass_over(begins, unrecorded, position(record.sequence + 1, 0) - 1)
+
+    def _pass_over(self, begins: Position, unrecorded: Position, ends: Position) -> None:
+        """Go on behind a part of which the cursor in the log is before ``unrecorded``."""
+        self.new_gap = unrecorded, ends
+        self.gap = self.gap[0] if self.gap is not None else begins, ends
+        self.cursor = ends
 
     def on_damage(self, error: FoldmqError) -> None:
         """End the replay: a record cannot be read."""

@@ -33,6 +33,7 @@ from eventstore.log.message_store import Message, MessageStore, StoredMessages, 
 from eventstore.log.pending_record import PendingRecord
 from eventstore.reading.publications import Publications, Releases, known_content, publications_in
 from eventstore.reading.segment import BadIndex
+from projections.past.lost_records import is_salvage
 from protocol.errors import FoldmqError
 
 _log = structlog.get_logger("foldmq")
@@ -507,7 +508,8 @@ class LogReader:
         for batch in publications:
             size += sum(map(len, batch.payloads)) + sum(map(len, batch.blocks))
             size += _MESSAGE * len(batch)
-        return LogRecord(record.sequence, record.time_ms, publications, size)
+        lost = record.raw_events[0]["first"] if is_salvage(record) else 0
+        return LogRecord(record.sequence, record.time_ms, publications, size, lost)
 
     async def _released(self, releases: Releases, record: Record) -> list[Publications]:
         """Return messages at QoS 2 that are released in a record; unknown ones are read again.

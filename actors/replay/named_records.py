@@ -120,7 +120,11 @@ class RecordIndex:
             if self._clock.stopwatch() - begun > _PAUSE:
                 await asyncio.sleep(0)
                 begun = self._clock.stopwatch()
-        return None if found is None else NamedRecords(found, first, through, self._rejected)
+        if found is None:
+            return None
+        salvages = index.rare("LogSalvaged", first, through)
+        named = sorted({*found, *salvages}) if salvages else found
+        return NamedRecords(named, first, through, self._rejected)
 
     async def _look(self, begin: int, last: int) -> None:
         """Open the files if there are other ones, and they are an index of this log."""

@@ -314,8 +314,13 @@ class Replay:
                 self.next_at = self._node.clock.monotonic() + interval
         elif state == ENDED:
             self._change(ENDED)
-        elif sum(log.unrecorded for log in self.logs) >= _RECORDED_EVERY:
+        elif sum(log.unrecorded for log in self.logs) >= _RECORDED_EVERY or (
+            step.lost and any(log.left_out for log in self.logs)
+        ):
             self._record(self._changed)
+        if step.lost:
+            steps[-1][0].pass_lost(step.lost)
+            return 0.0
         return WAITS if step.no_room or state == ENDED else 0.0
 
     def _at_end(self) -> float:

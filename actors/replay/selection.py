@@ -42,6 +42,8 @@ class LogRecord(NamedTuple):
     publications: Sequence[Publications]
     size: int
     """Approximate memory in bytes."""
+    lost: int = 0
+    """First of the records that were given up, of which this is the last one; 0: it is none."""
 
 
 class Run(NamedTuple):
@@ -208,6 +210,8 @@ class Step:
     """Whether the end of the replay is reached."""
     interrupted: bool = False
     """Whether nothing more fits into the step."""
+    lost: int = 0
+    """``LogRecord.lost`` of the next record, at which the step ends; 0: it is none of those."""
 
 
 def select(
@@ -242,6 +246,9 @@ def select(
             rules.until is not None and begins > rules.until
         ):
             step.ended = True
+            break
+        if record.lost:
+            step.lost, step.interrupted = record.lost, True
             break
         for publications in record.publications:
             positions = publications.positions

@@ -175,6 +175,8 @@ class _LogReplays:
             return None
         if any(step.opened < cut.at <= self._at for cut in log.cuts):
             return None  # what was cut off may have been read before
+        if log.complete > log.begin:
+            return None  # it begins before what was given up
         cuts = [cut.first for cut in log.cuts if cut.at < step.opened]
         return max([log.complete, *cuts]) - 1
 

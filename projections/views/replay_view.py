@@ -144,7 +144,7 @@ def reached_text(event: ReplayReached) -> str:
     read += left_out_text(event.left_out)
     parts = [f"replayed {display.count_of(event.sent, 'message')}{read}"]
     parts += [
-        f"{vector_text({log: ends[0]})} to {vector_text({log: ends[-1]})} was cut off unread"
+        f"{vector_text({log: ends[0]})} to {vector_text({log: ends[-1]})} was gone unread"
         for log, ends in event.gap.items()
         if ends
     ]

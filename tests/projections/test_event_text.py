@@ -150,7 +150,7 @@ GOLDEN = Path(__file__).parents[1] / "eventstore" / "golden" / "v1-level5.record
                 gap={"": [1 << 20, REF - 1]},
             ),
             ("replayed 1 message through 5.0 (1 expired, 3 of the client itself), 1.0 to record 4 "
-            "was cut off unread, for $replay/all/a"),
+            "was gone unread, for $replay/all/a"),
         ),
     ],
     ids=lambda value: value.e if hasattr(value, "e") else "",

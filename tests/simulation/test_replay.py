@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from harness import mqtt5_packets as p5
 from harness import packets as p
 from harness.packets import Publish, Pubrel
 from harness.plainaudit import violations
+from harness.salvages import salvaged
 
 from actors.access.rules import Permissions, Rule
 from actors.inspection.problems import ProblemSearch
@@ -24,6 +26,8 @@ from eventstore.reading.log_index import LogIndex
 from projections.past.segment_builder import SegmentBuilder
 from simulation.fold import compare
 from simulation.log_cuts import cuts
+from simulation.replaying_clients import Client5, user
+from simulation.stored_world import StoredWorld
 from simulation.world import STREAM, SimClient, World, in_world, simulate
 
 FILTER = "$replay/all/t/#"
@@ -611,6 +615,37 @@ def test_an_index_changes_only_what_is_read(tmp_path: Path, qos: int) -> None:
                 assert got, topic_filter
                 assert fewer < read, topic_filter
             assert fewer < last / 2
+            check_log(world)
+
+    simulate(whole)
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_part_that_was_given_up_is_told(tmp_path: Path, indexed: bool) -> None:
+    """The first message behind it says so, with and without an index; the audit agrees."""
+
+    async def whole() -> None:
+        async with StoredWorld(tmp_path / "stored").running() as world:
+            last = await past_with_noise(world)
+            records = dict(world.disk.stream.history)
+            await world.crash()
+            lost = range(150, 160)
+            made = salvaged(tmp_path, records, lost, world.mark().read())
+            world.move(made)
+            world.mark().write(max(made), decode_record(max(made), made[max(made)]).link)
+            await world.start()
+            index(world, tmp_path / "index", last)
+            if indexed:
+                world.broker.replays.reader.index.use(tmp_path / "index", STREAM)
+            client = Client5(world)
+            client.send(p5.connect("o", clean=True), p5.subscribe(1, ("$replay/all/t/#", 1)))
+            await world.go(2)
+            told = [user(message) for message in client.messages()]
+            records_of = [int(names["foldmq-position"].partition(".")[0]) for names in told]
+            assert min(records_of) < 150
+            behind = min(at for at in records_of if at > 159)
+            gaps = {at: names.get("foldmq-gap") for at, names in zip(records_of, told, strict=True)}
+            assert {at: gap for at, gap in gaps.items() if gap} == {behind: "150.0..159"}
             check_log(world)
 
     simulate(whole)
