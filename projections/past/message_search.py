@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from heapq import heappop, heappush, nsmallest
 from typing import TYPE_CHECKING, Any
 
-from eventstore.errors import UsageError
+from eventstore.errors import CutOff, UsageError
 from eventstore.format.event_parsing import entries
 from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
@@ -35,8 +35,10 @@ from eventstore.reading.indexed_reading import asked_of, fetch_listed
 from eventstore.reading.keys import LIFECYCLE, RETAINED_EXPIRED, SESSION
 from eventstore.reading.progress import Progress, silent
 from eventstore.reading.segment import BadIndex
+from projections.log_proof import cause
 from projections.past.event_reader import refs_of
 from projections.past.indexed_sessions import IndexedSessions
+from projections.past.lost_records import is_salvage, lost_records
 from projections.past.message_story import MessageStory
 from projections.past.receiver_past import add_receiver_past
 from projections.past.story_builder import StoryBuilder
@@ -135,7 +137,7 @@ async def message_at(source: LogSource, place: Position) -> Position:
     """Return the position of the message at a position, or of the message that its event concerns.
 
     For a retained message that a checkpoint repeated, it is the earliest position in the log.
-    Raises UsageError if there is none, CorruptLog or CutMeanwhile.
+    Raises UsageError if there is none, CutOff if a salvage gave it up, CorruptLog or CutMeanwhile.
     """
     sequence = sequence_of(place)
     if not 1 <= sequence <= source.last:
@@ -146,6 +148,10 @@ async def message_at(source: LogSource, place: Position) -> Position:
     if sequence < source.first:
         return place
     record = next(one for one in await source.some([sequence]) if one.sequence == sequence)
+    if is_salvage(record) or not record.raw_events:
+        for doubt in await lost_records(source, sequence, sequence):
+            if doubt.after < sequence <= doubt.until:
+                raise CutOff(f"nothing is known of record {sequence}: {cause(doubt)}")
     for index, event in record.events():
         offset = index_of(place) - index
         if not 0 <= offset < entries(event):

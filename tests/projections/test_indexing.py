@@ -19,6 +19,7 @@ from randomnode import NAMES, Node
 from specification import snapshot
 
 from cli.commands.why import find_messages
+from eventstore.errors import CutOff
 from eventstore.format.event_parsing import entries
 from eventstore.format.events import (
     MessagePublished,
@@ -483,6 +484,16 @@ async def test_without_an_index_the_log_is_read_once_for_a_message(
         doubts = await lost_records(as_log(source), source.last)
         assert [(doubt.after, doubt.until) for doubt in doubts] == ([(1, 2)] if lost else [])
         assert source.read == source.last
+
+
+async def test_a_record_that_was_given_up_is_named(tmp_path: Path) -> None:
+    """Both where its stand-in has no event, and where that has the event about the salvage."""
+    steps = [(step, "ann", at) for at in range(15) for step in ("publish", "end_turn")]
+    source: Any = IndexedSource(played(steps, 600)).salvaged(tmp_path, 3, 4)
+    for lost in (3, 4):
+        wanted = WantedMessages(None, None, ref=position(lost, 0))
+        with pytest.raises(CutOff, match=f"nothing is known of record {lost}: foldmq salvage gave"):
+            await find_messages({"": source}, "", wanted, silent)
 
 
 async def test_what_was_lost_before_a_cut_is_said_of_the_subscriptions_of_a_client() -> None:
