@@ -38,7 +38,7 @@ def main() -> NoReturn:
     """Run the command; a FoldmqError becomes a line for each problem, and its exit code."""
     _open_standard_streams()
     hide_secrets(sys.argv)
-    defer("aiohttp", "nats.js", "urllib.request")
+    defer("aiohttp", "cryptography.x509", "multidict", "nats.js", "urllib.request")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Names chosen by clients may not exist in the encoding of the terminal.

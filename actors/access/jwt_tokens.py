@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from jwt.api_jws import PyJWS
-from jwt.exceptions import PyJWTError
 
 from actors.access.credentials import AuthResult, Credentials, Verdict
 from actors.access.fair_queue import SingleFlight
@@ -161,6 +159,9 @@ def read_token(token: bytes, options: TokenOptions, now_ms: int) -> Verdict:
 
 
 def _signed_claims(token: bytes, keys: KeySet) -> dict[str, Any]:
+    from jwt.api_jws import PyJWS  # only where tokens are used: it loads the cryptography package
+    from jwt.exceptions import PyJWTError
+
     header = _header(token)
     candidates = keys.candidates(header.get("kid"), header["alg"])
     if not candidates:

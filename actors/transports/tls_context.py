@@ -1,5 +1,7 @@
 """The TLS context of a listener: certificates, keys, authorities, revocation lists."""
 
+from __future__ import annotations
+
 import ssl
 from dataclasses import dataclass
 from pathlib import Path

@@ -11,31 +11,19 @@ check that failed because of a host name would restart a healthy broker.
 
 import asyncio
 import contextlib
-import logging
+import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from aiohttp import web
-from prometheus_client import ProcessCollector, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
 
-from actors.inspection.status_metrics import METRICS
 from cli.common.allowed_hosts import Hosts
 from cli.common.units import Address
+from cli.serve.http_server import HttpServer, Request, Response
+from cli.serve.metrics_text import CONTENT_TYPE, metric_texts, process_texts
 from cli.settings.settings import Settings
 from cli.settings.socket_binding import ListenError, raise_unless_default
-from eventstore import metric_types
 from eventstore.display import escaped
-from eventstore.metric_types import Status
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -43,79 +31,17 @@ if TYPE_CHECKING:
     from cli.serve.cluster_member import ClusterMember
     from cli.serve.partitioned_node import EdgeState
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-def families(status: Status) -> Iterator[Metric]:
-    """Yield the metrics of a status one by one, without those that are unknown yet."""
-    for metric in METRICS:
-        reading = metric.reading(status)
-        if reading is not None:
-            yield _family(metric, reading)
-
-
-def process_families() -> list[Metric]:
-    """Return the standard metrics of a process: memory, processor time, open files.
-
-    Reads files and lists all open ones: not for the event loop.
-    """
-    return list(ProcessCollector(registry=None).collect())
-
-
-def text(family: Metric) -> bytes:
-    """Return one metric in Prometheus' text format."""
-    return generate_latest(_SingleMetric(family))
-
-
-class _SingleMetric(Collector):
-    """A registry for prometheus_client with one metric."""
-
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the metric."""
-        return (self._family,)
-
-
-def _family(metric: metric_types.Metric, reading: Any) -> Metric:
-    if metric.kind == "histogram":
-        return HistogramMetricFamily(
-            metric.name, metric.help, buckets=_buckets(reading), sum_value=reading["sum"]
-        )
-    make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    if not metric.labels:
-        return make(metric.name, metric.help, value=reading)
-    family = make(metric.name, metric.help, labels=metric.labels)
-    for values, number in reading.items():
-        family.add_metric(values, number)
-    return family
-
-
-def _buckets(histogram: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Return upper bounds with the number of values up to each."""
-    bounds = [*(repr(float(bound)) for bound in histogram["bounds"]), "+Inf"]
-    return list(zip(bounds, accumulate(histogram["counts"]), strict=True))
-
-
 _log = structlog.get_logger("foldmq")
 
-MAX_CONNECTIONS = 128
 LONGEST = 10.0
 """Maximum duration of a connection in seconds."""
-_LONGEST_LINE = 4096
-"""Maximum length of the request line and of each header."""
 _SLICE = 0.0005
 """Seconds of writing metrics before other tasks run."""
 _TIMEOUT = 5.0
 """Seconds to wait for the broker's status."""
 _REFUSAL_EVERY = 60.0
 """Seconds between log lines about a host name that is not allowed."""
-_INDEX = "foldmq: /metrics for Prometheus, /healthz, /readyz\n"
-
-# Malformed HTTP requests do not belong into the broker's log.
-_quiet = logging.getLogger("foldmq.http")
-_quiet.setLevel(logging.CRITICAL + 1)
+_INDEX = b"foldmq: /metrics for Prometheus, /healthz, /readyz\n"
 
 
 class HttpMonitor:
@@ -146,28 +72,13 @@ class HttpMonitor:
             return None
 
     async def _listen(self, stack: contextlib.AsyncExitStack, place: Address) -> Address:
-        http = web.Server(
-            self._answer,
-            access_log=None,
-            logger=_quiet,
-            max_line_size=_LONGEST_LINE,
-            max_field_size=_LONGEST_LINE,
-            lingering_time=0,
-        )
+        http = HttpServer(self._answer, LONGEST)
         loop = asyncio.get_running_loop()
-
-        def accept() -> asyncio.BaseProtocol:
-            if len(http.connections) >= MAX_CONNECTIONS:
-                return _Refusal()
-            handler = http()
-            loop.call_later(LONGEST, _cut, handler)
-            return handler
-
         try:
-            server = await loop.create_server(accept, place.host, place.port)
+            server = await loop.create_server(http.accept, place.host, place.port)
         except OSError as error:
             raise ListenError(place, error, "metrics") from None
-        stack.push_async_callback(http.shutdown, 0)
+        stack.callback(http.close)
         stack.callback(server.close)
         name = server.sockets[0].getsockname()
         return Address(name[0], name[1])
@@ -183,40 +94,33 @@ class HttpMonitor:
             [] if self.listening else ["not listening yet"]
         )
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _answer(self, request: Request) -> Response:
         try:
-            response = await self._respond(request)
+            return await self._respond(request)
         except Exception as error:  # noqa: BLE001 - the client and the log get it
             _log.error("monitoring request failed", error=f"{type(error).__name__}: {error}")
-            response = web.Response(status=500, text="failed, see the log of the broker\n")
-        response.headers["Server"] = "foldmq"
-        # One response per connection: no idle connection delays the end.
-        response.force_close()
-        return response
+            return Response(500, b"failed, see the log of the broker\n")
 
-    async def _respond(self, request: web.BaseRequest) -> web.Response:
+    async def _respond(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
-            return web.Response(status=405, headers={"Allow": "GET, HEAD"})
-        path = request.rel_url.raw_path
+            return Response(405, headers=(("Allow", "GET, HEAD"),))
         # A client that sends no Host is not a browser.
-        foreign = [
-            host for host in request.headers.getall("Host", []) if not self._hosts.allows(host)
-        ]
-        if path == "/metrics" and foreign:
+        foreign = [host for host in request.hosts if not self._hosts.allows(host)]
+        if request.path == "/metrics" and foreign:
             return self._misdirected(foreign[0])
-        if path == "/metrics":
-            return web.Response(body=await self._metrics(), headers={"Content-Type": CONTENT_TYPE})
-        if path == "/healthz":
-            return web.json_response({"alive": True})
-        if path == "/readyz":
+        if request.path == "/metrics":
+            return Response(200, await self._metrics(), CONTENT_TYPE)
+        if request.path == "/healthz":
+            return _json(200, {"alive": True})
+        if request.path == "/readyz":
             trouble = self.not_ready_reasons()
-            found: dict[str, Any] = {"ready": not trouble, "reasons": [] if foreign else trouble}
+            state: dict[str, Any] = {"ready": not trouble, "reasons": [] if foreign else trouble}
             if self.member is not None and not foreign:
-                found |= self.member.state
-            return web.json_response(found, status=503 if trouble else 200)
-        return web.Response(status=200 if path == "/" else 404, text=_INDEX)
+                state |= self.member.state
+            return _json(503 if trouble else 200, state)
+        return Response(200 if request.path == "/" else 404, _INDEX)
 
-    def _misdirected(self, host: str) -> web.Response:
+    def _misdirected(self, host: str) -> Response:
         now = time.monotonic()
         if now - self._refusal_told >= _REFUSAL_EVERY:
             self._refusal_told = now
@@ -224,24 +128,24 @@ class HttpMonitor:
                 "metrics refused: the host name is not in metrics_hosts", host=escaped(host, 80)
             )
         text = (
-            "foldmq: metrics are not served under this host name; use the IP address, or add "
-            "the name to metrics_hosts"
+            b"foldmq: metrics are not served under this host name; use the IP address, or add "
+            b"the name to metrics_hosts"
         )
-        return web.Response(status=421, text=text)
+        return Response(421, text)
 
     async def _metrics(self) -> bytes:
         """Write the metrics in slices."""
         found = await self._status()
         clock = time.perf_counter
-        parts: list[bytes] = []
+        parts: list[str] = []
         began = clock()
-        for family in families(found):
-            parts.append(text(family))
+        for text in metric_texts(found):
+            parts.append(text)
             if clock() - began > _SLICE:
                 await asyncio.sleep(0)
                 began = clock()
-        parts += map(text, await asyncio.to_thread(process_families))
-        return b"".join(parts)
+        parts += await asyncio.to_thread(process_texts)
+        return "".join(parts).encode()
 
     async def _status(self) -> dict[str, Any]:
         """Return the broker's status, with the contents of sessions if available."""
@@ -264,15 +168,5 @@ class HttpMonitor:
         return {**found, "ready": ready, "cluster": cluster}
 
 
-class _Refusal(asyncio.Protocol):
-    """A connection above the limit."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Close the connection."""
-        transport.close()
-
-
-def _cut(handler: web.RequestHandler) -> None:
-    """End a connection, whether or not its response was read."""
-    if handler.transport is not None:
-        handler.transport.abort()
+def _json(status: int, content: dict[str, Any]) -> Response:
+    return Response(status, json.dumps(content).encode(), "application/json; charset=utf-8")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from cli.program.help_pages import Program
+from cli.program.process import absent
 from cli.settings.setting_flags import with_settings_flags
 
 _config = Program(help="Check the configuration.", no_args_is_help=True)
@@ -24,6 +25,9 @@ def _serve(config: Path | None, flags: dict[str, object]) -> None:
     permissions, certificates and limits; SIGTERM drains the broker and stops it.
     """
     # The flags alone need no packages of the broker.
+    with absent("colorama", "greenlet", "rich"):  # structlog prints no tracebacks here
+        import structlog  # noqa: F401
+
     from cli.serve import process_runner
 
     process_runner.run_service(flags, config)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from actors.access import rules_file
-from actors.access.jwt_keys import load_keys
-from actors.access.jwt_tokens import TokenOptions, Tokens
 from actors.access.rules import Permissions
 from actors.kernel.clock import SystemClock
 
 if TYPE_CHECKING:
+    from actors.access.jwt_tokens import Tokens
     from cli.settings.settings import Settings
 
 
@@ -18,6 +17,10 @@ def make_tokens(settings: Settings) -> Tokens | None:
     """Return what verifies JSON Web Tokens; raises TokenKeyError. None: nothing does."""
     if settings.jwt_keys is None:
         return None
+    # They load the cryptography package: a tenth of the memory of an idle broker.
+    from actors.access.jwt_keys import load_keys
+    from actors.access.jwt_tokens import TokenOptions, Tokens
+
     options = TokenOptions(
         keys=load_keys(settings.jwt_keys),
         issuer=settings.jwt_issuer,

@@ -108,6 +108,8 @@ def connection_contradictions(settings: Settings) -> Iterator[str]:
 
 def unreadable_files(settings: Settings) -> Iterator[str]:
     """Yield a line for each file of a connection that cannot be used."""
+    if not settings.connections:
+        return
     from outbox.mqtt.options import read_connection
     from outbox.mqtt.peer import PeerUnavailableError, tls_context
 

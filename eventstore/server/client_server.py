@@ -11,18 +11,12 @@ start, and the server trusts it beside the authorities of the clients' certifica
 """
 
 import asyncio
-import datetime as dt
 import secrets
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from eventstore.datadir import DataDir
 from eventstore.edited_files import has_mark
@@ -41,9 +35,6 @@ SERVER_KEY: Final = "server-key.pem"
 """Copies of the server's certificate and key, if these begin with a byte order mark."""
 
 _HANDSHAKE_SECONDS: Final = 5
-_DAY: Final = dt.timedelta(days=1)
-_LIFE: Final = 3650 * _DAY
-_PEM: Final = serialization.Encoding.PEM
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +69,7 @@ class ClientServerTls:
         )
         if self._tls.client_ca is not None:
             trusted = _read(self._tls.client_ca)
-            self._bridges = self._bridges or _made()
+            self._bridges = self._bridges or _new_bridge_certificate()
             certificate, key = self._bridges
             self._datadir.write_private(self._datadir.path / TRUSTED, f"{trusted}\n{certificate}")
             self._datadir.write_private(self._datadir.path / BRIDGE, certificate + key)
@@ -135,27 +126,11 @@ def _read(file: Path) -> str:
         raise BadNatsOptions(f"cannot read {file}: {error.strerror}") from None
 
 
-def _made() -> tuple[str, str]:
-    """Return a self-signed certificate and its private key (PEM)."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "foldmq bridge")])
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _DAY)
-        .not_valid_after(now + _LIFE)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        _PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return certificate.public_bytes(_PEM).decode(), private.decode()
+def _new_bridge_certificate() -> tuple[str, str]:
+    # Loaded for this alone: the cryptography package takes several MB.
+    from eventstore.server.bridge_certificate import self_signed
+
+    return self_signed()
 
 
 DIRECTORY: Final = "nats-clients"

@@ -17,7 +17,8 @@ from actors.kernel.clock import SystemClock
 from actors.limits.broker_options import BrokerOptions
 from cli.common.units import Address
 from cli.serve import http_monitor as module
-from cli.serve.http_monitor import MAX_CONNECTIONS, HttpMonitor
+from cli.serve.http_monitor import HttpMonitor
+from cli.serve.http_server import MAX_CONNECTIONS
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings, load_settings
 from cli.settings.socket_binding import ListenError

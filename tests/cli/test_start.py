@@ -3,6 +3,8 @@
 The limit is one of modules, not of time: a busy machine may take ten times as long.
 """
 
+import contextlib
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -130,3 +132,28 @@ def test_commands_have_pages_with_sections() -> None:
 
     root = typer.main.get_command(app)
     assert isinstance(root.get_command(None, "serve"), PageCommand)
+
+
+@pytest.mark.system
+def test_an_idle_broker_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
+    """Each would take megabytes: HTTP and metrics, certificates, tokens, text in colours."""
+    here = "127.0.0.1:0"
+    words = ["--data-dir", str(tmp_path / "data"), "--log-format", "json"]
+    words += [word for flag in ("--listen", "--web", "--metrics") for word in (flag, here)]
+    broker = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "cli.main", "serve", *words],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    imported = set()
+    with broker, contextlib.closing(broker.stderr or io.StringIO()) as lines:
+        for line in lines:
+            imported.add(line.rpartition("|")[2].strip())
+            if '"event": "ready"' in line:
+                broker.terminate()
+    unused = {"aiohttp.web", "aiohttp.client", "cryptography.hazmat", "jinja2", "jwt", "paho"}
+    printing = {"prometheus_client", "pygments", "rich.console", "textual", *NUMBERS}
+    assert broker.returncode == 0
+    assert "cli.serve.http_monitor" in imported
+    assert imported & (unused | printing) == set()
