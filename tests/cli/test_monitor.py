@@ -16,9 +16,9 @@ from actors.broker.broker import Broker
 from actors.kernel.clock import SystemClock
 from actors.limits.broker_options import BrokerOptions
 from cli.common.units import Address
-from cli.serve import http_monitor as module
+from cli.serve import monitor_answers as module
 from cli.serve.http_monitor import HttpMonitor
-from cli.serve.http_server import MAX_CONNECTIONS
+from cli.serve.monitor_answers import MAX_CONNECTIONS
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings, load_settings
 from cli.settings.socket_binding import ListenError
