@@ -71,7 +71,7 @@ class CheckpointCheck:
         """Begin again after a record: the current state is no longer correct."""
         self._turn = []
         self._begun = None
-        self._state = NodeState(sequence + 1)
+        self._state = NodeState(sequence + 1, of_rest=True)
         self._sessions, self._retained, self._waiting = set(), {}, set()
 
     def take(self, record: Record, events: list[tuple[int, Event]]) -> None:

@@ -111,6 +111,7 @@ class NodeState:
         "_begun",
         "_held",
         "_newer",
+        "_of_rest",
         "_parts",
         "_repeated",
         "_salvages",
@@ -139,7 +140,9 @@ class NodeState:
         "sessions",
     )
 
-    def __init__(self, begin: int = 1) -> None:
+    def __init__(self, begin: int = 1, *, of_rest: bool = False) -> None:
+        """Begin with a record; ``of_rest``: the broker has also folded the records before it."""
+        self._of_rest = of_rest
         self.sessions = SessionTable()
         self.retained = RetainedIndex()
         self.begin = begin
@@ -357,7 +360,7 @@ class NodeState:
     def _be_sure(self) -> None:
         """Go on with this state: it was repeated, or a broker has continued it."""
         self._unsure = 0
-        self.partial = False
+        self.partial = self.partial and self._of_rest
         self._repeated = set()
         self.doubtful = {name: None for name in self.doubtful if name in self.sessions}
 
