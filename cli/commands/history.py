@@ -126,7 +126,14 @@ async def _run(flags: SourceFlags, query: HistoryQuery, output: HistoryOutput) -
             if query.follow and not source.live:
                 raise UsageError(f"cannot follow the log: no broker is running on {source.where}")
         part = await history_range(logs, query.start, query.until)
-        await _write_notes(logs, query, part)
+        for log in part.cut:
+            write_notice(log_prefix(log) + logs[log].beginning())
+        moments = [
+            PointSpec("", time_ms=one.time_ms)
+            for one in (query.start, query.until)
+            if one is not None and one.time_ms is not None
+        ]
+        await write_clock_notes(logs, *moments)
         history = MessageHistory(logs, query.topic_filter, progress)
         printer = _MessagePrinter(logs, output)
         more = await _print_past(logs, history, printer, query, part)
@@ -143,18 +150,6 @@ async def _run(flags: SourceFlags, query: HistoryQuery, output: HistoryOutput) -
                 f"no message on {text.name(query.topic_filter)} here; messages of QoS 0 are "
                 "recorded only if they are retained"
             )
-
-
-async def _write_notes(logs: Logs, query: HistoryQuery, part: HistoryRange) -> None:
-    """Print what was deleted of the selection, and what the clock of the broker did."""
-    for log in part.cut:
-        write_notice(log_prefix(log) + logs[log].beginning())
-    moments = [
-        PointSpec("", time_ms=one.time_ms)
-        for one in (query.start, query.until)
-        if one is not None and one.time_ms is not None
-    ]
-    await write_clock_notes(logs, *moments)
 
 
 async def _print_past(

@@ -131,7 +131,9 @@ async def run_events(flags: SourceFlags, wanted: Selection, look: EventOutput) -
         for source in logs.values():
             if wanted.follow and not source.live:
                 raise UsageError(f"cannot follow the log: no broker is running on {source.where}")
-        await _check_bounds(logs, wanted)
+        for said in _beginnings(logs, await incomplete_logs(logs, wanted)):
+            write_notice(said)
+        await write_clock_notes(logs, wanted.start, wanted.end)
         reader = MergedReader(
             logs, lambda: EventFilter(wanted.types, wanted.session, wanted.topic), progress
         )
@@ -198,13 +200,6 @@ def _is_later(one: PointSpec | None, other: PointSpec | None) -> bool:
     if one.position is not None and other.position is not None:
         return sequence_of(one.position) > sequence_of(other.position)
     return one.time_ms is not None and other.time_ms is not None and one.time_ms > other.time_ms
-
-
-async def _check_bounds(logs: Logs, wanted: Selection) -> None:
-    """Print how much of the selection was deleted; raise CutOff if all of it was."""
-    for said in _beginnings(logs, await incomplete_logs(logs, wanted)):
-        write_notice(said)
-    await write_clock_notes(logs, wanted.start, wanted.end)
 
 
 async def incomplete_logs(logs: Logs, wanted: Selection) -> list[str]:

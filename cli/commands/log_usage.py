@@ -83,7 +83,10 @@ def run_usage(flags: SourceFlags, asked: UsageOptions) -> None:
             sys.stdout.write(text.json_line(_object(logs, uses, found, asked)) + "\n")
         else:
             _print(use, found, asked)
-            _print_total(logs, uses, use)
+            for log, one in uses.items() if logs.several else ():
+                sys.stdout.write(f"log {log}: {_size(one)}\n")
+            of = f", {text.count_of(len(uses), 'log')}" if logs.several else ""
+            sys.stdout.write(f"{_size(use)}{of}\n")
     logs.check_read()
 
 
@@ -151,13 +154,6 @@ def _print(use: DiskUse, found: Mapping[str | None, int], asked: UsageOptions) -
     if rest:
         table.add((f"(and {len(rest):,} more)", sum(size for _, size in rest)))
     table.close()
-
-
-def _print_total(logs: Logs, uses: Mapping[str, DiskUse], use: DiskUse) -> None:
-    for log, one in uses.items() if logs.several else ():
-        sys.stdout.write(f"log {log}: {_size(one)}\n")
-    of = f", {text.count_of(len(uses), 'log')}" if logs.several else ""
-    sys.stdout.write(f"{_size(use)}{of}\n")
 
 
 def _size(use: DiskUse) -> str:

@@ -97,7 +97,8 @@ class ToolServer:
     async def _call_tool(
         self, context: Any, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        grant = _grant_of(context)
+        request = getattr(context, "request", None)
+        grant = None if request is None else cast("Grant", request.scope[_GRANT])
         try:
             tool = self._by_name.get(params.name)
             if tool is None:
@@ -162,12 +163,6 @@ def _shown(item: dict[str, Any], *, payloads: bool) -> dict[str, Any]:
     if payloads:
         return item
     return {key: each for key, each in item.items() if key not in ("payload", "payload_base64")}
-
-
-def _grant_of(context: Any) -> Grant | None:
-    """Return the permissions of a request over HTTP; None: of the user who started this process."""
-    request = getattr(context, "request", None)
-    return None if request is None else cast("Grant", request.scope[_GRANT])
 
 
 def _result(found: dict[str, Any], *, is_error: bool = False) -> types.CallToolResult:

@@ -236,7 +236,9 @@ class ClusterMember:
         steady = ""
         while True:
             await asyncio.sleep(_SPREAD_EVERY)
-            preferred = self._members.preferred(_partition(self._cluster), self._clock.monotonic())
+            preferred = self._members.preferred(
+                int(self._cluster.rpartition("-p")[2]), self._clock.monotonic()
+            )
             leader = self._leader
             if self._moves_to:
                 return
@@ -302,11 +304,6 @@ class ClusterMember:
             status = decode_status(data)
             if status is not None and status.node != self._me.node:
                 self.edges.heard(status)
-
-
-def _partition(log: str) -> int:
-    """Return the number of a log of several, from its name."""
-    return int(log.rpartition("-p")[2])
 
 
 def _report(task: asyncio.Task[None], led: ClusterHooks) -> None:

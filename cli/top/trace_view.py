@@ -99,7 +99,13 @@ class TracePage(Page):
         ended = False
         while not ended:
             try:
-                await self._take_all()
+                brokers = await self.monitor.link.open()
+                rate = _RATE if self._log_name else max(1, _RATE // len(brokers.nodes))
+                async with open_traces(brokers, self._log_name, rate=rate, **self._of) as trace:
+                    async for portion in trace.portions():
+                        self._take(portion, brokers)
+                        if portion.cause == "broker":
+                            raise NoLiveBroker("the broker has ended")
                 ended = True
             except Refused as refusal:
                 self._add_line(str(refusal), BAD)
@@ -107,15 +113,6 @@ class TracePage(Page):
             except FoldmqError as error:
                 self._add_line(f"... {error}; retrying", WARN)
                 await asyncio.sleep(self.monitor.interval)
-
-    async def _take_all(self) -> None:
-        brokers = await self.monitor.link.open()
-        rate = _RATE if self._log_name else max(1, _RATE // len(brokers.nodes))
-        async with open_traces(brokers, self._log_name, rate=rate, **self._of) as trace:
-            async for portion in trace.portions():
-                self._take(portion, brokers)
-                if portion.cause == "broker":
-                    raise NoLiveBroker("the broker has ended")
 
     def _take(self, portion: Portion, brokers: LogBrokers) -> None:
         if portion.cause == "away":

@@ -175,7 +175,10 @@ class ApiEndpoints:
             if not user.may_ask(topic_filter):
                 raise Forbidden(f"no permission to read the past of {display_name(topic_filter)}")
         if params.log is not None:
-            params = await self._with_log(params, params.log)
+            names = [name for name in await self._link.logs() if name]
+            if params.log not in (names or [self._link.node]):
+                raise NotFound(f"there is no log {display_name(params.log)}")
+            params = params if names else params.model_copy(update={"log": None})
         permits = user.may_read if user is not None else None
         call = Call(self._link, self._lists, grant.role.sees_payloads, permits)
         token = getattr(params, "next", None)
@@ -201,13 +204,6 @@ class ApiEndpoints:
             return await self._stream(request, call, operation, snapshot, form, grant)
         except CutOff as error:
             raise await self._with_first(error, params.log) from None
-
-    async def _with_log(self, params: Params, log: str) -> Params:
-        """Return parameters whose log exists; the only one has no name. Raises NotFound."""
-        names = [name for name in await self._link.logs() if name]
-        if log not in (names or [self._link.node]):
-            raise NotFound(f"there is no log {display_name(log)}")
-        return params if names else params.model_copy(update={"log": None})
 
     async def _with_first(self, error: CutOff, name: str | None) -> CutOff:
         """Return an error that says where the log begins now."""
