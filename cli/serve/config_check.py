@@ -50,9 +50,6 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
     _check_together(settings)
     check_configuration(settings)
     given = list(sources(flags, os.environ, config))
-    for line in settings.old_names:
-        label = painted("warning:", "yellow", sys.stderr)
-        sys.stderr.write(f"{label} {text.escaped(line, 500)}\n")
     width = max((len(name) for name, _, _ in given), default=0)
     for name, value, where in given:
         shown = json.dumps(value, default=str)
