@@ -28,11 +28,6 @@ SCHEMA: Final = pa.schema(
         ("payload", pa.binary()),
     ]
 )
-DDL: Final = (
-    "kind tinyint, node string, session string, at bigint, ref bigint, time_ms bigint, "
-    "number int, size bigint, expires bigint, check bigint, topic string, digest string, "
-    "before string, data binary, payload binary"
-)
 
 
 def fact_batch(facts: FactChunk) -> pa.RecordBatch:
@@ -69,6 +64,7 @@ _NAMES: Final = {
     pa.string(): "string",
     pa.binary(): "binary",
     pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
     pa.int32(): "int",
     pa.int64(): "bigint",
     pa.timestamp("us", tz="UTC"): "timestamp",
@@ -86,6 +82,9 @@ def _ddl(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         return f"struct<{', '.join(f'`{one.name}`: {_ddl(one.type)}' for one in kind)}>"
     return _NAMES[kind]
+
+
+DDL: Final = ddl(SCHEMA)
 
 
 def arrow_batches_of(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

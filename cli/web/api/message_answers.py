@@ -2,8 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from pydantic import Field
@@ -35,6 +35,7 @@ from projections.past.silences import gaps, silent_clients, topic_counts
 from projections.views.publication_view import PublicationView, publication_object
 from projections.views.silence_view import gap_object, silence_object, topic_object
 
+_View = TypeVar("_View")
 _MOST_SILENCES: Final = 1000
 _NEWEST: Final = 100
 """Messages that are read at a time, the newest first."""
@@ -317,23 +318,26 @@ async def topics(call: Call, params: TopicsParams) -> AsyncIterator[Item | Strea
         yield item
 
 
-async def silences(call: Call, params: RangeParams) -> AsyncIterator[Item | StreamMark]:
+async def _absences(
+    call: Call,
+    params: RangeParams,
+    find: Callable[..., Awaitable[Sequence[_View]]],
+    as_object: Callable[[_View], dict[str, Any]],
+) -> AsyncIterator[Item | StreamMark]:
+    async with open_sources(call, params.log) as logs:
+        part, now_ms = await _part(logs, params), round(time.time() * 1000)
+        async for mark in _missing(logs, part):
+            yield mark
+        views = await find(logs, params.filter, part, now_ms, _MOST_SILENCES)
+    for item in numbered(call, map(as_object, views)):
+        yield item
+
+
+def silences(call: Call, params: RangeParams) -> AsyncIterator[Item | StreamMark]:
     """Yield the clients that publish less often than they used to, the longest silence first."""
-    async with open_sources(call, params.log) as logs:
-        part, now_ms = await _part(logs, params), round(time.time() * 1000)
-        async for mark in _missing(logs, part):
-            yield mark
-        views = await silent_clients(logs, params.filter, part, now_ms, _MOST_SILENCES)
-    for item in numbered(call, map(silence_object, views)):
-        yield item
+    return _absences(call, params, silent_clients, silence_object)
 
 
-async def holes(call: Call, params: RangeParams) -> AsyncIterator[Item | StreamMark]:
+def holes(call: Call, params: RangeParams) -> AsyncIterator[Item | StreamMark]:
     """Yield the holes in the messages of topics, with their causes."""
-    async with open_sources(call, params.log) as logs:
-        part, now_ms = await _part(logs, params), round(time.time() * 1000)
-        async for mark in _missing(logs, part):
-            yield mark
-        views = await gaps(logs, params.filter, part, now_ms, _MOST_SILENCES)
-    for item in numbered(call, map(gap_object, views)):
-        yield item
+    return _absences(call, params, gaps, gap_object)

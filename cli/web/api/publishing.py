@@ -9,7 +9,7 @@ import asyncio
 import base64
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -18,6 +18,7 @@ import orjson
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from cli.commands.bulk_change import portions
 from cli.logs.broker_client import Refused
 from cli.logs.next_commands import completed
 from cli.web.api.problem_types import (
@@ -223,7 +224,7 @@ class ApiPublisher:
             if number % 64 == 0:
                 await asyncio.sleep(0)
         receipts: list[dict[str, Any]] = []
-        for part in _parts(messages):
+        for part in portions(messages, len(messages), _MAX_ASKED):
             begin, end = len(receipts) + 1, len(receipts) + len(part)
             try:
                 receipts += await self._ask(part, grant)
@@ -303,20 +304,6 @@ def _message(given: bytes, where: str) -> dict[str, Any]:
     if message.properties is not None:
         found["properties"] = message.properties.model_dump(exclude_defaults=True)
     return found
-
-
-def _parts(messages: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield messages in parts that fit into a request to the broker."""
-    part: list[dict[str, Any]] = []
-    size = 0
-    for message in messages:
-        length = len(orjson.dumps(message))
-        if part and size + length > _MAX_ASKED:
-            yield part
-            part, size = [], 0
-        part.append(message)
-        size += length
-    yield part
 
 
 def _copied(response: web.Response) -> web.Response:
