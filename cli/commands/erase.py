@@ -1,16 +1,15 @@
 """``foldmq erase``: contents of personal topics, and names, are erased by destroying their keys."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from cli.commands.bulk_change import confirmed, operator_name
+from cli.commands.bulk_change import ChangeOptions, confirmed, operator_name
 from cli.common import text
 from cli.logs.broker_client import NoAnswer, Refused
 from cli.logs.broker_search import open_brokers
+from cli.logs.log_brokers import LogBrokers
 from cli.logs.point_resolution import parse_point
 from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_filter
@@ -22,10 +21,6 @@ _AGAIN: Final = 0.05
 _COPIES: Final = (
     "copies of personal_key_file that were made before still have the keys: destroy them\n"
 )
-
-if TYPE_CHECKING:
-    from cli.commands.bulk_change import ChangeOptions
-    from cli.logs.log_brokers import LogBrokers
 
 _NEVER_MS: Final = 1 << 50
 """A time after all periods."""

@@ -1,7 +1,5 @@
 """``foldmq erase --list``: the erasures that a log records."""
 
-from __future__ import annotations
-
 import sys
 from typing import NamedTuple
 

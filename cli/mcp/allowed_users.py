@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from actors.access import rules_file
+from cli.logs.source_flags import SourceFlags
 from cli.settings.settings import load_settings
 from cli.users.passwd import list_users
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from cli.logs.source_flags import SourceFlags
 
 _NOTE: Final = "of the rules at present; those of the past are not known"
 _ANY_CLIENT: Final = "\ufffd"

@@ -1,7 +1,5 @@
 """The tools: operations of the API, and questions of a model that combine them."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal

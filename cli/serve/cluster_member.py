@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import structlog
@@ -21,6 +21,7 @@ from actors.maintenance.recovery import software
 from actors.node.reload_outcome import ReloadOutcome
 from cli.common.units import Address
 from cli.serve.edge_factory import cluster_authorities
+from cli.serve.log_store import Store
 from cli.settings.settings import Settings
 from cluster.edge_listeners import Edges
 from cluster.leader import Leader
@@ -29,9 +30,6 @@ from cluster.standby import Leadership, Standby
 from cluster.status import NodeStatus, Role, decode_status
 from eventstore.nats.cluster_messages import NodeMessages
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from cli.serve.log_store import Store
 
 _log = structlog.get_logger("foldmq")
 

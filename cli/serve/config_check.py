@@ -1,13 +1,11 @@
 """``foldmq config check``: checks that ``serve`` would accept its settings and their files."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cli.commands.certificate_advice import advise_on_certificates, certificate_line
 from cli.common import text
@@ -30,9 +28,6 @@ from eventstore.format.record_size import STORED_MAX, largest_record
 from eventstore.server.process import EmbeddedServer
 from eventstore.server.store_encryption import usable_key
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 _SUBJECT = "foldmq.log.{}"
 _NODE = "01234567"

@@ -12,13 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from cli.commands.status_totals import added_up
 from cli.common import text
-
-if TYPE_CHECKING:
-    from cli.logs.log_brokers import LogBrokers
+from cli.logs.log_brokers import LogBrokers
 
 _TOTALS = {
     "bytes_in": ("bytes", "in"),

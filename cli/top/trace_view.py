@@ -6,25 +6,22 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.text import Text
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import RichLog, Static
 
 from cli.common import text
 from cli.logs.broker_client import NoLiveBroker, Refused
+from cli.logs.log_brokers import LogBrokers
 from cli.logs.trace_client import Portion, open_traces
 from cli.logs.trace_text import trace_text
 from cli.top.base_view import Page, wrapped
 from cli.top.figures import BAD, CURVE, LABEL, TITLE, WARN
+from cli.top.watched_broker import WatchedBroker
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-
-    from cli.logs.log_brokers import LogBrokers
-    from cli.top.watched_broker import WatchedBroker
 
 KEPT = 2000
 """Maximum number of lines kept."""

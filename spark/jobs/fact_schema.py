@@ -1,7 +1,5 @@
 """Rows as Arrow batches of bounded size, and the facts of ``projections.audit`` as such rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 

@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from cli.logs.next_commands import completed
 from cli.logs.topic_flags import check_filter
+from cli.web.api.access import ApiAccess
 from cli.web.api.bounds import RequestBounds
 from cli.web.api.jwt_users import OPERATIONS as OF_USERS
 from cli.web.api.jwt_users import JwtGrant
 from cli.web.api.live_lists import LiveLists
 from cli.web.api.openapi import openapi_document
-from cli.web.api.operation import Call, Cost, Item, refusal
+from cli.web.api.operation import Call, Cost, Item, Operation, StreamMark, refusal
 from cli.web.api.operations import BASE, OPERATIONS
 from cli.web.api.page_tokens import continued, list_digest, page_token
-from cli.web.api.parameters import ListParams, read_params
+from cli.web.api.parameters import ListParams, Params, read_params
 from cli.web.api.problem_types import (
     BY_NAME,
     CutBefore,
@@ -36,21 +39,12 @@ from cli.web.api.problem_types import (
 from cli.web.api.publishing import ApiPublisher
 from cli.web.api.snapshots import Snapshot, find_snapshot, matches_tag, wait_for
 from cli.web.api.streams import EVENT_STREAM, NDJSON, dumps, send_stream
+from cli.web.tokens import Grant
+from cli.web.web_log_client import WebLogClient
 from eventstore.display import PAYLOAD_FIELDS
 from eventstore.display import name as display_name
 from eventstore.errors import CutOff, NotFound, UsageError
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    from aiohttp.typedefs import Handler
-
-    from cli.web.api.access import ApiAccess
-    from cli.web.api.operation import Operation, StreamMark
-    from cli.web.api.parameters import Params
-    from cli.web.tokens import Grant
-    from cli.web.web_log_client import WebLogClient
 
 JSON: Final = "application/json"
 _PROBLEM: Final = "application/problem+json"

@@ -11,13 +11,11 @@ import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cli.logs.broker_client import Refused
+from cli.web.web_log_client import WebLogClient
 from eventstore.errors import NotFound
-
-if TYPE_CHECKING:
-    from cli.web.web_log_client import WebLogClient
 
 _MAX_LISTS: Final = 64
 _LONGEST_NUMBER: Final = 18

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import orjson
 from aiohttp import web
@@ -31,15 +31,13 @@ from cli.web.api.problem_types import (
 from cli.web.api.schemas import Model
 from cli.web.api.streams import NDJSON, dumps
 from cli.web.tokens import Grant
+from cli.web.web_log_client import WebLogClient
 from eventstore.display import escaped
 from eventstore.errors import UsageError
 from eventstore.format.events import API_SESSION
 from eventstore.format.positions import format_position
 from eventstore.partitions import partition_of
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from cli.web.web_log_client import WebLogClient
 
 MAX_MESSAGES: Final = 1000
 MAX_PAYLOAD: Final = 256 * 1024
