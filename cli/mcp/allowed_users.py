@@ -1,7 +1,5 @@
 """The users whom the present rules allow to read a topic."""
 
-from __future__ import annotations
-
 import os
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Translates a ``connection`` of ``mosquitto.conf`` to a table ``[connection.NAME]``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from typing import Final

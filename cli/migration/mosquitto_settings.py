@@ -6,8 +6,6 @@ way. All other options are about the broker, wherever they are. With ``per_liste
 options of authentication are about listeners as well.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping

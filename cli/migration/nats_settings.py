@@ -1,7 +1,5 @@
 """Translates the ``mqtt`` block and the users of a ``nats-server.conf`` to settings of foldmq."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Final

@@ -1,7 +1,5 @@
 """A process as a node of a cluster: it follows the log, takes over, and announces that."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

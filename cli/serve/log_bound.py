@@ -1,7 +1,5 @@
 """The bound of the log: ``keep_bytes``, and its default, which depends on the free space."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from cli.common import text

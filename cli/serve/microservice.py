@@ -4,8 +4,6 @@ It serves only users of the NATS account of the log. Each endpoint has the subje
 ``foldmq.inspect.<node>.<endpoint>``; requests and replies are JSON objects.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

@@ -4,8 +4,6 @@ It runs only if the settings have destinations. It gets them through its standar
 the broker holds, and never outlives the broker.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Sequence

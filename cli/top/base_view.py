@@ -1,7 +1,5 @@
 """The base of all views: the top line, the problems, the keys, and the widgets."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar

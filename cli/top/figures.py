@@ -4,8 +4,6 @@ All of them are ``rich.text.Text``, in which nothing is interpreted as markup: n
 clients pass through :func:`cli.common.text.name`, which escapes everything unprintable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Everything is computed from the broker's own counters and clock. After a restart
 counters begin at 0 again; then there are no rates.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """The view of a live trace of an actor, a client or a topic."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ allow only 1 MiB per message: then the next queries request less. Rows of severa
 ``log``, and ``short_log`` for narrow columns.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import deque

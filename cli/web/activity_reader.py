@@ -4,8 +4,6 @@ New records come first, then older ones, block by block, until a day is covered.
 as the work before them. Reading stops when no page requests it; the result is kept.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 The histories of sessions are folded so, each that of a session in one log.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """A planned change: the sessions or retained messages that it concerns, and its requests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Small charts as SVG, rendered by the server without inline styles."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final

@@ -1,7 +1,5 @@
 """The latest messages on the topics of a filter, from a trace that runs while a page shows them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import OrderedDict, deque

@@ -1,7 +1,5 @@
 """The API over HTTP: routes of the table of operations, forms of answers, problem details."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

@@ -4,8 +4,6 @@ A broker sends a list once, from beginning to end. The last rows of a list are k
 page can be requested again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections import OrderedDict

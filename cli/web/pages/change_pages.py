@@ -5,8 +5,6 @@ number, for the token that confirmed it; the second page makes exactly that chan
 name is typed.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Mapping

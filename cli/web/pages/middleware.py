@@ -4,8 +4,6 @@ The *grant* of a request determines its permissions; pages get it with :func:`vi
 that could change something needs the role ``operate``, whatever its path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from urllib.parse import urlsplit
 

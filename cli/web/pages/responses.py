@@ -1,7 +1,5 @@
 """Responses with pages and fragments, and the parameters of requests."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Mapping
 from typing import Any
 

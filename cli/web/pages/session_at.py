@@ -1,7 +1,5 @@
 """What the log adds to sessions and retained messages: topics, times and publishers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The topics as a tree, the live tail of some, and what uses the disk."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
