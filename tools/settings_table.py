@@ -69,16 +69,6 @@ OUTLOOK = """\
 - **Tables** `[sink.NAME]` ([sinks](sinks.md)) and `[connection.NAME]` ([connections to other MQTT
   brokers](mqtt-bridge.md)) are in the TOML file only.
 
-## Old names
-
-These names of earlier versions still work, with a warning at the start and at each reload:
-
-- `fault_jail` is `fault_backoff`.
-- `flapping_jail` is `flapping_backoff`.
-- `jail_time` is `takeover_delay`.
-- `login_jail` is `login_backoff`.
-- `rate_patience` is `throttle_timeout`.
-
 ## Other environment variables
 
 | variable | meaning |

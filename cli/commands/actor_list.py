@@ -31,6 +31,7 @@ _BY_NUMBER = {
 _BY_NAME = ("id", "name", "state", "type")
 ORDERS = (*_BY_NUMBER, *_BY_NAME)
 """Sort keys of a list of actors."""
+NO_ORDER = "cannot sort by"
 SESSION_TYPES = ("session", "sharedsession")
 """The types of actors that are sessions."""
 ACTOR_TYPES = (
@@ -62,9 +63,9 @@ async def run_actors(
     as_json: bool,
 ) -> None:
     """Print the selected actors; raises UsageError for an unknown type, state or sort key."""
-    check_order(sort, ORDERS)
-    check_word("type", wanted.get("type"), ACTOR_TYPES)
-    check_word("state", wanted.get("state"), STATES)
+    check_word(NO_ORDER, sort, ORDERS)
+    check_word("unknown type", wanted.get("type"), ACTOR_TYPES)
+    check_word("unknown state", wanted.get("state"), STATES)
     given = {key: value for key, value in wanted.items() if value is not None}
     rows, total, brokers = await fetch(flags, "actors", given, sort, _BY_NUMBER, limit)
     if sort is not None:
@@ -72,20 +73,10 @@ async def run_actors(
     show(rows[:limit], total, "actor", actor_columns(), brokers, as_json=as_json)
 
 
-def check_word(what: str, given: str | None, known: Sequence[str]) -> None:
-    """Raise UsageError unless a word is known."""
+def check_word(before: str, given: str | None, known: Sequence[str]) -> None:
+    """Raise UsageError unless a word is known; ``before`` precedes it in the message."""
     if given is not None and given not in known:
-        raise UsageError(
-            f'unknown {what} "{text.escaped(given)}": must be one of {", ".join(known)}'
-        )
-
-
-def check_order(sort: str | None, known: Sequence[str]) -> None:
-    """Raise UsageError for an unknown sort key."""
-    if sort is not None and sort not in known:
-        raise UsageError(
-            f'cannot sort by "{text.escaped(sort)}": must be one of {", ".join(known)}'
-        )
+        raise UsageError(f'{before} "{text.escaped(given)}": must be one of {", ".join(known)}')
 
 
 async def fetch(

@@ -1,6 +1,5 @@
 """``foldmq actors tree``: the supervision tree."""
 
-import asyncio
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -9,8 +8,7 @@ from typing import Any
 from cli.commands.actor_list import Row, gather, id_order
 from cli.common import text
 from cli.logs.broker_search import open_brokers
-from cli.logs.log_brokers import LogBrokers
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 from projections.views.vocabulary import json_object
 
 _NAME_LIMIT = 60
@@ -18,9 +16,11 @@ _DRAWN = ("├─ ", "└─ ", "│  ")
 _PLAIN = ("|- ", "`- ", "|  ")
 
 
-def run_actor_tree(flags: SourceFlags, children: int, *, as_json: bool) -> None:
+@run_to_end
+async def run_actor_tree(flags: SourceFlags, children: int, *, as_json: bool) -> None:
     """Print the tree, with a limited number of children of each actor."""
-    rows, brokers = asyncio.run(_rows(flags))
+    async with open_brokers(flags) as brokers:
+        rows, _ = await gather(brokers, "actors", None)
     by_log: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         by_log[row.get("log", "")].append(row)
@@ -34,12 +34,6 @@ def run_actor_tree(flags: SourceFlags, children: int, *, as_json: bool) -> None:
             for line in tree.lines(children):
                 sys.stdout.write(line + "\n")
     brokers.check_complete()
-
-
-async def _rows(flags: SourceFlags) -> tuple[list[dict[str, Any]], LogBrokers]:
-    async with open_brokers(flags) as brokers:
-        rows, _ = await gather(brokers, "actors", None)
-        return rows, brokers
 
 
 def _can_draw(encoding: str) -> bool:

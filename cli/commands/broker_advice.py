@@ -1,9 +1,9 @@
 """Problems of the broker itself in sentences: its log, the disk, replicas, limits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from nats.aio.client import Client
 
 from cli.commands.advice import Advice, Severity
 from cli.commands.certificate_advice import advise_on_certificates
@@ -15,10 +15,6 @@ from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.nats.jetstream import read_info
 from projections.log_proof import REACHED
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
-
 
 _WEEK: Final = 7 * 86_400.0
 _HOUR_MS: Final = 3_600_000

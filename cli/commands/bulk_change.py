@@ -5,14 +5,14 @@ import os
 import pwd
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
 from cli.common import text
-from cli.logs.broker_client import LiveBroker, NoAnswer
+from cli.logs.broker_client import LiveBroker, NoAnswer, Refused
 from cli.logs.log_brokers import LogBrokers
 from eventstore.errors import UsageError
 from eventstore.format.positions import format_position
@@ -22,6 +22,9 @@ PORTION = 500
 _PORTION_BYTES = 256 * 1024
 _LISTED = 20
 _REASON = 400
+
+_About = TypeVar("_About")
+_Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +128,41 @@ async def change(broker: LiveBroker, what: str, done: ChangeResult, /, **request
     done.take(answer, broker.log)
 
 
-def portions(names: Iterable[str]) -> Iterable[list[str]]:
-    """Yield lists of names that fit into a request."""
-    portion: list[str] = []
+async def find_sessions(
+    brokers: LogBrokers,
+    clients: Iterable[str],
+    done: ChangeResult,
+    about: Callable[[dict[str, Any]], _About],
+) -> dict[str, _About]:
+    """Return what ``about`` makes of the session of each client; refusals become part of ``done``.
+
+    Clients whose brokers do not answer are left out.
+    """
+    found: dict[str, _About] = {}
+    for client in clients:
+        broker = brokers.of_session(client)
+        if broker not in brokers.present:
+            continue
+        try:
+            with brokers.leaving_out(broker):
+                found[client] = about(await broker.ask("session", client=client, most=0))
+        except Refused as error:
+            done.refused.append(str(error))
+    return found
+
+
+def portions(
+    parts: Iterable[_Part], most: int = PORTION, most_bytes: int = _PORTION_BYTES
+) -> Iterable[list[_Part]]:
+    """Yield lists of at most ``most`` names, or other values, that fit into a request."""
+    portion: list[_Part] = []
     size = 0
-    for name in names:
-        length = len(text.json_line(name))
-        if portion and (len(portion) >= PORTION or size + length > _PORTION_BYTES):
+    for part in parts:
+        length = len(text.json_line(part))
+        if portion and (len(portion) >= most or size + length > most_bytes):
             yield portion
             portion, size = [], 0
-        portion.append(name)
+        portion.append(part)
         size += length
     if portion:
         yield portion

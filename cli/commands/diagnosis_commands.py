@@ -5,9 +5,8 @@ from typing import Annotated
 import typer
 
 from cli.logs.source_flags import SourceFlags, with_broker_flags
+from cli.program.common_flags import Json
 from cli.program.help_pages import Program
-
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def register_diagnosis_commands(app: Program) -> None:
@@ -17,7 +16,7 @@ def register_diagnosis_commands(app: Program) -> None:
 
 
 @with_broker_flags
-def _status(source: SourceFlags, as_json: _Json = False) -> None:
+def _status(source: SourceFlags, as_json: Json = False) -> None:
     """Show whether the broker is healthy.
 
     Exits with 0 if it is ready and with 1 if it is not.

@@ -1,17 +1,17 @@
 """``foldmq erase``: contents of personal topics, and names, are erased by destroying their keys."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from cli.commands.bulk_change import confirmed, operator_name
+from cli.commands.bulk_change import ChangeOptions, confirmed, operator_name
 from cli.common import text
 from cli.logs.broker_client import NoAnswer, Refused
 from cli.logs.broker_search import open_brokers
+from cli.logs.log_brokers import LogBrokers
 from cli.logs.point_resolution import parse_point
+from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_filter
 from eventstore.errors import UsageError
 
@@ -22,16 +22,14 @@ _COPIES: Final = (
     "copies of personal_key_file that were made before still have the keys: destroy them\n"
 )
 
-if TYPE_CHECKING:
-    from cli.commands.bulk_change import ChangeOptions
-    from cli.logs.log_brokers import LogBrokers
-    from cli.logs.source_flags import SourceFlags
-
 _NEVER_MS: Final = 1 << 50
 """A time after all periods."""
 
 
-def erase(flags: SourceFlags, topic_filter: str, before: str | None, manner: ChangeOptions) -> None:
+@run_to_end
+async def erase(
+    flags: SourceFlags, topic_filter: str, before: str | None, manner: ChangeOptions
+) -> None:
     """Erase the contents of the topics that match, and print what was erased.
 
     ``before``: only those of periods that ended before this time. Raises UsageError for an invalid
@@ -43,20 +41,17 @@ def erase(flags: SourceFlags, topic_filter: str, before: str | None, manner: Cha
         before_ms = parse_point(before).time_ms or 0
         if not before_ms:
             raise UsageError(f"--before {text.escaped(before)}: must be a time, not a position")
-    asyncio.run(_erase(flags, {"filter": topic_filter, "before_ms": before_ms}, manner))
-
-
-async def _erase(flags: SourceFlags, scope: dict[str, Any], manner: ChangeOptions) -> None:
+    scope: dict[str, Any] = {"filter": topic_filter, "before_ms": before_ms}
     async with open_brokers(flags) as brokers:
         if len(brokers.logs) > 1 and not brokers.several:
             raise UsageError("an erasure is one of all logs: leave --node out")
         plans = await brokers.each(lambda broker: broker.ask("erasures", **scope))
         receiving = await brokers.each(
-            lambda broker: broker.ask("erasures.receivers", filter=scope["filter"])
+            lambda broker: broker.ask("erasures.receivers", filter=topic_filter)
         )
         receivers = sorted({name for _, each in receiving for name in each["receivers"]})
         broker, plan = max(plans, key=lambda each: int(each[1]["total"]))
-        matching, before_ms = text.name(scope["filter"]), scope["before_ms"]
+        matching = text.name(topic_filter)
         left = _left(plan)
         if not plan["total"]:
             if before_ms:
@@ -98,15 +93,13 @@ async def _erase(flags: SourceFlags, scope: dict[str, Any], manner: ChangeOption
     brokers.check_complete()
 
 
-def erase_name(flags: SourceFlags, kind: str, name: str, manner: ChangeOptions) -> None:
+@run_to_end
+async def erase_name(flags: SourceFlags, kind: str, name: str, manner: ChangeOptions) -> None:
     """Erase a name that has a token, and print what was erased; ``kind``: client or user.
 
     Raises UsageError if it has none, NoAnswer if the result is unknown.
     """
-    asyncio.run(_erase_name(flags, {"kind": kind, "name": name}, manner))
-
-
-async def _erase_name(flags: SourceFlags, scope: dict[str, str], manner: ChangeOptions) -> None:
+    scope = {"kind": kind, "name": name}
     async with open_brokers(flags) as brokers:
         ((broker, plan), *others) = await brokers.each(
             lambda broker: broker.ask("erasures.name", **scope)

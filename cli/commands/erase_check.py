@@ -1,27 +1,22 @@
 """``foldmq erase --check``: whether a text is left in any file of a broker."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from cli.common import text
 from cli.logs.key_files import store_key
 from cli.logs.logs import open_logs
+from cli.logs.source_flags import SourceFlags
 from cli.settings.log_settings import load_log_settings
 from eventstore.errors import NoLog, UsageError
 from eventstore.reading.text_search import TextSearch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from cli.logs.source_flags import SourceFlags
 
 _INCOMPLETE = 74
 """Exit code if nothing was found, but something could not be searched."""

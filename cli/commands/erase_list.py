@@ -1,33 +1,25 @@
 """``foldmq erase --list``: the erasures that a log records."""
 
-from __future__ import annotations
-
-import asyncio
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cli.common import text
 from cli.common.progress_bar import progress
 from cli.common.tables import Column, Table
 from cli.logs.logs import open_logs
 from cli.logs.source import write_notice
+from cli.logs.source_flags import SourceFlags, run_to_end
 from eventstore.display import log_prefix
 from eventstore.format.records import decode_record, mentions
 from projections.past.erasure_list import ERASURE_EVENTS, ErasureEntry, ErasureList
 
-if TYPE_CHECKING:
-    from cli.logs.source_flags import SourceFlags
 
-
-def list_erasures(flags: SourceFlags, *, as_json: bool) -> None:
+@run_to_end
+async def list_erasures(flags: SourceFlags, *, as_json: bool) -> None:
     """Print the erasures of the log, of a running broker or not.
 
     Raises CorruptLog, IncompleteLogs if some of several cannot be read, and what opening raises.
     """
-    asyncio.run(_list(flags, as_json=as_json))
-
-
-async def _list(flags: SourceFlags, *, as_json: bool) -> None:
     async with open_logs(flags) as logs:
         table: Table[_Row] = Table([_LOG, *_COLUMNS] if logs.several else _COLUMNS)
         for log, source in logs.items():

@@ -10,14 +10,12 @@ from cli.common import text
 from cli.common.progress_bar import progress
 from cli.logs.logs import Logs, open_logs
 from cli.logs.point_resolution import parse_point, write_clock_notes, write_lost_notes
-from cli.logs.source import write_notice
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source import PrintedRecords, write_missed, write_notice
+from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_filter
 from eventstore.display import log_prefix
 from eventstore.errors import UsageError
-from eventstore.format.positions import sequence_of
 from eventstore.partitions import short_name
-from eventstore.reading.log_points import LogPoint
 from eventstore.reading.moments import LAST, NEW, BadMoment, Moment, ends_before, parse_moment
 from eventstore.reading.position_text import PointSpec
 from projections.past.message_history import (
@@ -52,14 +50,6 @@ class HistoryQuery:
     follow: bool = False
     brief: bool = False
     """The last messages only, with a notice if there are more."""
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryOutput:
-    """The output format of messages."""
-
-    as_json: bool = False
-    payloads: bool = True
 
 
 def history_query(
@@ -115,46 +105,40 @@ def moment_of(given: str) -> Moment:
         raise UsageError(f'not a moment: "{text.escaped(given)}"; {_EXPECTED}') from None
 
 
-def run_history(flags: SourceFlags, query: HistoryQuery, output: HistoryOutput) -> None:
+@run_to_end
+async def run_history(
+    flags: SourceFlags, query: HistoryQuery, *, as_json: bool, payloads: bool
+) -> None:
     """Print the selected messages."""
-    asyncio.run(_run(flags, query, output))
-
-
-async def _run(flags: SourceFlags, query: HistoryQuery, output: HistoryOutput) -> None:
     async with open_logs(flags, indexed=True) as logs:
         for source in logs.values():
             if query.follow and not source.live:
                 raise UsageError(f"cannot follow the log: no broker is running on {source.where}")
         part = await history_range(logs, query.start, query.until)
-        await _write_notes(logs, query, part)
+        for log in part.cut:
+            write_notice(log_prefix(log) + logs[log].beginning())
+        moments = [
+            PointSpec("", time_ms=one.time_ms)
+            for one in (query.start, query.until)
+            if one is not None and one.time_ms is not None
+        ]
+        await write_clock_notes(logs, *moments)
         history = MessageHistory(logs, query.topic_filter, progress)
-        printer = _MessagePrinter(logs, output)
+        printer = _MessagePrinter(logs, as_json=as_json, payloads=payloads)
         more = await _print_past(logs, history, printer, query, part)
-        all_looked_at = query.start is not None or printer.printed < (query.count or 0)
-        starts = part.starts if all_looked_at else {**part.starts, **printer.starts}
-        ends = part.ends if more else {**part.starts, **printer.ends}
+        all_looked_at = query.start is not None or printer.printed.count < (query.count or 0)
+        starts = part.starts if all_looked_at else {**part.starts, **printer.printed.starts}
+        ends = part.ends if more else {**part.starts, **printer.printed.ends}
         await write_lost_notes(logs, starts, ends)
         if not more:
             return
         if query.follow:
             await _follow(history, printer)
-        elif not printer.printed:
+        elif not printer.printed.count:
             write_notice(
                 f"no message on {text.name(query.topic_filter)} here; messages of QoS 0 are "
                 "recorded only if they are retained"
             )
-
-
-async def _write_notes(logs: Logs, query: HistoryQuery, part: HistoryRange) -> None:
-    """Print what was deleted of the selection, and what the clock of the broker did."""
-    for log in part.cut:
-        write_notice(log_prefix(log) + logs[log].beginning())
-    moments = [
-        PointSpec("", time_ms=one.time_ms)
-        for one in (query.start, query.until)
-        if one is not None and one.time_ms is not None
-    ]
-    await write_clock_notes(logs, *moments)
 
 
 async def _print_past(
@@ -189,41 +173,28 @@ async def _print_past(
 
 
 async def _follow(history: MessageHistory, printer: "_MessagePrinter") -> None:
-    def missed(log: str, first: int) -> None:
-        write_notice(
-            f"{log_prefix(log)}some records before record {first} were deleted before they could "
-            "be shown"
-        )
-
     while True:
         sys.stdout.flush()
-        count = printer.printed
-        async for view in history.new(missed):
+        count = printer.printed.count
+        async for view in history.new(write_missed):
             printer.print(view)
-        if printer.printed == count:
+        if printer.printed.count == count:
             await asyncio.sleep(_POLL_SECONDS)
 
 
 class _MessagePrinter:
     """Prints messages of one or several logs."""
 
-    def __init__(self, logs: Logs, output: HistoryOutput) -> None:
+    def __init__(self, logs: Logs, *, as_json: bool, payloads: bool) -> None:
         self._width = max(len(short_name(log)) for log in logs)
-        self._output = output
-        self.printed = 0
-        self.starts: dict[str, LogPoint] = {}
-        self.ends: dict[str, LogPoint] = {}
-        """The first and the last record of each log of which a message was printed."""
+        self._as_json, self._payloads = as_json, payloads
+        self.printed = PrintedRecords()
 
     def print(self, view: PublicationView) -> None:
         """Print one message."""
-        self.printed += 1
-        place = LogPoint(sequence_of(view.position))
-        self.starts.setdefault(view.log, place)
-        self.ends[view.log] = place
-        payload = self._output.payloads
-        if self._output.as_json:
-            line = text.json_line(publication_object(view, payload=payload))
+        self.printed.add(view.log, view.position)
+        if self._as_json:
+            line = text.json_line(publication_object(view, payload=self._payloads))
         else:
-            line = publication_line(view, payload=payload, log_width=self._width)
+            line = publication_line(view, payload=self._payloads, log_width=self._width)
         sys.stdout.write(line + "\n")

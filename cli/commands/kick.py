@@ -9,6 +9,7 @@ from cli.commands.bulk_change import (
     ChangeResult,
     change,
     confirmed,
+    find_sessions,
     tell,
     tell_all,
 )
@@ -67,25 +68,15 @@ async def restart(flags: SourceFlags, which: str, manner: ChangeOptions) -> None
 async def _kick(flags: SourceFlags, clients: Iterable[str], manner: ChangeOptions) -> None:
     async with open_brokers(flags) as brokers:
         done = ChangeResult()
-        owners = {client: brokers.of_session(client) for client in clients}
-        connected: dict[str, str] = {}
-        for client, broker in owners.items():
-            if broker not in brokers.present:
-                continue
-            try:
-                with brokers.leaving_out(broker):
-                    session = await broker.ask("session", client=client, most=0)
-                    connected[client] = _connected(session)
-            except Refused as error:
-                done.refused.append(str(error))
+        connected = await find_sessions(brokers, clients, done, _connected)
         lines = [f"  {text.name(client)}  {about}" for client, about in connected.items()]
         what = f"disconnect {text.count_of(len(connected), 'client')}"
         if connected and await confirmed(lines, what, manner):
             for client in connected:
-                if owners[client] not in brokers.present:
-                    continue
-                with brokers.leaving_out(owners[client]):
-                    await _try(owners[client], done, "kick", client=client)
+                broker = brokers.of_session(client)
+                if broker in brokers.present:
+                    with brokers.leaving_out(broker):
+                        await _try(broker, done, "kick", client=client)
         tell_all(brokers, done, "kicked", "client", manner)
 
 

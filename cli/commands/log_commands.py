@@ -98,7 +98,7 @@ def _log(
     wanted = log_events.event_selection(
         session, topic, types or (), (start, end), count, follow=follow, brief=not as_json
     )
-    log_events.run_events(source, wanted, log_events.EventOutput(as_json, payload))
+    log_events.run_events(source, wanted, as_json=as_json, payload=payload)
 
 
 @log_app.command("verify")
@@ -153,8 +153,7 @@ def _usage(
 
     given = context.obj
     flags = source.over(given) if isinstance(given, SourceFlags) else source
-    asked = log_usage.usage_options(by, levels, top, (start, end), unheard=unheard, as_json=as_json)
-    log_usage.run_usage(flags, asked)
+    log_usage.run_usage(flags, by, levels, top, (start, end), unheard=unheard, as_json=as_json)
 
 
 @log_app.command("index")
@@ -347,7 +346,7 @@ def _history(
     query = history.history_query(
         topic_filter, (start, end), count, last=last, follow=follow, brief=not as_json
     )
-    history.run_history(source, query, history.HistoryOutput(as_json, not without))
+    history.run_history(source, query, as_json=as_json, payloads=not without)
 
 
 @with_source_flags

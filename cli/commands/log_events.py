@@ -21,7 +21,7 @@ from cli.logs.point_resolution import (
     write_clock_notes,
     write_lost_notes,
 )
-from cli.logs.source import write_notice
+from cli.logs.source import PrintedRecords, write_missed, write_notice
 from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_filter
 from eventstore.display import log_prefix
@@ -71,14 +71,6 @@ class Selection:
     """The last events only, with a notice if there are more."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventOutput:
-    """The output format of events."""
-
-    as_json: bool = False
-    payload: bool = False
-
-
 def event_selection(
     session: str | None,
     topic: str | None,
@@ -124,18 +116,22 @@ def _event_type(given: str) -> type:
 
 
 @run_to_end
-async def run_events(flags: SourceFlags, wanted: Selection, look: EventOutput) -> None:
+async def run_events(
+    flags: SourceFlags, wanted: Selection, *, as_json: bool, payload: bool
+) -> None:
     """Print the selected events."""
     indexed = wanted.session is not None or wanted.topic is not None
     async with open_logs(flags, wanted.session, indexed=indexed) as logs:
         for source in logs.values():
             if wanted.follow and not source.live:
                 raise UsageError(f"cannot follow the log: no broker is running on {source.where}")
-        await _check_bounds(logs, wanted)
+        for said in _beginnings(logs, await incomplete_logs(logs, wanted)):
+            write_notice(said)
+        await write_clock_notes(logs, wanted.start, wanted.end)
         reader = MergedReader(
             logs, lambda: EventFilter(wanted.types, wanted.session, wanted.topic), progress
         )
-        printer = _LogPrinter(reader, look)
+        printer = _LogPrinter(reader, as_json=as_json, payload=payload)
         ends, more = await points_at(logs, wanted.end, end_at), True
         if wanted.count is not None and wanted.start is None:
             count = wanted.count + wanted.brief
@@ -148,19 +144,19 @@ async def run_events(flags: SourceFlags, wanted: Selection, look: EventOutput) -
                     await printer.print(entry)
             starts = await points_at(logs, None, start_at)
             if len(entries) >= wanted.count:
-                starts |= printer.starts
+                starts |= printer.printed.starts
         else:
             starts = await points_at(logs, wanted.start, start_at)
             more = await _print_from(reader, printer, starts, ends, wanted)
             if not more:
-                ends = {**starts, **printer.ends}
+                ends = {**starts, **printer.printed.ends}
         if wanted.session is not None or wanted.topic is not None or wanted.types:
             await write_lost_notes(logs, starts, ends)  # the events about it were not selected
         if not more:
             return
         if wanted.follow:
             await _follow(reader, printer)
-        elif wanted.session is not None and not printer.printed:
+        elif wanted.session is not None and not printer.printed.count:
             await _check_session(logs, wanted.session)
 
 
@@ -200,13 +196,6 @@ def _is_later(one: PointSpec | None, other: PointSpec | None) -> bool:
     return one.time_ms is not None and other.time_ms is not None and one.time_ms > other.time_ms
 
 
-async def _check_bounds(logs: Logs, wanted: Selection) -> None:
-    """Print how much of the selection was deleted; raise CutOff if all of it was."""
-    for said in _beginnings(logs, await incomplete_logs(logs, wanted)):
-        write_notice(said)
-    await write_clock_notes(logs, wanted.start, wanted.end)
-
-
 async def incomplete_logs(logs: Logs, wanted: Selection) -> list[str]:
     """Return the logs of which a part of the selection was deleted.
 
@@ -244,15 +233,9 @@ async def _print_from(
 
 
 async def _follow(reader: MergedReader, printer: "_LogPrinter") -> None:
-    def missed(log: str, first: int) -> None:
-        write_notice(
-            f"{log_prefix(log)}some records before record {first} were deleted before they could "
-            "be shown"
-        )
-
     while True:
         printed = False
-        async for entry in reader.new_entries(missed):
+        async for entry in reader.new_entries(write_missed):
             await printer.print(entry)
             printed = True
         sys.stdout.flush()
@@ -263,23 +246,17 @@ async def _follow(reader: MergedReader, printer: "_LogPrinter") -> None:
 class _LogPrinter:
     """Prints events of one or several logs."""
 
-    def __init__(self, reader: MergedReader, look: EventOutput) -> None:
+    def __init__(self, reader: MergedReader, *, as_json: bool, payload: bool) -> None:
         width = max(len(short_name(log)) for log in reader.readers)
         self._printers = {
-            log: _EventPrinter(one.topics, look, log, width) for log, one in reader.readers.items()
+            log: _EventPrinter(one.topics, log, width, as_json=as_json, payload=payload)
+            for log, one in reader.readers.items()
         }
-        self.printed = False
-        """Whether anything was printed."""
-        self.starts: dict[str, LogPoint] = {}
-        self.ends: dict[str, LogPoint] = {}
-        """The first and the last record of each log of which an event was printed."""
+        self.printed = PrintedRecords()
 
     async def print(self, found: LogEntry) -> None:
         """Print one event; may read its log for the topics of its messages."""
-        self.printed = True
-        place = LogPoint(sequence_of(found.entry.at))
-        self.starts.setdefault(found.log, place)
-        self.ends[found.log] = place
+        self.printed.add(found.log, found.entry.at)
         with naming_log(found.log):
             await self._printers[found.log].print(found.entry)
 
@@ -288,10 +265,16 @@ class _EventPrinter:
     """Prints events of a log, which has a name if there are several."""
 
     def __init__(
-        self, topics: MessageTopics, look: EventOutput, log: str = "", width: int = 0
+        self,
+        topics: MessageTopics,
+        log: str = "",
+        width: int = 0,
+        *,
+        as_json: bool = False,
+        payload: bool = False,
     ) -> None:
         self._topics = topics
-        self._look = look
+        self._as_json, self._payload = as_json, payload
         self._log = log
         self._short = f" {short_name(log):<{width}}" if log else ""
         self._colours = has_colours(sys.stdout)
@@ -299,8 +282,8 @@ class _EventPrinter:
     async def print(self, entry: EventEntry) -> None:
         """Print one event; may read the log for the topics of its messages."""
         await self._topics.load(refs_of(entry.event))
-        if self._look.as_json:
-            found = entry_object(entry, self._topics, self._log, payload=self._look.payload)
+        if self._as_json:
+            found = entry_object(entry, self._topics, self._log, payload=self._payload)
             line = text.json_line(found)
         else:
             line = self._line(entry)
@@ -315,7 +298,7 @@ class _EventPrinter:
         said = words(entry.event, self._topics, entry.jumped_ms)
         if entry.cause:
             said += f": {entry.cause}"
-        if self._look.payload:
+        if self._payload:
             said += payload_words(entry.event, entry.area)
         if entry.void:
             said = f"void (its turn was not completed): {said}"

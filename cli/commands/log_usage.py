@@ -4,7 +4,6 @@ import asyncio
 import functools
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import cast
 
 from cli.common import text
@@ -32,19 +31,8 @@ _OTHERS = {"topic": "(of no topic)", "client": "(of no client)"}
 _NAME = 200
 
 
-@dataclass(frozen=True, slots=True)
-class UsageOptions:
-    """The options of ``foldmq log usage``."""
-
-    by: str
-    levels: int
-    top: int
-    bounds: tuple[str | None, str | None]
-    unheard: bool
-    as_json: bool
-
-
-def usage_options(
+def run_usage(
+    flags: SourceFlags,
     by: str,
     levels: int,
     top: int,
@@ -52,49 +40,48 @@ def usage_options(
     *,
     unheard: bool,
     as_json: bool,
-) -> UsageOptions:
-    """Return the options from the flags; raises UsageError."""
+) -> None:
+    """Read the logs and print the bytes of the largest topics or clients.
+
+    A log of several that cannot be read is left out, and IncompleteLogs raised at the end. Raises
+    UsageError for contradictory flags.
+    """
     if by not in _BY:
         raise UsageError(f"--by {text.escaped(by)}: must be one of {', '.join(_BY)}")
     if unheard and by != "topic":
         raise UsageError("--unheard needs --by topic")
-    return UsageOptions(by, levels, top, bounds, unheard, as_json)
-
-
-def run_usage(flags: SourceFlags, asked: UsageOptions) -> None:
-    """Read the logs and print the bytes of the largest topics or clients.
-
-    A log of several that cannot be read is left out, and IncompleteLogs raised at the end.
-    """
     heard: FilterTrie[None] = FilterTrie()
-    logs, uses = asyncio.run(_read(flags, asked, heard))
+    logs, uses = asyncio.run(_read(flags, bounds, heard if unheard else None))
     if uses:
         use = functools.reduce(DiskUse.merged, uses.values())
         found: Mapping[str | None, int] = (
-            use.clients if asked.by == "client" else sizes_by_levels(use.topics, asked.levels)
+            use.clients if by == "client" else sizes_by_levels(use.topics, levels)
         )
-        if asked.unheard:
+        if unheard:
             found = {
                 topic: size
                 for topic, size in use.topics.items()
                 if topic is not None and not heard.match(topic)
             }
-        if asked.as_json:
-            sys.stdout.write(text.json_line(_object(logs, uses, found, asked)) + "\n")
+        if as_json:
+            sys.stdout.write(text.json_line(_object(logs, uses, found, by, top)) + "\n")
         else:
-            _print(use, found, asked)
-            _print_total(logs, uses, use)
+            _print(use, found, by, top)
+            for log, one in uses.items() if logs.several else ():
+                sys.stdout.write(f"log {log}: {_size(one)}\n")
+            of = f", {text.count_of(len(uses), 'log')}" if logs.several else ""
+            sys.stdout.write(f"{_size(use)}{of}\n")
     logs.check_read()
 
 
 async def _read(
-    flags: SourceFlags, asked: UsageOptions, heard: FilterTrie[None]
+    flags: SourceFlags, bounds: tuple[str | None, str | None], heard: FilterTrie[None] | None
 ) -> tuple[Logs, dict[str, DiskUse]]:
     """Return the logs, and the disk use by log.
 
-    With ``unheard``, add the topic filters of all subscriptions at the end to ``heard``.
+    Add the topic filters of all subscriptions at the end to ``heard``.
     """
-    start, end = (None if one is None else parse_point(one) for one in asked.bounds)
+    start, end = (None if one is None else parse_point(one) for one in bounds)
     uses: dict[str, DiskUse] = {}
     async with open_logs(flags, partly=True) as logs:
         logs.check_comparable(start, end)
@@ -112,7 +99,7 @@ async def _read(
                         if is_between(record.time_ms, start, end):
                             use.take(record, len(cast("bytes", record.stored.obj)))
                         shown(use.records)
-                if asked.unheard:
+                if heard is not None:
                     replay = Replay(source, last, None, progress)
                     await replay.to(until)
                     for state in replay.state.sessions.values():
@@ -123,41 +110,34 @@ async def _read(
 
 
 def _object(
-    logs: Logs, uses: Mapping[str, DiskUse], found: Mapping[str | None, int], asked: UsageOptions
+    logs: Logs, uses: Mapping[str, DiskUse], found: Mapping[str | None, int], by: str, top: int
 ) -> dict[str, object]:
-    rows = [{asked.by: name, "bytes": size} for name, size in _largest(found)[: asked.top]]
+    rows = [{by: name, "bytes": size} for name, size in _largest(found)[:top]]
     by_log = [{"log": log, "bytes": use.bytes, "records": use.records} for log, use in uses.items()]
     return {
         "bytes": sum(use.bytes for use in uses.values()),
         "records": sum(use.records for use in uses.values()),
-        f"{asked.by}s": rows,
+        f"{by}s": rows,
         "more": max(0, len(found) - len(rows)),
         **({"logs": by_log, "not_read": list(logs.errors)} if logs.several else {}),
     }
 
 
-def _print(use: DiskUse, found: Mapping[str | None, int], asked: UsageOptions) -> None:
+def _print(use: DiskUse, found: Mapping[str | None, int], by: str, top: int) -> None:
     total = max(1, use.bytes)
     columns: list[Column[tuple[str, int]]] = [
-        Column(asked.by, lambda row: row[0], ready=True),
+        Column(by, lambda row: row[0], ready=True),
         Column("bytes", lambda row: text.size(row[1]), right=True),
         Column("share", lambda row: f"{100 * row[1] / total:.1f} %", right=True),
     ]
     table = Table(columns)
     rows = _largest(found)
-    for name, size in rows[: asked.top]:
-        table.add((_OTHERS[asked.by] if name is None else text.name(name, _NAME), size))
-    rest = rows[asked.top :]
+    for name, size in rows[:top]:
+        table.add((_OTHERS[by] if name is None else text.name(name, _NAME), size))
+    rest = rows[top:]
     if rest:
         table.add((f"(and {len(rest):,} more)", sum(size for _, size in rest)))
     table.close()
-
-
-def _print_total(logs: Logs, uses: Mapping[str, DiskUse], use: DiskUse) -> None:
-    for log, one in uses.items() if logs.several else ():
-        sys.stdout.write(f"log {log}: {_size(one)}\n")
-    of = f", {text.count_of(len(uses), 'log')}" if logs.several else ""
-    sys.stdout.write(f"{_size(use)}{of}\n")
 
 
 def _size(use: DiskUse) -> str:

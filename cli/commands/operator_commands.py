@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from cli.logs.source_flags import SourceFlags, with_broker_flags
+from cli.program.common_flags import Json, JsonRows
 from cli.program.help_pages import Program
 from eventstore.errors import UsageError
 
@@ -21,8 +22,6 @@ _Sort = Annotated[
 _Limit = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=1, help="Print at most N rows.")
 ]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")]
 _Cluster = Annotated[
     str | None, typer.Option("--cluster", metavar="NAME", help="Name of the cluster.")
 ]
@@ -72,7 +71,7 @@ def _nodes(
     source: SourceFlags,
     context: typer.Context,
     cluster: _Cluster = None,
-    as_json: _JsonLines = False,
+    as_json: JsonRows = False,
 ) -> None:
     """List the nodes of a cluster.
 
@@ -137,7 +136,7 @@ def _actors_ls(
     ] = None,
     sort: _Sort = None,
     limit: _Limit = None,
-    as_json: _JsonLines = False,
+    as_json: JsonRows = False,
 ) -> None:
     """List the actors.
 
@@ -159,7 +158,7 @@ def _actors_tree(
             "--children", metavar="N", min=1, help="Maximum number of children shown of each actor."
         ),
     ] = 20,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Show the supervision tree."""
     from cli.commands import actor_tree
@@ -178,7 +177,7 @@ def _actors_show(
         ),
     ],
     full: _Full = False,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Show an actor in full.
 
@@ -219,7 +218,7 @@ def _actors_tail(
     count: Annotated[
         int | None, typer.Option("-n", metavar="COUNT", min=1, help="Exit after COUNT lines.")
     ] = None,
-    as_json: _JsonLines = False,
+    as_json: JsonRows = False,
 ) -> None:
     """Show a live trace of messages, packets and events.
 
@@ -291,7 +290,7 @@ def _sessions_ls(
     older_than: _Age = None,
     sort: _Sort = None,
     limit: _Limit = None,
-    as_json: _JsonLines = False,
+    as_json: JsonRows = False,
 ) -> None:
     """List the sessions.
 
@@ -310,7 +309,7 @@ def _sessions_show(
     source: SourceFlags,
     client: Annotated[str, typer.Argument(metavar="ID", help="Client identifier.")],
     full: _Full = False,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Show a session in full.
 
@@ -383,7 +382,7 @@ def _retained_ls(
     ] = "#",
     not_permitted: _NotPermitted = False,
     limit: _Limit = None,
-    as_json: _JsonLines = False,
+    as_json: JsonRows = False,
 ) -> None:
     """List retained messages."""
     from cli.commands import retained
@@ -399,7 +398,7 @@ def _retained_get(
     no_newline: Annotated[
         bool, typer.Option("-N", "--no-newline", help="Do not print a newline after the payload.")
     ] = False,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Print the payload of a retained message.
 
@@ -448,7 +447,7 @@ def _subscriptions(
             "client.",
         ),
     ] = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
     """Show how a message on a topic would be delivered.
 
@@ -472,7 +471,7 @@ def _topics(
         ),
     ] = 5.0,
     limit: _Limit = None,
-    as_json: _JsonLines = False,
+    as_json: JsonRows = False,
 ) -> None:
     """List the topics that messages are published on.
 

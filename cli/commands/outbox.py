@@ -16,7 +16,7 @@ from cli.common.tables import Column, duration_text
 from cli.logs.broker_client import Refused
 from cli.logs.broker_search import open_brokers
 from cli.logs.logs import open_logs
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 from eventstore.display import log_prefix
 from eventstore.errors import UsageError
 from eventstore.format.destination_events import DestinationOpened, Forwarded, ForwardRefused
@@ -148,15 +148,8 @@ def skip_messages(flags: SourceFlags, name: str, to: str | None) -> None:
     _change(flags, name, outcome, do="skip_destination", until=until)
 
 
-def _change(flags: SourceFlags, name: str, done: str, **request: Any) -> None:
-    refusals = asyncio.run(_ask_to_change(flags, name, done, request))
-    if refusals:
-        raise typer.Exit(1)
-
-
-async def _ask_to_change(
-    flags: SourceFlags, name: str, done: str, request: Mapping[str, Any]
-) -> int:
+@run_to_end
+async def _change(flags: SourceFlags, name: str, done: str, **request: Any) -> None:
     refusals = 0
     async with open_brokers(flags) as brokers:
         if brokers.several and "until" in request:
@@ -172,7 +165,8 @@ async def _ask_to_change(
             else:
                 sys.stdout.write(f"{where}{text.name(name)}: {done}\n")
         sys.stdout.flush()
-    return refusals
+    if refusals:
+        raise typer.Exit(1)
 
 
 _OF_DESTINATIONS = {kind.__name__ for kind in (DestinationOpened, Forwarded, ForwardRefused)}

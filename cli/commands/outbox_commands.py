@@ -5,11 +5,10 @@ from typing import Annotated
 import typer
 
 from cli.logs.source_flags import SourceFlags, with_broker_flags, with_source_flags
+from cli.program.common_flags import Json, JsonRows
 from cli.program.help_pages import Program
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the destination.")]
-_JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 outbox_app = Program(no_args_is_help=True)
 
@@ -28,7 +27,7 @@ def register_outbox_commands(app: Program) -> None:
 
 @outbox_app.command("ls")
 @with_broker_flags
-def _ls(source: SourceFlags, as_json: _JsonLines = False) -> None:
+def _ls(source: SourceFlags, as_json: JsonRows = False) -> None:
     """List the destinations, and how far they are behind."""
     from cli.commands import outbox
 
@@ -37,7 +36,7 @@ def _ls(source: SourceFlags, as_json: _JsonLines = False) -> None:
 
 @outbox_app.command("show")
 @with_broker_flags
-def _show(source: SourceFlags, name: _Name, as_json: _Json = False) -> None:
+def _show(source: SourceFlags, name: _Name, as_json: Json = False) -> None:
     """Show a destination: its state, cursor, and the last error."""
     from cli.commands import outbox
 
@@ -82,7 +81,7 @@ def _skip(
 
 @outbox_app.command("refused")
 @with_source_flags
-def _refused(source: SourceFlags, name: _Name, as_json: _JsonLines = False) -> None:
+def _refused(source: SourceFlags, name: _Name, as_json: JsonRows = False) -> None:
     """List the messages that a destination refused, as far as the log has them."""
     from cli.commands import outbox
 

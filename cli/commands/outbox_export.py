@@ -1,37 +1,29 @@
 """``foldmq outbox export``: sends the spans of a part of the log to the collector of a sink."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
 from cli.common import text
 from cli.common.progress_bar import progress
 from cli.logs.logs import open_logs
 from cli.logs.point_resolution import end_at, parse_point, points_at, start_at
+from cli.logs.source_flags import SourceFlags
 from cli.settings.settings import load_settings
 from eventstore.errors import CutMeanwhile, UsageError
-from eventstore.format.positions import position, sequence_of
+from eventstore.format.positions import Position, position, sequence_of
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.reading.log_source import LogSource
 from outbox.backoff import Backoff
 from outbox.log_reader import CursorLost
 from outbox.selection import Selection
-from outbox.sink import Destination, RefusedMessages, TryAgain
+from outbox.sink import Destination, OutboxMessage, RefusedMessages, Sink, TryAgain
 from outbox.sinks.kinds import make_sink, span_options
 from outbox.sinks.otlp import TracedMessages
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from cli.logs.source_flags import SourceFlags
-    from eventstore.format.positions import Position
-    from eventstore.reading.log_source import LogSource
-    from outbox.sink import OutboxMessage, Sink
 
 _ATTEMPTS = 5
 

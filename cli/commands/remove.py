@@ -10,6 +10,7 @@ from cli.commands.bulk_change import (
     ChangeResult,
     change,
     confirmed,
+    find_sessions,
     portions,
     tell,
     tell_all,
@@ -29,23 +30,12 @@ async def remove(flags: SourceFlags, clients: list[str], manner: ChangeOptions) 
     """Remove the sessions of clients; raises typer.Exit if some do not exist."""
     async with open_brokers(flags) as brokers:
         done = ChangeResult()
-        owners = {client: brokers.of_session(client) for client in clients}
-        found: dict[str, dict[str, Any]] = {}
-        for client, broker in owners.items():
-            if broker not in brokers.present:
-                continue
-            try:
-                with brokers.leaving_out(broker):
-                    answer = await broker.ask("session", client=client, most=0)
-                    found[client] = {**answer, "subscriptions": answer["subscriptions"]["total"]}
-                    found[client]["in_flight"] = _sum(answer, "in_flight", "releasing")
-            except Refused as error:
-                done.refused.append(str(error))
+        found = await find_sessions(brokers, clients, done, _as_row)
         lines = list(map(_session_line, found.values()))
         what = _removal(len(found))
         if found and await confirmed(lines, what, manner):
             for broker in brokers.present:
-                own = [client for client in found if owners[client] is broker]
+                own = [client for client in found if brokers.of_session(client) is broker]
                 with brokers.leaving_out(broker):
                     for portion in portions(own):
                         await change(broker, "remove_sessions", done, clients=portion)
@@ -153,5 +143,8 @@ def _session_line(row: dict[str, Any]) -> str:
     return f"  {text.name(row['session'])}  {', '.join(parts)}"
 
 
-def _sum(answer: dict[str, Any], *lists: str) -> int:
-    return sum(answer[name]["total"] for name in lists)
+def _as_row(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return a session as the row of a list."""
+    counts = {name: answer[name]["total"] for name in ("subscriptions", "in_flight", "releasing")}
+    in_flight = counts["in_flight"] + counts["releasing"]
+    return {**answer, "subscriptions": counts["subscriptions"], "in_flight": in_flight}

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from cli.commands.actor_list import Row, check_order, fetch, show
+from cli.commands.actor_list import NO_ORDER, Row, check_word, fetch, show
 from cli.common import text
 from cli.common.tables import Column, time_ago, whole_span
 from cli.common.units import seconds
@@ -31,7 +31,7 @@ async def run_sessions(
     as_json: bool,
 ) -> None:
     """Print the selected sessions; raises UsageError."""
-    check_order(sort, _ORDERS)
+    check_word(NO_ORDER, sort, _ORDERS)
     sort = _OTHER_NAMES.get(sort or "", sort)
     if connected and older_than is not None:
         raise UsageError("--connected and --older-than cannot be combined")

@@ -101,7 +101,11 @@ class IndexWriter:
         first = self._builder.taken + 1
         async for record in self.source.records(first, min(last, first + _AT_ONCE - 1)):
             self._builder.take(record)
-            if _is_full(self._builder):
+            if (
+                self._builder.records >= SEGMENT_RECORDS
+                or self._builder.bytes >= _SEGMENT_BYTES
+                or self._builder.sessions >= _SEGMENT_SESSIONS
+            ):
                 self.close_segment()
 
     async def _start_at_first_record(self) -> None:
@@ -153,14 +157,6 @@ class IndexWriter:
         """Close and unlock the index."""
         self._files.close()
         self._files.unlock()
-
-
-def _is_full(builder: SegmentBuilder) -> bool:
-    return (
-        builder.records >= SEGMENT_RECORDS
-        or builder.bytes >= _SEGMENT_BYTES
-        or builder.sessions >= _SEGMENT_SESSIONS
-    )
 
 
 async def with_whole_index(source: LogSource, own: Path, most: int) -> LogSource:

@@ -1,15 +1,11 @@
 """Files whose first line is a key."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from cli.settings.setting_sources import ConfigError
 from eventstore.edited_files import skip_mark
 from eventstore.encryption import StoreKey
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _SHORTEST_STORE_KEY: Final = 32
 

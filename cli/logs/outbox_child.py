@@ -6,42 +6,37 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from cli.common import logging_setup
 from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused
 from cli.logs.logs import open_logs
 from cli.logs.outbox_subjects import live_subject, stored_subject
+from cli.logs.source_flags import SourceFlags
 from cli.settings.broker_child import belong_to_the_broker, watch_stdin
 from cli.settings.settings import load_settings
 from eventstore.errors import LogUnavailable, UsageError
 from eventstore.log.key_file import KeyReader
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
+from eventstore.reading.log_source import LogSource
 from eventstore.task_cancellation import end_tasks
 from outbox.control import BrokerUnavailable, RecordedCursor
+from outbox.mqtt.bridge_sink import MqttSink
 from outbox.runner import DestinationRunner
 from outbox.selection import Selection
-from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
+from outbox.sink import Destination, OutboxMessage, RefusedMessages, Sink, TryAgain
 from outbox.sinks.kinds import make_reader, make_sink
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-
-    from cli.logs.source_flags import SourceFlags
-    from eventstore.reading.log_source import LogSource
-    from outbox.mqtt.bridge_sink import MqttSink
-    from outbox.sink import Sink
 
 _log = structlog.get_logger("foldmq")
 

@@ -8,14 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cli.logs.broker_client import LiveBroker, NoDirectory, NoLiveBroker, Refused
+from cli.logs.log_brokers import LogBrokers
 from eventstore.display import escaped
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from cli.logs.log_brokers import LogBrokers
 
 _LATE_SECONDS = 1.0
 """Seconds to wait for a broker that did not answer before, while others do."""

@@ -9,12 +9,15 @@ from cli.logs.log_brokers import log_names
 from cli.logs.source_flags import SourceFlags
 from cli.settings.log_settings import LogSettings
 from cli.settings.setting_sources import ConfigError
+from eventstore.display import log_prefix
 from eventstore.errors import UsageError
+from eventstore.format.positions import Position, sequence_of
 from eventstore.nats.connection import ConnectionOptions
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.nats.server_urls import split_urls
 from eventstore.partitions import directory_name
 from eventstore.reading.log_location import LogLocation, open_directory, stream_of
+from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 
 _LISTED = 10
@@ -35,6 +38,31 @@ def index_path(data_dir: Path, stream: str) -> Path:
     name = directory_name(stream)
     own = data_dir if name is None else data_dir / name
     return (own if own.is_dir() else data_dir) / "index" / stream
+
+
+def write_missed(log: str, first: int) -> None:
+    """Write that records of a log that is followed were deleted before ``first``."""
+    write_notice(
+        f"{log_prefix(log)}some records before record {first} were deleted before they could be "
+        "shown"
+    )
+
+
+class PrintedRecords:
+    """The first and the last record of each log of which something was printed."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """How much was printed."""
+        self.starts: dict[str, LogPoint] = {}
+        self.ends: dict[str, LogPoint] = {}
+
+    def add(self, log: str, at: Position) -> None:
+        """Note that something of a position of a log is printed."""
+        self.count += 1
+        place = LogPoint(sequence_of(at))
+        self.starts.setdefault(log, place)
+        self.ends[log] = place
 
 
 def write_notice(line: str) -> None:

@@ -8,19 +8,16 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import nats.errors
 import orjson
+from nats.aio.subscription import Subscription
 
 from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused
+from cli.logs.log_brokers import LogBrokers
 from eventstore.display import escaped
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from nats.aio.subscription import Subscription
-
-    from cli.logs.log_brokers import LogBrokers
 
 _SUBJECTS = "foldmq.trace"
 _KEEP_SECONDS = 4.0

@@ -59,7 +59,12 @@ def _what(line: Line) -> str:
     if kind == "publish":
         return f"published{_fields_of(line)}"
     if kind == "route":
-        return _routed(line)
+        many = f"{line['count']:,} messages " if line["count"] > 1 else ""
+        topic = text.name(line["topic"], _NAME)
+        if not line["total"]:
+            return f"{many}{topic} has no receiver" if not many else f"{many}have no receiver"
+        verb = "go to" if many else f"{topic} goes to"
+        return f"{many}{verb} {text.several(map(_target, line['targets']), line['total'])}"
     if kind == "fails":
         return f"fails: {what}"
     if kind == "closes":
@@ -126,15 +131,6 @@ def _payload(encoded: str, size: int) -> str:
     quoted = text.payload_text(head, _PAYLOAD).rpartition('"')[0] + '"'
     shown = len(head.decode("utf-8", "surrogateescape"))
     return quoted + ("..." if shown > _PAYLOAD or size > len(head) else "")
-
-
-def _routed(line: Line) -> str:
-    many = f"{line['count']:,} messages " if line["count"] > 1 else ""
-    topic = text.name(line["topic"], _NAME)
-    if not line["total"]:
-        return f"{many}{topic} has no receiver" if not many else f"{many}have no receiver"
-    verb = "go to" if many else f"{topic} goes to"
-    return f"{many}{verb} {text.several(map(_target, line['targets']), line['total'])}"
 
 
 def _target(target: Mapping[str, Any]) -> str:

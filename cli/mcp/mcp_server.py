@@ -1,13 +1,12 @@
 """The server of tools, over standard input and output or HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING, Any, Final, cast
+from pathlib import Path
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import mcp_types as types
@@ -15,37 +14,30 @@ import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cli.common import logging_setup, package_version, text
 from cli.common.allowed_hosts import Hosts, is_wildcard
 from cli.common.units import Address, address
 from cli.logs import next_commands
+from cli.logs.source_flags import SourceFlags
 from cli.mcp.tool_answers import MAX_BYTES, MAX_ROWS, Page, arguments_of, harmless, printable
 from cli.mcp.tools import DATA_NOTE, TOOLS, input_schema
 from cli.settings.settings import load_settings
 from cli.settings.socket_binding import bind
 from cli.web.api.bounds import RequestBounds
 from cli.web.api.live_lists import LiveLists
-from cli.web.api.operation import Call, Item
+from cli.web.api.operation import Call, Item, Operation
 from cli.web.api.page_tokens import continued, list_digest, page_token
 from cli.web.api.parameters import ListParams, read_params
 from cli.web.api.problem_types import TooDear
 from cli.web.api.snapshots import find_snapshot
 from cli.web.audit_trail import AuditTrail
 from cli.web.own_token import TOKEN_FILE, find_token
-from cli.web.tokens import TOKENS_FILE, Tokens
+from cli.web.tokens import TOKENS_FILE, Grant, Tokens
 from cli.web.web_log_client import WebLogClient
 from eventstore.errors import NoLog, UsageError
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
-    from cli.logs.source_flags import SourceFlags
-    from cli.web.api.operation import Operation
-    from cli.web.tokens import Grant
 
 _PATH: Final = "/mcp"
 _LARGEST_BODY: Final = 256 * 1024
@@ -97,7 +89,8 @@ class ToolServer:
     async def _call_tool(
         self, context: Any, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        grant = _grant_of(context)
+        request = getattr(context, "request", None)
+        grant = None if request is None else cast("Grant", request.scope[_GRANT])
         try:
             tool = self._by_name.get(params.name)
             if tool is None:
@@ -162,12 +155,6 @@ def _shown(item: dict[str, Any], *, payloads: bool) -> dict[str, Any]:
     if payloads:
         return item
     return {key: each for key, each in item.items() if key not in ("payload", "payload_base64")}
-
-
-def _grant_of(context: Any) -> Grant | None:
-    """Return the permissions of a request over HTTP; None: of the user who started this process."""
-    request = getattr(context, "request", None)
-    return None if request is None else cast("Grant", request.scope[_GRANT])
 
 
 def _result(found: dict[str, Any], *, is_error: bool = False) -> types.CallToolResult:

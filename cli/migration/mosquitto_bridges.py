@@ -1,16 +1,12 @@
 """Translates a ``connection`` of ``mosquitto.conf`` to a table ``[connection.NAME]``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from cli.migration.imported_settings import ImportedSettings
 from outbox.mqtt.options import LEFT_OUT, BridgeOptionError, read_connection
 from outbox.mqtt.topic_lines import TopicLineError, parse_topic_line
-
-if TYPE_CHECKING:
-    from cli.migration.imported_settings import ImportedSettings
 
 _ALIASES: Final = {
     "address": "addresses",

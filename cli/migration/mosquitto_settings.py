@@ -6,22 +6,18 @@ way. All other options are about the broker, wherever they are. With ``per_liste
 options of authentication are about listeners as well.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from cli.migration.imported_settings import ImportedSettings
 from cli.migration.mosquitto_bridges import ImportedConnection
 from cli.settings.setting_sources import ConfigError
 from cli.users import acl_import
-
-if TYPE_CHECKING:
-    from cli.migration.imported_settings import ImportedSettings
 
 _MAX_PACKET: Final = 268_435_460
 _MIN_PACKET: Final = 1024

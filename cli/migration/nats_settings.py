@@ -1,19 +1,15 @@
 """Translates the ``mqtt`` block and the users of a ``nats-server.conf`` to settings of foldmq."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from shlex import quote
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cli.common import text
+from cli.migration.imported_settings import ImportedSettings
 from cli.settings.setting_sources import ConfigError
 from eventstore.server import config_parser, users_file
 from eventstore.server.users_file import NatsUser, SubjectRules
 from protocol.mqtt.topics import TopicError, validate_topic_filter
-
-if TYPE_CHECKING:
-    from cli.migration.imported_settings import ImportedSettings
 
 _PORT: Final = 1883
 _MQTT: Final = frozenset({"MQTT", "MQTT_WS"})

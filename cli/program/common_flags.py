@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+JsonRows = Annotated[bool, typer.Option("--json", help="Print one JSON object per row.")]
 JsonMessages = Annotated[bool, typer.Option("--json", help="Print one JSON object per message.")]
 Start = Annotated[
     str | None, typer.Option("--from", metavar="POS|TIME", help="Start at this point.")

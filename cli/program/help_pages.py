@@ -1,8 +1,6 @@
 """Programs of typer whose help pages have sections, and headings in bold on a terminal.
 
-The section of a flag is its ``rich_help_panel``; flags without one are options. Values that have
-their type already are not converted by typer: that would load pydantic, for which many commands
-have no other use.
+The section of a flag is its ``rich_help_panel``; flags without one are options.
 """
 
 import inspect
@@ -10,8 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -84,44 +81,8 @@ def with_bold_headings(page: str) -> str:
     return _HEADING.sub(lambda found: painted(found[0], "bold", sys.stdout), page)
 
 
-class _Conversion(NamedTuple):
-    """Converts the values of a parameter that do not have its type already."""
-
-    parameter: Any
-    by_typer: Callable[[], Any]
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the value of the parameter."""
-        described = self.parameter.type_descriptor
-        several = self.parameter.multiple or self.parameter.nargs == -1
-        if value is None:
-            return () if several else None
-        plain = described.parameter_info.parser is None
-        if several and plain and described.annotation == list[str] and not isinstance(value, str):
-            return list(value)
-        if not several and plain and _has_type(value, described.annotation):
-            return value
-        return self.by_typer().coerce(value, param=param, ctx=ctx)
-
-
-def _has_type(value: Any, kind: Any) -> bool:
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    return kind in (str, bool, int, float) and type(value) is kind
-
-
 class _HelpPage:
     """What commands and groups have in common."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters."""
-        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc] # of the command
-        for parameter in parameters:
-            # Earlier versions of typer have no such function: they convert without pydantic.
-            by_typer = getattr(parameter, "get_runtime_param", None)
-            if by_typer is not None and "get_runtime_param" not in vars(parameter):
-                parameter.get_runtime_param = partial(_Conversion, parameter, by_typer)
-        return parameters
 
     def get_help(self, ctx: Any) -> str:
         """Return the help page."""

@@ -1,9 +1,8 @@
 """The command ``foldmq version``."""
 
-from typing import Annotated
-
 import typer
 
+from cli.program.common_flags import Json
 from cli.program.help_pages import Program
 
 
@@ -19,9 +18,7 @@ def show_version() -> None:
     typer.echo(f"foldmq {version}")
 
 
-def show_build(
-    *, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
-) -> None:
+def show_build(*, as_json: Json = False) -> None:
     """Show the version, Python, the NATS server, and whether modules are compiled."""
     import platform
 

@@ -1,12 +1,10 @@
 """Builds authentication and authorization from the settings."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import hmac
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import structlog
 
@@ -22,16 +20,11 @@ from cli.logs.cluster_keys import cluster_key, read_cluster_key
 from cli.logs.key_files import store_key
 from cli.settings.access_files import make_tokens
 from cli.settings.setting_sources import ConfigError
+from cli.settings.settings import Settings
 from eventstore.datadir import DataDir
 from eventstore.errors import EventStoreError
-from eventstore.nats.connection import PRIVATE_PREFIX
+from eventstore.nats.connection import PRIVATE_PREFIX, ConnectionOptions
 from eventstore.nats.request_client import RequestClient
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cli.settings.settings import Settings
-    from eventstore.nats.connection import ConnectionOptions
 
 log = structlog.get_logger("foldmq")
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 import structlog
@@ -21,7 +21,9 @@ from actors.exchange.exchange import ExchangeLink, LogExchange, OtherLog
 from actors.node.reload_outcome import ReloadOutcome
 from actors.session.node_context import NodeContext
 from cli.common.units import Address
+from cli.serve.log_store import Store
 from cli.serve.process_edges import PASSED_ON
+from cli.settings.settings import Settings
 from cluster.peer_listener import PeerListener
 from eventstore.datadir import DataDir
 from eventstore.display import escaped
@@ -32,10 +34,6 @@ from eventstore.nats.connection import ConnectionOptions
 from eventstore.nats.direct_client import DirectClient
 from eventstore.server.client_server import access_of
 from projections.log_proof import SHOWN_AT_START, Doubt
-
-if TYPE_CHECKING:
-    from cli.serve.log_store import Store
-    from cli.settings.settings import Settings
 
 _log = structlog.get_logger("foldmq")
 

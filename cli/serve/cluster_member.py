@@ -1,7 +1,5 @@
 """A process as a node of a cluster: it follows the log, takes over, and announces that."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib
@@ -10,7 +8,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import structlog
@@ -21,6 +19,7 @@ from actors.maintenance.recovery import software
 from actors.node.reload_outcome import ReloadOutcome
 from cli.common.units import Address
 from cli.serve.edge_factory import cluster_authorities
+from cli.serve.log_store import Store
 from cli.settings.settings import Settings
 from cluster.edge_listeners import Edges
 from cluster.leader import Leader
@@ -29,9 +28,6 @@ from cluster.standby import Leadership, Standby
 from cluster.status import NodeStatus, Role, decode_status
 from eventstore.nats.cluster_messages import NodeMessages
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from cli.serve.log_store import Store
 
 _log = structlog.get_logger("foldmq")
 
@@ -236,7 +232,9 @@ class ClusterMember:
         steady = ""
         while True:
             await asyncio.sleep(_SPREAD_EVERY)
-            preferred = self._members.preferred(_partition(self._cluster), self._clock.monotonic())
+            preferred = self._members.preferred(
+                int(self._cluster.rpartition("-p")[2]), self._clock.monotonic()
+            )
             leader = self._leader
             if self._moves_to:
                 return
@@ -302,11 +300,6 @@ class ClusterMember:
             status = decode_status(data)
             if status is not None and status.node != self._me.node:
                 self.edges.heard(status)
-
-
-def _partition(log: str) -> int:
-    """Return the number of a log of several, from its name."""
-    return int(log.rpartition("-p")[2])
 
 
 def _report(task: asyncio.Task[None], led: ClusterHooks) -> None:

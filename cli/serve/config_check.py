@@ -1,13 +1,11 @@
 """``foldmq config check``: checks that ``serve`` would accept its settings and their files."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cli.commands.certificate_advice import advise_on_certificates, certificate_line
 from cli.common import text
@@ -31,9 +29,6 @@ from eventstore.server.process import EmbeddedServer
 from eventstore.server.store_encryption import usable_key
 from protocol.errors import FoldmqError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
 _SUBJECT = "foldmq.log.{}"
 _NODE = "01234567"
 """As long as the id of a node."""
@@ -50,9 +45,6 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
     _check_together(settings)
     check_configuration(settings)
     given = list(sources(flags, os.environ, config))
-    for line in settings.old_names:
-        label = painted("warning:", "yellow", sys.stderr)
-        sys.stderr.write(f"{label} {text.escaped(line, 500)}\n")
     width = max((len(name) for name, _, _ in given), default=0)
     for name, value, where in given:
         shown = json.dumps(value, default=str)

@@ -1,14 +1,10 @@
 """The bound of the log: ``keep_bytes``, and its default, which depends on the free space."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cli.common import text
 from cli.settings.settings import MIN_KEPT, Settings
-
-if TYPE_CHECKING:
-    from eventstore.datadir import DataDir
+from eventstore.datadir import DataDir
 
 _SHARE = 4
 """The logs get one part in so many of the space that is free for them."""

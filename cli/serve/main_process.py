@@ -13,13 +13,17 @@ import os
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import orjson
 import structlog
 
+from actors.connection.listener import ListenerOptions
 from actors.kernel.clock import SystemClock
+from actors.node.reload_outcome import ReloadOutcome
 from cli.common import logging_setup
+from cli.common.endpoints import Endpoint
 from cli.common.units import Address
 from cli.serve.auth_factory import Access, pseudonym_key
 from cli.serve.banner import Facts, announce
@@ -48,26 +52,17 @@ from cli.serve.systemd_notify import Notifier
 from cli.serve.web_process import WebProcess
 from cli.settings.access_files import make_permissions
 from cli.settings.setting_sources import ConfigError
-from cli.settings.settings import check_settings
+from cli.settings.settings import Settings, check_settings
 from cluster.edge_listeners import Edges
 from eventstore.datadir import DataDir
 from eventstore.format.records import FORMAT
 from eventstore.nats.log_stream import durability_promise
 from eventstore.partitions import partition_names
+from eventstore.server.client_server import ClientServer
 from eventstore.server.disk_recovery import DiskRecovery
 from eventstore.task_cancellation import end_tasks
-from projections.log_proof import doubts_of, statement
+from projections.log_proof import Doubt, doubts_of, statement
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from actors.connection.listener import ListenerOptions
-    from actors.node.reload_outcome import ReloadOutcome
-    from cli.common.endpoints import Endpoint
-    from cli.settings.settings import Settings
-    from eventstore.server.client_server import ClientServer
-    from projections.log_proof import Doubt
 
 _log = structlog.get_logger("foldmq")
 

@@ -4,29 +4,24 @@ It serves only users of the NATS account of the log. Each endpoint has the subje
 ``foldmq.inspect.<node>.<endpoint>``; requests and replies are JSON objects.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import nats.errors
 import nats.micro
 import orjson
 import structlog
+from nats.aio.client import Client
+from nats.micro.request import Request
+from nats.micro.service import Service
 
+from actors.inspection.broker_inspection import BrokerInspection
 from actors.inspection.inspector import NotReady, Refused, TooLarge
 from actors.inspection.tracer import Tracer
 from cli.logs.broker_client import SERVICE, SUBJECTS
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.micro.request import Request
-    from nats.micro.service import Service
-
-    from actors.inspection.broker_inspection import BrokerInspection
 
 _LARGEST_REQUEST = 512 * 1024
 _HEADER_BYTES = 4096

@@ -4,29 +4,25 @@ It runs only if the settings have destinations. It gets them through its standar
 the broker holds, and never outlives the broker.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import structlog
 
+from actors.session.node_context import NodeContext
 from cli.common.endpoints import Endpoint
 from cli.logs.outbox_subjects import live_subject, stored_subject
 from cli.settings.broker_child import BrokerChild, environment_for
 from cli.settings.connection_settings import local_listener
+from cli.settings.settings import Settings
 from cli.settings.sink_settings import outbox_request
 from eventstore.datadir import DataDir
-
-if TYPE_CHECKING:
-    from actors.session.node_context import NodeContext
-    from cli.settings.settings import Settings
-    from eventstore.log.pending_record import PendingRecord
-    from eventstore.nats.direct_client import DirectClient
+from eventstore.log.pending_record import PendingRecord
+from eventstore.nats.direct_client import DirectClient
 
 log = structlog.get_logger("foldmq")
 

@@ -45,11 +45,6 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
         found = load_settings(flags, os.environ, config)
         return found if process is None else member_settings(found, process.facts)
 
-    def reread() -> Settings:
-        found = load()
-        _warn_of_old_names(found)
-        return found
-
     settings = load()
     place = {name: flags[name] for name in NATS_SETTINGS if name in flags}
     if settings.nats_url is None:
@@ -58,7 +53,6 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     logging_setup.configure(
         settings.log_level, settings.log_format, complete=next_commands.completed
     )
-    _warn_of_old_names(settings)
     check_open_files(settings)
     keep_large_blocks()
     set_short_time_slice()  # before the NATS server is started
@@ -66,11 +60,11 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     with asyncio.Runner(loop_factory=loop_factory(settings.event_loop)) as runner:
         try:
             if process is None and settings.partitions > 1:
-                runner.run(PartitionedNode(settings, reread, settings.partitions).run())
+                runner.run(PartitionedNode(settings, load, settings.partitions).run())
             elif process is None and settings.processes > 1:
-                runner.run(MainProcess(settings, reread, settings.processes).run())
+                runner.run(MainProcess(settings, load, settings.processes).run())
             else:
-                runner.run(Service(settings, reread, _refused_before(), process).run())
+                runner.run(Service(settings, load, _refused_before(), process).run())
         except RecordTooLarge as refused:
             if refused.size <= MIN_RECORD:
                 raise
@@ -86,11 +80,6 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     (_log.info if ordered else _log.error)(what, reason=reason)
     # As after a kill. Nothing unwritten was acknowledged.
     os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - this very program
-
-
-def _warn_of_old_names(settings: Settings) -> None:
-    for line in settings.old_names:
-        _log.warning("old name of a setting", setting=line)
 
 
 def _refused_before() -> int:

@@ -14,7 +14,7 @@ import typer
 
 from cli.common.units import Address, seconds, size, size_shown, time_shown
 from cli.program.help_pages import HELP_ALL, help_all_parameter
-from cli.settings.setting_sources import RENAMED, flag_of
+from cli.settings.setting_sources import flag_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,9 +174,6 @@ def with_settings_flags(serve: Serve) -> Callable[..., None]:
         serve(config, {name: value for name, value in values.items() if _given(value)})
 
     parameters = [_config_parameter(), *map(_setting_parameter, SETTING_NAMES)]
-    parameters += [
-        _parameter(old, str | None, f"Now {flag_of(new)}.") for old, new in RENAMED.items()
-    ]
     help_all = f"Show all {len(TOPIC_OF)} flags and exit."
     parameters.append(help_all_parameter(help_all))
     # typer builds its command from the signature and the annotations.
@@ -209,7 +206,6 @@ def _setting_parameter(name: str) -> inspect.Parameter:
 
 
 def _parameter(name: str, kind: object, text: str, metavar: str | None = None) -> inspect.Parameter:
-    """Return the parameter of a flag; one without a topic is on no help page."""
     flag = flag_of(name)
     option = typer.Option(
         f"{flag}/--no-{flag[2:]}" if kind == bool | None else flag,

@@ -34,18 +34,6 @@ _SERVICE_LINK = re.compile(
     re.DOTALL,
 )
 
-RENAMED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "fault_jail": "fault_backoff",
-        "flapping_jail": "flapping_backoff",
-        "jail_time": "takeover_delay",
-        "login_jail": "login_backoff",
-        "rate_patience": "throttle_timeout",
-    }
-)
-"""Old names of settings, which still work: each with the name to use."""
-
-
 TABLES: Final = ("sink", "connection")
 """Settings that are tables with names of the operator's: ``[sink.NAME]`` in the TOML file only."""
 
@@ -69,14 +57,11 @@ class Layer(NamedTuple):
     values: Mapping[str, object]
     kind: Literal["flag", "environment", "file"]
     where: str = ""
-    old: Mapping[str, str] = MappingProxyType({})
-    """Old names that were used, by the new ones."""
     tables: Mapping[str, Mapping[str, object]] = MappingProxyType({})
     """The tables of a file, by their kind and name."""
 
     def shown(self, name: str) -> str:
         """Return a name as the operator wrote it."""
-        name = self.old.get(name, name)
         if self.kind == "flag":
             return flag_of(name)
         return PREFIX + name.upper() if self.kind == "environment" else f"{self.where}: {name}"
@@ -112,7 +97,7 @@ def read_layers(
         unknown += problems
     elif problems:
         raise UnknownSettingError(*problems)
-    return [_with_new_names(layer) for layer in layers]
+    return layers
 
 
 def _file_layer(path: Path, known: Collection[str], problems: list[str]) -> Layer:
@@ -135,23 +120,6 @@ def merge_layers(layers: Iterable[Layer]) -> dict[str, Any]:
     return values
 
 
-def _with_new_names(layer: Layer) -> Layer:
-    """Return the settings of a source by their new names; raises ConfigError if both are set."""
-    old = {RENAMED[name]: name for name in layer.values if name in RENAMED}
-    if not old:
-        return layer
-    renamed = layer._replace(
-        values={RENAMED.get(name, name): value for name, value in layer.values.items()}, old=old
-    )
-    for new in old:
-        if new in layer.values:
-            raise ConfigError(
-                f"{renamed.shown(new)} and {layer.shown(new)} are the same setting: "
-                "remove the first"
-            )
-    return renamed
-
-
 def _from_environment(
     environment: Mapping[str, str], known: Collection[str], problems: list[str]
 ) -> dict[str, object]:
@@ -160,7 +128,7 @@ def _from_environment(
         if not (value and variable.startswith(PREFIX)) or variable in OTHER_VARIABLES:
             continue
         name = variable.removeprefix(PREFIX).lower()
-        if (name in known or name in RENAMED) and variable.isupper():
+        if name in known and variable.isupper():
             values[name] = value
         elif not _SERVICE_LINK.fullmatch(f"{variable}={value}"):
             variables = [PREFIX + setting.upper() for setting in known]
@@ -188,7 +156,7 @@ def _from_file(path: Path, known: Collection[str], problems: list[str]) -> dict[
         raise ConfigError(f"{path}: not TOML: nested too deeply") from None
     except ValueError:  # a number too long for Python
         raise ConfigError(f"{path}: not TOML: a number is too long") from None
-    unknown = [name for name in values if name not in known and name not in RENAMED]
+    unknown = [name for name in values if name not in known]
     problems += [
         f"{path}: unknown setting {json.dumps(name)}{_nearest(name, known)}" for name in unknown
     ]

@@ -5,7 +5,7 @@ in the environment, ``--max-ack-pending`` as a flag.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -283,14 +283,8 @@ class Settings(
         default="auto", description="Event loop; auto uses uvloop if it is installed."
     )
 
-    _old_names: tuple[str, ...] = PrivateAttr(default=())
     _sinks: dict[str, "SinkSettings"] = PrivateAttr(default_factory=dict)
     _connections: dict[str, "ConnectionSettings"] = PrivateAttr(default_factory=dict)
-
-    @property
-    def old_names(self) -> tuple[str, ...]:
-        """A line for each setting that the operator set by its old name."""
-        return self._old_names
 
     @property
     def sinks(self) -> dict[str, "SinkSettings"]:
@@ -313,10 +307,6 @@ class Settings(
     ) -> None:
         """Set the results of :attr:`sinks` and :attr:`connections`."""
         self._sinks, self._connections = sinks, connections
-
-    def remember_old_names(self, lines: Iterable[str]) -> None:
-        """Set the result of :attr:`old_names`."""
-        self._old_names = tuple(lines)
 
     @property
     def anonymous(self) -> bool:
@@ -428,11 +418,6 @@ def load_settings(
     settings.take_destinations(sinks, connections)
     if not contradictory:
         check_settings(settings)
-    settings.remember_old_names(
-        f"{layer.shown(new)}: this setting is called {new} now"
-        for layer in layers
-        for new in layer.old
-    )
     return settings
 
 

@@ -7,6 +7,8 @@ import dataclasses
 import sys
 from pathlib import Path
 
+import typer
+
 from cli.common import text
 from cli.logs.next_commands import NextCommands
 from cli.logs.point_resolution import parse_point
@@ -27,46 +29,40 @@ from spark.report.json_report import audit_json
 from spark.report.text_report import audit_text
 from spark.runtime.session import is_submitted
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class AuditOptions:
-    """The options of an audit."""
-
-    at: str | None
-    """Audit as of this moment; brokers are not queried then, because they know only the present."""
-    html: Path | None
-    """File for the report as HTML."""
-    as_json: bool
-    stored: bool
-    """Compare with the stored projections instead of the broker."""
-    alone: bool
-    """Do not compare with the broker."""
-    cluster: bool
-    """Whether the nodes form one cluster."""
-
-
 _TOO_LARGE = (
     "the log is too large to be audited in half of the free memory: use 'foldmq spark audit'"
 )
 
 
-def run_audit(flags: SparkFlags, wanted: AuditOptions, *, spark: bool = True) -> bool:
-    """Audit, print the report; return whether there is no violation.
+def run_audit(
+    flags: SparkFlags,
+    at: str | None,
+    html: Path | None,
+    *,
+    stored: bool,
+    alone: bool,
+    cluster: bool,
+    as_json: bool,
+    spark: bool,
+) -> None:
+    """Audit, print the report, also as HTML into a file; raise typer.Exit if there are violations.
 
+    Brokers are not queried if it is as of a moment ``at``, because they know only the present, or
+    if the log is audited ``alone``; with ``stored`` the stored projections are compared instead.
     Without ``spark`` in this process, else only small logs. Raises NoLiveBroker if the broker is to
     be compared and does not answer, and OutOfMemory without Spark for a log that needs it.
     """
-    if wanted.stored and wanted.alone:
+    if stored and alone:
         raise UsageError("--stored and --no-broker cannot be combined")
-    if wanted.stored and wanted.at is not None:
+    if stored and at is not None:
         raise UsageError(
             "--stored and --at cannot be combined: the projections are stored only for the present"
         )
-    if wanted.html is not None:
-        check_html(wanted.html)
-    moment = None if wanted.at is None else parse_point(wanted.at)
-    nobody = wanted.alone or moment is not None
-    gather = no_claims if nobody else claims_of_projections if wanted.stored else claims_of_brokers
+    if html is not None:
+        check_html(html)
+    moment = None if at is None else parse_point(at)
+    nobody = alone or moment is not None
+    gather = no_claims if nobody else claims_of_projections if stored else claims_of_brokers
 
     # A given master asks for Spark.
     small = flags.master is not None or is_submitted()
@@ -74,7 +70,7 @@ def run_audit(flags: SparkFlags, wanted: AuditOptions, *, spark: bool = True) ->
 
     def work(job: Job, claims: ClaimedStates) -> Outcome:
         with job.busy("auditing") as tell:
-            found = audit(job.log, claims.rows, cluster=wanted.cluster, progress=tell, local=limits)
+            found = audit(job.log, claims.rows, cluster=cluster, progress=tell, local=limits)
         nodes, notes = [], [*found.notes, *claims.notes]
         for node in found.nodes:
             end, owner = claims.ends.get(node.node), claims.owners.get(node.node)
@@ -95,12 +91,13 @@ def run_audit(flags: SparkFlags, wanted: AuditOptions, *, spark: bool = True) ->
         too_large=None if spark else _TOO_LARGE,
     )
     complete = NextCommands(flags.source).in_text
-    if wanted.html is not None:
+    if html is not None:
         from spark.report.html_report import audit_page  # it needs Jinja
 
-        save_html(wanted.html, audit_page(outcome, complete))
-    if wanted.as_json:
+        save_html(html, audit_page(outcome, complete))
+    if as_json:
         write_result(text.json_line(audit_json(outcome, complete)))
     else:
         sys.stdout.write(audit_text(outcome, complete))
-    return outcome.kept
+    if not outcome.kept:
+        raise typer.Exit(1)

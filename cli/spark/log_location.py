@@ -111,7 +111,8 @@ async def until(found: Found, at: PointSpec | None) -> dict[str, str]:
         return {}
     said = _moment_text(found, at)
     for log in found.logs:
-        await _check_kept(found, log, at)
+        if "archive" not in found.options and await cut_off(log, at):
+            raise CutOff(f"no records of {at.text}: {log.beginning()}")
         if at.position is not None:
             await point_at(log, at)
     return _known(found, {"until": said})
@@ -138,11 +139,6 @@ def _moment_text(found: Found, moment: PointSpec) -> str:
             f"{found.where}: give --node, or a time"
         )
     return moment.text
-
-
-async def _check_kept(found: Found, log: LogSource, at: PointSpec) -> None:
-    if "archive" not in found.options and await cut_off(log, at):
-        raise CutOff(f"no records of {at.text}: {log.beginning()}")
 
 
 async def _logs(location: LogLocation, client: Client) -> list[LogSource]:

@@ -72,7 +72,9 @@ def recovery_lines(outcome: RecoveryOutcome) -> Iterator[str]:
     if wrong > _LISTED:
         yield f"  and {wrong - _LISTED:,} more"
     for node in outcome.nodes:
-        yield from _node_lines(node)
+        yield from _start_lines(node)
+        for doubt in node.doubts:
+            yield f"  {statement(doubt)}"
     yield from outcome.notes
     for compared in outcome.compared:
         yield (
@@ -91,12 +93,6 @@ def _extent(outcome: RecoveryOutcome) -> str:
         return f", {text.count_of(len(outcome.nodes), 'log')}{but}"
     spans = spans_text(outcome.nodes[0].proven)
     return f", {spans}{but}" if spans else but
-
-
-def _node_lines(node: NodeRecovery) -> Iterator[str]:
-    yield from _start_lines(node)
-    for doubt in node.doubts:
-        yield f"  {statement(doubt)}"
 
 
 def _start_lines(node: NodeRecovery) -> Iterator[str]:

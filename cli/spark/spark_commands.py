@@ -124,9 +124,8 @@ def _audit_here(
     """
     from cli.spark import audit
 
-    wanted = audit.AuditOptions(at, html, as_json, stored, no_broker, cluster)
-    if not audit.run_audit(SparkFlags(source), wanted, spark=False):
-        raise typer.Exit(1)
+    how = {"stored": stored, "alone": no_broker, "cluster": cluster, "as_json": as_json}
+    audit.run_audit(SparkFlags(source), at, html, **how, spark=False)
 
 
 @spark_app.command("audit")
@@ -148,9 +147,8 @@ def _audit(
     """
     from cli.spark import audit
 
-    wanted = audit.AuditOptions(at, html, as_json, stored, no_broker, cluster)
-    if not audit.run_audit(spark, wanted):
-        raise typer.Exit(1)
+    how = {"stored": stored, "alone": no_broker, "cluster": cluster, "as_json": as_json}
+    audit.run_audit(spark, at, html, **how, spark=True)
 
 
 @spark_app.command("archive")

@@ -80,7 +80,13 @@ def with_spark_flags_but_archive(command: Callable[..., None]) -> Callable[..., 
 
 def _with_flags(command: Callable[..., None], added: dict[str, object]) -> Callable[..., None]:
     def run(source: SourceFlags, **values: Any) -> None:
-        _require_spark(values["master"] or MASTER, values["memory"] or MEMORY)
+        from spark.runtime.java import find_java
+        from spark.runtime.session import check_settings, is_submitted, require_pyspark
+
+        check_settings((values["master"] or MASTER), (values["memory"] or MEMORY))
+        require_pyspark()
+        if not is_submitted():
+            find_java()
         conf = _conf(values.pop("conf"))
         archive = values.pop("archive") if "archive" in added else None
         flags = SparkFlags(source, archive, values.pop("master"), values.pop("memory"), conf)
@@ -96,17 +102,6 @@ def _with_flags(command: Callable[..., None], added: dict[str, object]) -> Calla
     made: Any = functools.wraps(command)(run)
     made.__signature__ = inspect.Signature(parameters)
     return with_source_flags(made, verbose=_VERBOSE)
-
-
-def _require_spark(master: str, memory: str) -> None:
-    """Raise NoSpark, NoJava or BadSetting before anything loads Spark."""
-    from spark.runtime.java import find_java
-    from spark.runtime.session import check_settings, is_submitted, require_pyspark
-
-    check_settings(master, memory)
-    require_pyspark()
-    if not is_submitted():
-        find_java()
 
 
 def _conf(given: list[str] | None) -> dict[str, str]:

@@ -1,13 +1,13 @@
 """The base of all views: the top line, the problems, the keys, and the widgets."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.cells import cell_len, chop_cells
+from rich.console import RenderableType
 from rich.text import Text
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import Screen
@@ -17,12 +17,7 @@ from cli.common import text
 from cli.top import number_format
 from cli.top.columns import GAP, Row, TopColumn, cells_of, fitting, titles
 from cli.top.figures import BAD, LABEL, TITLE, WARN, header, health, top_problems
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from textual.app import ComposeResult
-
-    from cli.top.watched_broker import WatchedBroker
+from cli.top.watched_broker import WatchedBroker
 
 _MAX_PROBLEMS = 3
 """Maximum number of lines of problems."""

@@ -1,11 +1,10 @@
 """The detail views: an actor, a session, the receivers of a topic, the logs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Static
 
@@ -23,10 +22,6 @@ from cli.top.base_view import Page, RowTable, Scroller, as_text
 from cli.top.columns import LOGS, Row, TopColumn
 from cli.top.watched_broker import WatchedBroker
 from projections.views.session_view import session_from
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-
 
 _NAME_SHOWN = 400
 

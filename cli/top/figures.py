@@ -4,24 +4,17 @@ All of them are ``rich.text.Text``, in which nothing is interpreted as markup: n
 clients pass through :func:`cli.common.text.name`, which escapes everything unprintable.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from cli.common import text
 from cli.top import number_format
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from rich.console import RenderableType
-
-    from cli.top.rates import Percentiles
-    from cli.top.watched_broker import Frame, History
+from cli.top.rates import Percentiles
+from cli.top.watched_broker import Frame, History
 
 LABEL, STRONG, WARN, BAD = "dim", "bold", "bold yellow", "bold red"
 TITLE, CURVE = "bold cyan", "cyan"

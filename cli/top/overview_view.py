@@ -1,10 +1,9 @@
 """The first view: figures, curves, the busiest actors and topics."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widgets import DataTable, Input, Static
@@ -24,10 +23,6 @@ from cli.top.columns import (
 from cli.top.detail_views import ActorPage, LogsPage, TopicPage
 from cli.top.figures import charts, top_summary
 from cli.top.watched_broker import WatchedBroker
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-
 
 _BESIDE = 110
 """Minimum width for tables side by side."""

@@ -4,21 +4,17 @@ Everything is computed from the broker's own counters and clock. After a restart
 counters begin at 0 again; then there are no rates.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from cli.commands.status_totals import added_up
 from cli.common import text
-
-if TYPE_CHECKING:
-    from cli.logs.log_brokers import LogBrokers
+from cli.logs.log_brokers import LogBrokers
 
 _TOTALS = {
     "bytes_in": ("bytes", "in"),

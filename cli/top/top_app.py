@@ -1,13 +1,12 @@
 """``foldmq top``: the terminal application, which polls the broker and updates its views."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.screen import Screen
 
 from cli.logs.broker_client import NoLiveBroker
 from cli.logs.reconnecting_client import NotUnderstood, ReconnectingClient, understood
@@ -16,10 +15,6 @@ from cli.top.detail_views import TextPage
 from cli.top.overview_view import Overview
 from cli.top.watched_broker import WatchedBroker
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from textual.screen import Screen
-
 
 TEXT = """\
 Keys

@@ -1,30 +1,25 @@
 """The view of a live trace of an actor, a client or a topic."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.text import Text
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import RichLog, Static
 
 from cli.common import text
 from cli.logs.broker_client import NoLiveBroker, Refused
+from cli.logs.log_brokers import LogBrokers
 from cli.logs.trace_client import Portion, open_traces
 from cli.logs.trace_text import trace_text
 from cli.top.base_view import Page, wrapped
 from cli.top.figures import BAD, CURVE, LABEL, TITLE, WARN
+from cli.top.watched_broker import WatchedBroker
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-
-    from cli.logs.log_brokers import LogBrokers
-    from cli.top.watched_broker import WatchedBroker
 
 KEPT = 2000
 """Maximum number of lines kept."""
@@ -99,7 +94,13 @@ class TracePage(Page):
         ended = False
         while not ended:
             try:
-                await self._take_all()
+                brokers = await self.monitor.link.open()
+                rate = _RATE if self._log_name else max(1, _RATE // len(brokers.nodes))
+                async with open_traces(brokers, self._log_name, rate=rate, **self._of) as trace:
+                    async for portion in trace.portions():
+                        self._take(portion, brokers)
+                        if portion.cause == "broker":
+                            raise NoLiveBroker("the broker has ended")
                 ended = True
             except Refused as refusal:
                 self._add_line(str(refusal), BAD)
@@ -107,15 +108,6 @@ class TracePage(Page):
             except FoldmqError as error:
                 self._add_line(f"... {error}; retrying", WARN)
                 await asyncio.sleep(self.monitor.interval)
-
-    async def _take_all(self) -> None:
-        brokers = await self.monitor.link.open()
-        rate = _RATE if self._log_name else max(1, _RATE // len(brokers.nodes))
-        async with open_traces(brokers, self._log_name, rate=rate, **self._of) as trace:
-            async for portion in trace.portions():
-                self._take(portion, brokers)
-                if portion.cause == "broker":
-                    raise NoLiveBroker("the broker has ended")
 
     def _take(self, portion: Portion, brokers: LogBrokers) -> None:
         if portion.cause == "away":

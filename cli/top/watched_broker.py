@@ -5,24 +5,20 @@ allow only 1 MiB per message: then the next queries request less. Rows of severa
 ``log``, and ``short_log`` for narrow columns.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cli.commands.actor_list import sort_key
 from cli.commands.status_totals import add_free_space
 from cli.logs.broker_client import LiveBroker, TooLarge
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.reconnecting_client import ReconnectingClient
+from cli.top.columns import Row
 from cli.top.rates import Percentiles, Rates, totals_of_logs, waiting
-
-if TYPE_CHECKING:
-    from cli.top.columns import Row
 
 KEPT = 600
 """Number of polls kept for the curves: 20 minutes at 2 seconds each."""

@@ -48,20 +48,16 @@ def check_permission(
     Raises UsageError for an invalid topic or without a file, ConfigError and PermissionFileError
     for an invalid file.
     """
-    _validate(question)
-    given = _permissions(permissions, config)
-    explained = _explain(given, question)
-    groups = sorted(given.groups_of(question.user).union(question.groups))
-    typer.echo(_json(explained) if as_json else _sentence(question, groups, explained))
-    return explained.allowed
-
-
-def _validate(question: PermissionQuery) -> None:
     validate = validate_topic_name if question.action == "publish" else validate_topic_filter
     try:
         validate(question.topic)
     except TopicError as error:
         raise UsageError(f"{text.name(question.topic)}: {error.reason}") from None
+    given = _permissions(permissions, config)
+    explained = _explain(given, question)
+    groups = sorted(given.groups_of(question.user).union(question.groups))
+    typer.echo(_json(explained) if as_json else _sentence(question, groups, explained))
+    return explained.allowed
 
 
 def _permissions(path: Path | None, config: Path | None) -> Permissions:

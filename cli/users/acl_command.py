@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from cli.program.common_flags import Json
 from cli.program.help_pages import Program
 
 _app = Program(no_args_is_help=True)
@@ -78,7 +79,7 @@ def _check(
             help="Group of the user from a token. May be repeated.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check whether a client may publish, subscribe, or read the past.
 

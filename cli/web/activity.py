@@ -10,18 +10,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from cli.web.time_axis import TimeWindow
 from cli.web.timeline_marks import Mark, Marks, mark_kind
 from cli.web.topic_activity import TopicActivity, is_copied, messages_by_topic
 from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import count_runs
+from eventstore.format.records import Record
 from projections.past.disk_use import DiskUse
 from protocol.mqtt.shared_filters import SHARE
-
-if TYPE_CHECKING:
-    from cli.web.time_axis import TimeWindow
-    from eventstore.format.records import Record
 
 MINUTE_MS: Final = 60_000
 KEPT_MINUTES: Final = 24 * 60

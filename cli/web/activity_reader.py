@@ -4,26 +4,22 @@ New records come first, then older ones, block by block, until a day is covered.
 as the work before them. Reading stops when no page requests it; the result is kept.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cli.web.activity import FIGURES, KEPT_MINUTES, MINUTE_MS, Activity
 from cli.web.time_axis import TimeWindow
 from cli.web.timeline_marks import Mark
 from cli.web.topic_activity import Branch, topic_branches
+from cli.web.web_log_client import WebLogClient
 from eventstore.display import clock
 from eventstore.errors import CorruptLog
 from eventstore.format.records import decode_record
+from eventstore.reading.log_source import LogSource
 from projections.past.disk_use import DiskUse
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from cli.web.web_log_client import WebLogClient
-    from eventstore.reading.log_source import LogSource
 
 _BLOCK: Final = 400
 """Records read backwards at a time."""

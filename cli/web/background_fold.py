@@ -3,24 +3,19 @@
 The histories of sessions are folded so, each that of a session in one log.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from cli.web.timeline_marks import Mark, Marks, mark_kind
+from cli.web.web_log_client import WebLogClient
 from eventstore.format.positions import sequence_of
-from projections.past.session_history import SessionHistory
+from projections.past.session_history import SessionEvent, SessionHistory
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from cli.web.web_log_client import WebLogClient
-    from projections.past.session_history import SessionEvent
 
 Pause: TypeAlias = Callable[[int, int], Awaitable[None]]
 """To be awaited often, with the records or sessions that are done, and their total."""

@@ -1,21 +1,17 @@
 """A planned change: the sessions or retained messages that it concerns, and its requests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cli.commands.session_list import clients_of, left_out
 from cli.common import text
 from cli.common.units import seconds
 from cli.logs.broker_client import Refused
 from cli.logs.topic_flags import check_filter
+from cli.web.web_log_client import WebLogClient
 from eventstore.display import count_of, escaped, name
 from eventstore.errors import UsageError
-
-if TYPE_CHECKING:
-    from cli.web.web_log_client import WebLogClient
 
 MAX: Final = 5_000
 """Maximum sessions or retained messages of one change."""

@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cli.common import text
 from cli.logs.next_commands import completed
 from cli.web.background_fold import BackgroundWork, Folding, Pause
+from cli.web.web_log_client import WebLogClient
 from eventstore.display import count_of
 from eventstore.errors import UsageError
 from eventstore.reading.indexed_reading import asked_of
+from eventstore.reading.log_source import LogSource
 from projections.past.changed_states import ChangedStates
 from projections.views.differences import ChangedSession
-
-if TYPE_CHECKING:
-    from cli.web.web_log_client import WebLogClient
-    from eventstore.reading.log_source import LogSource
 
 MAX_RECORDS: Final = 1_000_000
 """Maximum records that are not indexed, or that are read for the retained messages."""

@@ -1,15 +1,11 @@
 """Small charts as SVG, rendered by the server without inline styles."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cli.web.activity import KEPT_MINUTES, MINUTE_MS, Activity
-
-if TYPE_CHECKING:
-    from cli.web.activity_reader import ActivityOfLogs
+from cli.web.activity_reader import ActivityOfLogs
 
 WIDTH, HEIGHT = 300, 60
 _TOP = 4

@@ -1,21 +1,17 @@
 """The latest messages on the topics of a filter, from a trace that runs while a page shows them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cli.logs.broker_client import NoLiveBroker
 from cli.logs.topic_flags import check_filter
+from cli.web.web_log_client import WebLogClient
 from eventstore.errors import UsageError
 from eventstore.format.events import LOG_SESSION
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from cli.web.web_log_client import WebLogClient
 
 MAX_TAILS: Final = 4
 MAX_LINES: Final = 100

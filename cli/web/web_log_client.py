@@ -4,9 +4,9 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import nats.errors
 
@@ -36,6 +36,8 @@ _RECENT_SECONDS: Final = 5.0
 """Seconds for which a page leaves out a broker that does not answer, and says so."""
 _PASSED_OVER_SECONDS: Final = 30.0
 """Seconds for which others are asked instead of a broker that did not answer."""
+
+_Answer = TypeVar("_Answer")
 
 
 class _OpenLog:
@@ -155,10 +157,7 @@ class WebLogClient(ReconnectingClient):
         ``request`` builds the request for one of the ``counts``, which decrease. Returns the reply,
         and the count that fitted. Raises as ``ask`` does.
         """
-        for count in counts[:-1]:
-            with contextlib.suppress(TooLarge):
-                return await self.ask_log(log, endpoint, **request(count)), count
-        return await self.ask_log(log, endpoint, **request(counts[-1])), counts[-1]
+        return await _fewer(counts, lambda count: self.ask_log(log, endpoint, **request(count)))
 
     async def ask_highest(
         self, endpoint: str, counts: Sequence[int], by: str, wanted: dict[str, Any]
@@ -168,12 +167,10 @@ class WebLogClient(ReconnectingClient):
         Returns the replies, and the number of rows requested of each log: as of :meth:`ask_less`.
         Raises as ``poll``.
         """
-        for count in counts[:-1]:
-            with contextlib.suppress(TooLarge):
-                top = {"by": by, "count": count}
-                return await self.ask_each(endpoint, **wanted, top=top), count
-        top = {"by": by, "count": counts[-1]}
-        return await self.ask_each(endpoint, **wanted, top=top), counts[-1]
+        return await _fewer(
+            counts,
+            lambda count: self.ask_each(endpoint, **wanted, top={"by": by, "count": count}),
+        )
 
     async def _each(
         self, endpoint: str, request: dict[str, Any], *, again: bool
@@ -236,6 +233,16 @@ class WebLogClient(ReconnectingClient):
         source = replace(source, key=store_key(settings.encryption_key_file))
         opened.source = await with_index(source, index_path(settings.data_dir, source.stream))
         return opened.source
+
+
+async def _fewer(
+    counts: Sequence[int], ask: Callable[[int], Awaitable[_Answer]]
+) -> tuple[_Answer, int]:
+    """Return the first answer that is not too large, and its count."""
+    for count in counts[:-1]:
+        with contextlib.suppress(TooLarge):
+            return await ask(count), count
+    return await ask(counts[-1]), counts[-1]
 
 
 def highest(

@@ -1,14 +1,14 @@
 """Plans an archive run before Spark starts: finds missing records, and rejects another log."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
+
+from nats.aio.client import Client
 
 from eventstore.display import escaped
 from eventstore.errors import CorruptLog, NoLog
@@ -31,9 +31,6 @@ from spark.tables.nats_access import NatsAccess
 from spark.tables.nats_log import NatsLog, look_up
 from spark.tables.object_store import is_s3, require_obstore
 from spark.tables.options import SourceOptions
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
 
 _SCHEME: Final = re.compile("(?:s3[an]?|file):", re.IGNORECASE)
 """The beginning of a URI that lacks slashes, and would be the name of a directory here."""

@@ -1,7 +1,5 @@
 """Rows as Arrow batches of bounded size, and the facts of ``projections.audit`` as such rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -27,11 +25,6 @@ SCHEMA: Final = pa.schema(
         ("data", pa.binary()),
         ("payload", pa.binary()),
     ]
-)
-DDL: Final = (
-    "kind tinyint, node string, session string, at bigint, ref bigint, time_ms bigint, "
-    "number int, size bigint, expires bigint, check bigint, topic string, digest string, "
-    "before string, data binary, payload binary"
 )
 
 
@@ -69,6 +62,7 @@ _NAMES: Final = {
     pa.string(): "string",
     pa.binary(): "binary",
     pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
     pa.int32(): "int",
     pa.int64(): "bigint",
     pa.timestamp("us", tz="UTC"): "timestamp",
@@ -86,6 +80,9 @@ def _ddl(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         return f"struct<{', '.join(f'`{one.name}`: {_ddl(one.type)}' for one in kind)}>"
     return _NAMES[kind]
+
+
+DDL: Final = ddl(SCHEMA)
 
 
 def arrow_batches_of(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import StorageLevel
@@ -20,11 +20,12 @@ from projections.audit.fact_buffer import Fold, folded
 from projections.audit.facts import FEW, MANY, NODE, TOTALS, VIOLATION
 from projections.audit.local_facts import reduce_collections
 from projections.audit.log_summary import BEYOND_ALL, LogSummary
-from spark.jobs.fact_reading import FactRange, facts_in, plan_facts, whole_options
+from spark.jobs.fact_reading import facts_in, plan_facts, whole_options
 from spark.jobs.fact_schema import DDL, fact_batch, fold_batches
 from spark.runtime.marked_errors import mark_errors, marked_iterator
 from spark.tables.log import Log
 from spark.tables.options import SourceOptions
+from spark.tables.partitions import LogPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,18 +185,6 @@ class FactsSource(DataSource):
             return FactsReader(SourceOptions.read(self.options))
 
 
-class FactsPartition(InputPartition):
-    """Parts of logs read by one task."""
-
-    def __init__(self, parts: Sequence[FactRange]) -> None:
-        super().__init__(tuple(parts))
-
-    @property
-    def parts(self) -> Sequence[FactRange]:
-        """The parts; those of one log are in order."""
-        return cast("Sequence[FactRange]", self.value)
-
-
 class FactsReader(DataSourceReader):
     """Reads logs as facts."""
 
@@ -205,11 +194,11 @@ class FactsReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the partitions: large logs in parts, small ones together."""
         with mark_errors():
-            return list(map(FactsPartition, plan_facts(self._options)))
+            return list(map(LogPartition, plan_facts(self._options)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the facts of ranges; none for Spark's empty partition."""
         from spark.jobs.fact_schema import fact_batch
 
-        parts = partition.parts if isinstance(partition, FactsPartition) else ()
+        parts = partition.parts if isinstance(partition, LogPartition) else ()
         return marked_iterator(fact_batch(facts) for part in parts for facts in facts_in(part))

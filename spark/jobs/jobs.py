@@ -1,18 +1,15 @@
 """The jobs of ``foldmq spark rebuild``: every projection, rebuilt from the log alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import DataFrame
 
 from spark.jobs.retained_messages import retained
 from spark.jobs.session_states import pending, queues, sessions, wills
 from spark.jobs.state_start import StateStarts, state_starts
 from spark.runtime.marked_errors import BadOption
 from spark.tables.log import Log
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def rebuild(log: Log, what: str) -> DataFrame:

@@ -29,59 +29,50 @@ if TYPE_CHECKING:
 _STRING, _BOOLEAN, _INT, _BIGINT = pa.string(), pa.bool_(), pa.int32(), pa.int64()
 _TIME: Final = pa.timestamp("us", tz="UTC")
 
-_SESSION: Final = pa.schema(
-    [
-        pa.field("node", _STRING),
-        pa.field("session", _STRING),
-        pa.field("connected", _BOOLEAN),
-        pa.field("clean", _BOOLEAN),
-        pa.field("generation", _BIGINT),
-        pa.field("level", _INT),
-        pa.field("user", _STRING),
-        pa.field("closed", _TIME),
-        pa.field("expiry", _BIGINT),
-        pa.field("last_packet_id", _INT),
-        pa.field(
-            "subscriptions",
-            pa.list_(
-                pa.struct(
-                    {
-                        "filter": _STRING,
-                        "qos": _INT,
-                        "active": _BOOLEAN,
-                        "options": _INT,
-                        "identifier": _INT,
-                        "outstanding": _INT,
-                        "queued": _BIGINT,
-                        "queued_bytes": _BIGINT,
-                    }
-                )
-            ),
-        ),
-        pa.field("inflight", _INT),
-        pa.field("releasing", _INT),
-        pa.field("inbound", _INT),
-        pa.field("queued", _BIGINT),
-        pa.field("queued_bytes", _BIGINT),
-        pa.field(
-            "will",
-            pa.struct(
-                {
-                    "topic": _STRING,
-                    "qos": _INT,
-                    "retain": _BOOLEAN,
-                    "ref": _BIGINT,
-                    "delay": _BIGINT,
-                    "grace": _BIGINT,
-                }
-            ),
-        ),
-        pa.field("digest", _STRING),
-        pa.field("state", _STRING),
-    ]
+_SUBSCRIPTION: Final = pa.struct(
+    {
+        "filter": _STRING,
+        "qos": _INT,
+        "active": _BOOLEAN,
+        "options": _INT,
+        "identifier": _INT,
+        "outstanding": _INT,
+        "queued": _BIGINT,
+        "queued_bytes": _BIGINT,
+    }
 )
-
-
+_SESSION: Final = pa.schema(
+    {
+        "node": _STRING,
+        "session": _STRING,
+        "connected": _BOOLEAN,
+        "clean": _BOOLEAN,
+        "generation": _BIGINT,
+        "level": _INT,
+        "user": _STRING,
+        "closed": _TIME,
+        "expiry": _BIGINT,
+        "last_packet_id": _INT,
+        "subscriptions": pa.list_(_SUBSCRIPTION),
+        "inflight": _INT,
+        "releasing": _INT,
+        "inbound": _INT,
+        "queued": _BIGINT,
+        "queued_bytes": _BIGINT,
+        "will": pa.struct(
+            {
+                "topic": _STRING,
+                "qos": _INT,
+                "retain": _BOOLEAN,
+                "ref": _BIGINT,
+                "delay": _BIGINT,
+                "grace": _BIGINT,
+            }
+        ),
+        "digest": _STRING,
+        "state": _STRING,
+    }
+)
 _RUN: Final = pa.struct(
     {"first": _BIGINT, "count": _BIGINT, "step": _BIGINT, "qos": _INT, "retain": _BOOLEAN}
 )

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from markupsafe import Markup
 
 from eventstore.display import name as shown_name
-from spark.report.series import time_ticks
 from spark.runtime.errors import NoSpark, install_command
 
 if TYPE_CHECKING:
@@ -59,6 +58,7 @@ _WIDTH: Final = 8.6  # inches
 ROW_HEIGHT: Final = 0.32
 """Inches for each bar of a chart with names beside it."""
 _NAME: Final = 32
+_DAY_MS: Final = 86_400_000
 _ID = re.compile(r'\bid="([^"]*)"')
 _REFERENCE = re.compile(r'(url\(#|href="#)([^")]*)')
 _FAMILY = re.compile(r"font(-family)?: ([0-9.]+px )?[^;\"]*'?sans-serif'?[^;\"]*")
@@ -145,6 +145,8 @@ def time_chart(
     """
 
     def fill(figure: Figure) -> None:
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
         heights = (4, 1.3) if dropped else (1,)
         panes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
         upper, lowest = panes[0][0], panes[-1][0]
@@ -152,20 +154,27 @@ def time_chart(
             marker = "o" if len(line.times_ms) == 1 else ""
             colour = COLOURS[line.colour]
             style = {"color": colour, "lw": 1.5, "ls": line.dash, "marker": marker}
-            upper.plot(line.times_ms, line.values, label=line.label, **style)
+            upper.plot(_days(line.times_ms), line.values, label=line.label, **style)
         calm_axes(upper, unit)
         if text is not None:
             upper.yaxis.set_major_formatter(lambda value, _: text(value))
         add_legend(figure, upper)
         if dropped:
             values, width = dropped
-            lowest.bar(lines[0].times_ms, values, width=width, color=COLOURS["d"])
+            lowest.bar(_days(lines[0].times_ms), values, width=width / _DAY_MS, color=COLOURS["d"])
             calm_axes(lowest, "dropped/s")
-        marks = time_ticks(*span_ms, 9)
-        lowest.set_xticks([at for at, _ in marks], [title for _, title in marks])
-        lowest.set_xlim(*span_ms)
+        locator = AutoDateLocator(maxticks=9)  # type: ignore[no-untyped-call]
+        lowest.xaxis.set_major_locator(locator)
+        shown = ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]
+        lowest.xaxis.set_major_formatter(shown)
+        lowest.set_xlim(*_days(span_ms))
 
     return draw(key, *caption, 3.0, fill)
+
+
+def _days(times_ms: Sequence[float]) -> list[float]:
+    """Return Unix times as matplotlib has them."""
+    return [time_ms / _DAY_MS for time_ms in times_ms]
 
 
 def bar_chart(

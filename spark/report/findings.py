@@ -3,8 +3,6 @@
 Times are in UTC, as a report may be read in another time zone.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The report of an audit as one HTML page: self-contained, without scripts, printable."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version

@@ -1,7 +1,5 @@
 """The report of an audit as JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any

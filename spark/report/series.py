@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from projections.audit.audit_outcome import DropCount, LatencyHistogram, RatePoint
@@ -72,35 +71,6 @@ def round_numbers(low: int, high: int, most: int) -> list[int]:
         if len(found) <= most:
             return found
     return found[:: -(-len(found) // most)]
-
-
-_SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
-_STEPS: Final = (
-    *(_SECOND * count for count in (1, 2, 5, 10, 15, 30)),
-    *(_MINUTE * count for count in (1, 2, 5, 10, 15, 30)),
-    *(_HOUR * count for count in (1, 2, 3, 6, 12)),
-    *(_DAY * count for count in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)),
-)
-
-
-def time_ticks(begins_ms: int, ends_ms: int, most: int) -> list[tuple[int, str]]:
-    """Return at most ``most`` round times of a span with their labels, in UTC.
-
-    Within a day, the label of the first moment, and of the first one of each other day, has the
-    date below it.
-    """
-    span = max(1, ends_ms - begins_ms)
-    step = next((step for step in _STEPS if span // step < most), span)
-    found: list[tuple[int, str]] = []
-    day = ""
-    for at in range(-(-begins_ms // step) * step, ends_ms + 1, step):
-        moment = datetime.fromtimestamp(at / 1000, UTC)
-        text = f"{moment:%Y-%m-%d}" if span > 300 * _DAY else f"{moment:%d %b}"
-        if step < _DAY:
-            clock = f"{moment:%H:%M:%S}" if step < _MINUTE else f"{moment:%H:%M}"
-            text, day = (clock if text == day else f"{clock}\n{text}"), text
-        found.append((at, text))
-    return found
 
 
 @dataclass(frozen=True, slots=True)

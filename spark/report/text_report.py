@@ -1,7 +1,5 @@
 """The report of an audit for a terminal: the verdict, then the violations and their places."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from typing import TypeAlias
 
 from protocol.errors import FoldmqError
 from spark.runtime import marked_errors
@@ -32,8 +31,6 @@ _NOISE = re.compile(
 )
 _SHIP = f"ship foldmq and its dependencies with the job, {_DOCS}"
 
-_Known: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], FoldmqError]]
-
 
 def explain(error: BaseException, said: str = "", gone: bool = False) -> FoldmqError:
     """Return the error that explains one of PySpark or Py4J.
@@ -60,8 +57,8 @@ def not_started(said: str) -> FoldmqError:
 
 
 def _known(text: str) -> FoldmqError | None:
-    for pattern, make in _TABLE:
-        match = pattern.search(text)
+    for pattern, make in _MESSAGES:
+        match = re.search(pattern, text)
         if match is not None:
             return make(match)
     return None
@@ -80,99 +77,86 @@ def _missing(match: re.Match[str]) -> FoldmqError:
     return NoPackage(f"the executors do not have {what}: {_SHIP}")
 
 
-def _other_python(match: re.Match[str]) -> FoldmqError:
-    return NoPackage(
-        f"the executors have another Python ({match[1]}) than the driver ({match[2]}): {_SHIP}"
-    )
-
-
-def _no_python(match: re.Match[str]) -> FoldmqError:
-    program = match[1]
-    return NoPackage(f"the executors cannot run {_short(program)}: {_SHIP}")
-
-
-def _no_memory(_match: re.Match[str]) -> FoldmqError:
-    return OutOfMemory("Spark ran out of memory: raise --memory (default: 2g)")
-
-
 def _little_memory(match: re.Match[str]) -> FoldmqError:
     least = -(-int(match[1]) // 2**20)
     return BadSetting(f"too little memory for Spark: set --memory to at least {least}m")
 
 
-def _worker_gone(_match: re.Match[str]) -> FoldmqError:
-    return OutOfMemory(
-        "a Python worker of Spark ended during the job, perhaps killed for lack of memory: fewer "
-        "cores (--master 'local[1]') need less"
-    )
+def _says(kind: type[FoldmqError], text: str) -> Callable[[re.Match[str]], FoldmqError]:
+    """Return a function that makes an error of a match; ``{1}`` in its text is the first group."""
+
+    def make(match: re.Match[str]) -> FoldmqError:
+        return kind(text.format(*(_short(part.strip()) for part in (match[0], *match.groups()))))
+
+    return make
 
 
-def _no_disk(_match: re.Match[str]) -> FoldmqError:
-    return OutOfDisk(
-        "no space left for Spark's temporary files or its output: free disk space, or set --conf "
-        "spark.local.dir=DIR to a larger disk"
-    )
-
-
-def _there(match: re.Match[str]) -> FoldmqError:
-    return NotWritable(f"{_short(match[1])} already exists: choose another path")
-
-
-def _not_writable(match: re.Match[str]) -> FoldmqError:
-    return NotWritable(f"cannot write: {_short(match[0])}")
-
-
-def _no_scheme(match: re.Match[str]) -> FoldmqError:
-    return BadSetting(f"Spark has no file system for {_short(match[1])}://: {_DOCS}")
-
-
-def _no_master(match: re.Match[str]) -> FoldmqError:
-    return BadSetting(f"not a master of Spark: {_short(match[1])}; for example local[4]")
-
-
-def _bad_master(match: re.Match[str]) -> FoldmqError:
-    return BadSetting(f"not a master of Spark: {match[0].strip()}")
-
-
-def _no_value(match: re.Match[str]) -> FoldmqError:
-    return BadSetting(f"Spark rejects {_short(match[2])}={_short(match[1])}: check --conf")
-
-
-def _no_answer(_match: re.Match[str]) -> FoldmqError:
-    return NoCluster("the master of the Spark cluster does not answer: check --master")
-
-
-def _modules(_match: re.Match[str]) -> FoldmqError:
-    return NoJava("this Java lacks a module that Spark needs: install a complete Java")
-
-
-def _heap(match: re.Match[str]) -> FoldmqError:
-    return BadSetting(f"--memory is more than this machine has ({match[0].strip()})")
-
-
-_TABLE: tuple[_Known, ...] = (
-    (re.compile(r"jdk\.incubator\.vector not found"), _modules),
-    (re.compile(r"Invalid maximum heap size[^\n]*|Could not reserve enough space[^\n]*"), _heap),
-    (re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'"), _missing),
-    (re.compile(r"PYTHON_VERSION_MISMATCH\]\D*([\d.]+\d)\D+([\d.]+\d)"), _other_python),
-    (re.compile(r'Cannot run program "([^"]*)"'), _no_python),
-    (re.compile(r"[Nn]o space left on device|Disk quota exceeded"), _no_disk),
+_MESSAGES: tuple[tuple[str, Callable[[re.Match[str]], FoldmqError]], ...] = (
     (
-        re.compile(r"OutOfMemoryError|GC overhead limit|Cannot allocate memory|MemoryError"),
-        _no_memory,
+        r"jdk\.incubator\.vector not found",
+        _says(NoJava, "this Java lacks a module that Spark needs: install a complete Java"),
     ),
-    (re.compile(r"System memory \d+ must be at least (\d+)"), _little_memory),
-    (re.compile(r"Python worker exited unexpectedly|SparkException: Python worker"), _worker_gone),
-    (re.compile(r"\[PATH_ALREADY_EXISTS\] Path (?:file:)?(\S+) already exists"), _there),
-    (re.compile(r'No FileSystem for scheme "([^"]*)"'), _no_scheme),
-    (re.compile(r"Mkdirs failed to create \S+|\S+ \(Permission denied\)"), _not_writable),
-    (re.compile(r"Could not parse Master URL: '([^']*)'"), _no_master),
-    (re.compile(r"Master must either be [^\n]*"), _bad_master),
     (
-        re.compile(r"INVALID_CONF_VALUE\S* The value '([^']*)' in the config \"([^\"]*)\""),
-        _no_value,
+        r"Invalid maximum heap size[^\n]*|Could not reserve enough space[^\n]*",
+        _says(BadSetting, "--memory is more than this machine has ({0})"),
     ),
-    (re.compile(r"All masters are unresponsive"), _no_answer),
+    (r"ModuleNotFoundError: No module named '([\w.]+)'", _missing),
+    (
+        r"PYTHON_VERSION_MISMATCH\]\D*([\d.]+\d)\D+([\d.]+\d)",
+        _says(
+            NoPackage, f"the executors have another Python ({{1}}) than the driver ({{2}}): {_SHIP}"
+        ),
+    ),
+    (
+        r'Cannot run program "([^"]*)"',
+        _says(NoPackage, f"the executors cannot run {{1}}: {_SHIP}"),
+    ),
+    (
+        r"[Nn]o space left on device|Disk quota exceeded",
+        _says(
+            OutOfDisk,
+            "no space left for Spark's temporary files or its output: free disk space, or set "
+            "--conf spark.local.dir=DIR to a larger disk",
+        ),
+    ),
+    (
+        r"OutOfMemoryError|GC overhead limit|Cannot allocate memory|MemoryError",
+        _says(OutOfMemory, "Spark ran out of memory: raise --memory (default: 2g)"),
+    ),
+    (r"System memory \d+ must be at least (\d+)", _little_memory),
+    (
+        r"Python worker exited unexpectedly|SparkException: Python worker",
+        _says(
+            OutOfMemory,
+            "a Python worker of Spark ended during the job, perhaps killed for lack of memory: "
+            "fewer cores (--master 'local[1]') need less",
+        ),
+    ),
+    (
+        r"\[PATH_ALREADY_EXISTS\] Path (?:file:)?(\S+) already exists",
+        _says(NotWritable, "{1} already exists: choose another path"),
+    ),
+    (
+        r'No FileSystem for scheme "([^"]*)"',
+        _says(BadSetting, f"Spark has no file system for {{1}}://: {_DOCS}"),
+    ),
+    (
+        r"Mkdirs failed to create \S+|\S+ \(Permission denied\)",
+        _says(NotWritable, "cannot write: {0}"),
+    ),
+    (
+        r"Could not parse Master URL: '([^']*)'",
+        _says(BadSetting, "not a master of Spark: {1}; for example local[4]"),
+    ),
+    (r"Master must either be [^\n]*", _says(BadSetting, "not a master of Spark: {0}")),
+    (
+        r"INVALID_CONF_VALUE\S* The value '([^']*)' in the config \"([^\"]*)\"",
+        _says(BadSetting, "Spark rejects {2}={1}: check --conf"),
+    ),
+    (
+        r"All masters are unresponsive",
+        _says(NoCluster, "the master of the Spark cluster does not answer: check --master"),
+    ),
 )
 """Message of Spark -> its meaning; the first match applies."""
 

@@ -1,7 +1,5 @@
 """Logs in NATS: found by their streams, and read ahead of the decoder."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -9,7 +7,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
+
+from nats.aio.client import Client
 
 from eventstore.errors import CorruptLog, CutMeanwhile, LogUnavailable, LostLog
 from eventstore.log.record_reader import read_stored
@@ -18,10 +18,6 @@ from eventstore.nats.jetstream import read_bounds, request_stream
 from protocol.errors import FoldmqError
 from spark.runtime.sync_calls import run_sync
 from spark.tables.nats_access import NatsAccess
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
-
 
 Item: TypeAlias = tuple[int, bytes]
 

@@ -52,7 +52,8 @@ def read_file(
     behind = first - 1
     try:
         with folder.open(name) as source:
-            _check_size(source, size)
+            if size is not None and source.size() != size:
+                raise ValueError(f"it has {source.size()} bytes in place of {size}")
             for sequence, data in _rows(source, first, last):
                 yield sequence, data
                 behind = sequence
@@ -72,11 +73,6 @@ def read_file(
 def file_text(folder: Directory, name: str) -> str:
     """Return the name of a file for a message."""
     return f"{folder}/{escaped(name)}"
-
-
-def _check_size(source: pa.NativeFile, size: int | None) -> None:
-    if size is not None and source.size() != size:
-        raise ValueError(f"it has {source.size()} bytes in place of {size}")
 
 
 def _rows(source: pa.NativeFile, first: int, last: int) -> Iterator[tuple[int, bytes]]:

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import InputPartition
 
 from spark.runtime.marked_errors import marked_iterator
 from spark.tables.options import SourceOptions
 from spark.tables.row_filter import PushedFilters
-from spark.tables.stored_log import RecordRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class LogPartition(InputPartition):
-    """Ranges of logs read by one task."""
+    """Ranges of logs read by one task, or other parts; those of one log are in order."""
 
-    def __init__(self, parts: Sequence[RecordRange]) -> None:
+    def __init__(self, parts: Sequence[Any]) -> None:
         super().__init__(tuple(parts))
 
     @property
-    def parts(self) -> Sequence[RecordRange]:
+    def parts(self) -> Sequence[Any]:
         """The ranges."""
-        return cast("Sequence[RecordRange]", self.value)
+        return cast("Sequence[Any]", self.value)
 
 
 def read_partition(

@@ -17,7 +17,6 @@ from cli.common import text
 from cli.logs.source_flags import SourceFlags
 from cli.main import app
 from cli.mcp import mcp_command
-from cli.mcp.allowed_users import allowed_users
 from cli.mcp.tool_answers import (
     MAX_BYTES,
     MAX_PAYLOAD,
@@ -30,7 +29,7 @@ from cli.mcp.tool_answers import (
     size_of,
     unescaped,
 )
-from cli.mcp.tools import DATA_NOTE, TOOLS, input_schema
+from cli.mcp.tools import DATA_NOTE, TOOLS, allowed_users, input_schema
 from cli.users.passwd import set_user
 
 HOSTILE = [

@@ -28,9 +28,10 @@ from actors.session.core import SessionCore
 from cli.commands import actor_list, bulk_change, receivers, remove, retained, tail
 from cli.commands.actor_list import (
     ACTOR_TYPES,
+    NO_ORDER,
     SESSION_TYPES,
     STATES,
-    check_order,
+    check_word,
     gather_top,
     id_order,
 )
@@ -448,10 +449,10 @@ def test_ages_are_read() -> None:
 
 
 def test_orders_are_checked() -> None:
-    check_order(None, ["a"])
-    check_order("a", ["a"])
+    check_word(NO_ORDER, None, ["a"])
+    check_word(NO_ORDER, "a", ["a"])
     with pytest.raises(UsageError, match='cannot sort by "x": must be one of a, b'):
-        check_order("x", ["a", "b"])
+        check_word(NO_ORDER, "x", ["a", "b"])
 
 
 def test_the_words_for_actors_are_those_of_the_broker() -> None:

@@ -160,7 +160,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., io.StringIO]:
 
 def logged(*events: Event) -> None:
     source: Any = SimpleNamespace(first=1)
-    printer = log_events._EventPrinter(MessageTopics(source), log_events.EventOutput())
+    printer = log_events._EventPrinter(MessageTopics(source))
     for number, event in enumerate(events, 1):
         entry = EventEntry(position(number, 0), 1000, event, memoryview(b""), False)
         asyncio.run(printer.print(entry))

@@ -19,7 +19,7 @@ from cli.serve.config_check import run_config_check
 from cli.serve.limits_factory import limit_options, make_options
 from cli.settings.listener_settings import PER_LISTENER
 from cli.settings.setting_flags import with_settings_flags
-from cli.settings.setting_sources import OTHER_VARIABLES, RENAMED, ConfigError
+from cli.settings.setting_sources import OTHER_VARIABLES, ConfigError
 from cli.settings.settings import RELOADABLE, Settings, check_settings, load_settings
 from eventstore.server.process import BINARY_VARIABLE
 
@@ -49,7 +49,7 @@ def refusal(
 
 
 def test_all_problems_are_named_at_once(config: Path) -> None:
-    config.write_text("listn = ['a']\nack_wait = 'soon'\nflapping_jail = -3\njwt_audience = 5\n")
+    config.write_text("listn = ['a']\nack_wait = 'soon'\nflapping_backoff = -3\njwt_audience = 5\n")
     with pytest.raises(ConfigError) as caught:
         load_settings({"keep": "x"}, {"FOLDMQ_WEB": "y", "FOLDMQ_MAX_PACKET": "1"}, config)
     assert {line.partition(": must")[0] for line in caught.value.args} == {
@@ -58,7 +58,7 @@ def test_all_problems_are_named_at_once(config: Path) -> None:
         '--keep = "x"',
         'FOLDMQ_WEB = "y"',
         f'{config}: ack_wait = "soon"',
-        f"{config}: flapping_jail = -3",
+        f"{config}: flapping_backoff = -3",
         f"{config}: jwt_audience = 5",
     }
     with pytest.raises(ConfigError) as caught:
@@ -92,7 +92,7 @@ def test_defaults_are_loopback_and_anonymous() -> None:
 
 
 def test_flags_before_environment_before_file_before_defaults(config: Path) -> None:
-    config.write_text("max_ack_pending = 7\nack_wait = 7\njail_time = 7\n")
+    config.write_text("max_ack_pending = 7\nack_wait = 7\ntakeover_delay = 7\n")
     environment = {"FOLDMQ_MAX_ACK_PENDING": "6", "FOLDMQ_ACK_WAIT": "6", "PATH": "/bin"}
     settings = load_settings({"max_ack_pending": "5"}, environment, config)
     assert (settings.max_ack_pending, settings.ack_wait, settings.takeover_delay) == (5, 6.0, 7.0)
@@ -677,32 +677,6 @@ def test_the_bounds_on_clients_have_the_same_defaults_as_the_settings() -> None:
 def test_the_login_backoff_has_the_same_defaults_as_the_settings() -> None:
     assert backoff_options(load_settings({}, {})) == BackoffOptions()
     assert backoff_options(load_settings({"login_backoff": "5m"}, {})).duration == 300.0
-
-
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
-def test_old_names_still_work(config: Path, old: str, new: str) -> None:
-    config.write_text(f"{old} = '7s'\n")
-    variable = f"FOLDMQ_{old.upper()}"
-    for settings, shown in (
-        (load_settings({}, {}, config), f"{config}: {old}"),
-        (load_settings({}, {variable: "7"}), variable),
-        (load_settings({old: "7"}, {}), f"--{old.replace('_', '-')}"),
-    ):
-        assert getattr(settings, new) == 7.0
-        assert settings.old_names == (f"{shown}: this setting is called {new} now",)
-    assert load_settings({new: "7"}, {}).old_names == ()
-    # A flag by the new name overrides the file's old one.
-    assert getattr(load_settings({new: "8"}, {}, config), new) == 8.0
-
-
-@pytest.mark.parametrize(("old", "new"), RENAMED.items())
-def test_errors_use_names_and_values_as_written(config: Path, old: str, new: str) -> None:
-    config.write_text(f"{old} = -1\n")
-    with pytest.raises(ConfigError, match=f"{old} = -1: must be "):
-        load_settings({}, {}, config)
-    config.write_text(f"{old} = 1\n{new} = 1\n")
-    with pytest.raises(ConfigError, match=f"{old} and .*{new} are the same setting: remove the"):
-        load_settings({}, {}, config)
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,9 @@ from projections.audit.rule_table import Rule
 from projections.log_proof import statement
 from spark.jobs.fact_reading import FactRange
 from spark.jobs.fact_schema import fact_batch
-from spark.jobs.fact_tables import FactsPartition, FactsReader
+from spark.jobs.fact_tables import FactsReader
 from spark.tables.options import SourceOptions
+from spark.tables.partitions import LogPartition
 from spark.tables.stored_log import RecordRange
 
 sys.path.append(str(Path(__file__).parents[1] / "eventstore"))
@@ -151,7 +152,7 @@ def scanned(
     for before, last in pairwise([0, *splits, log.last]):
         part = RecordRange(HeldLog(log, gone=gone), before + 1, last, log.last, until=end)
         reader = FactsReader(SourceOptions.read({"archive": "none"}))
-        for batch in reader.read(FactsPartition([FactRange(part, log.node, MIN_MS)])):
+        for batch in reader.read(LogPartition([FactRange(part, log.node, MIN_MS)])):
             rows += batch.to_pylist()
     return rows
 

@@ -1,22 +1,16 @@
 """The bounds on requests: rates and streams of each token, and dear operations at the same time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final
 
 from actors.limits.token_bucket import Buckets
-from cli.web.api.operation import StreamMark
+from cli.web.api.operation import Item, StreamMark
 from cli.web.api.problem_types import TooDear, TooManyRequests, TooManyStreams
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-
-    from cli.web.api.operation import Item
 
 RATE: Final = 20.0
 """Requests per second of a token."""

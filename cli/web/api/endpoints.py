@@ -1,27 +1,28 @@
 """The API over HTTP: routes of the table of operations, forms of answers, problem details."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from cli.logs.next_commands import completed
 from cli.logs.topic_flags import check_filter
+from cli.web.api.access import ApiAccess
 from cli.web.api.bounds import RequestBounds
 from cli.web.api.jwt_users import OPERATIONS as OF_USERS
 from cli.web.api.jwt_users import JwtGrant
 from cli.web.api.live_lists import LiveLists
 from cli.web.api.openapi import openapi_document
-from cli.web.api.operation import Call, Cost, Item, refusal
+from cli.web.api.operation import Call, Cost, Item, Operation, StreamMark, refusal
 from cli.web.api.operations import BASE, OPERATIONS
 from cli.web.api.page_tokens import continued, list_digest, page_token
-from cli.web.api.parameters import ListParams, read_params
+from cli.web.api.parameters import ListParams, Params, read_params
 from cli.web.api.problem_types import (
     BY_NAME,
     CutBefore,
@@ -36,21 +37,12 @@ from cli.web.api.problem_types import (
 from cli.web.api.publishing import ApiPublisher
 from cli.web.api.snapshots import Snapshot, find_snapshot, matches_tag, wait_for
 from cli.web.api.streams import EVENT_STREAM, NDJSON, dumps, send_stream
+from cli.web.tokens import Grant
+from cli.web.web_log_client import WebLogClient
 from eventstore.display import PAYLOAD_FIELDS
 from eventstore.display import name as display_name
 from eventstore.errors import CutOff, NotFound, UsageError
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    from aiohttp.typedefs import Handler
-
-    from cli.web.api.access import ApiAccess
-    from cli.web.api.operation import Operation, StreamMark
-    from cli.web.api.parameters import Params
-    from cli.web.tokens import Grant
-    from cli.web.web_log_client import WebLogClient
 
 JSON: Final = "application/json"
 _PROBLEM: Final = "application/problem+json"
@@ -175,7 +167,10 @@ class ApiEndpoints:
             if not user.may_ask(topic_filter):
                 raise Forbidden(f"no permission to read the past of {display_name(topic_filter)}")
         if params.log is not None:
-            params = await self._with_log(params, params.log)
+            names = [name for name in await self._link.logs() if name]
+            if params.log not in (names or [self._link.node]):
+                raise NotFound(f"there is no log {display_name(params.log)}")
+            params = params if names else params.model_copy(update={"log": None})
         permits = user.may_read if user is not None else None
         call = Call(self._link, self._lists, grant.role.sees_payloads, permits)
         token = getattr(params, "next", None)
@@ -201,13 +196,6 @@ class ApiEndpoints:
             return await self._stream(request, call, operation, snapshot, form, grant)
         except CutOff as error:
             raise await self._with_first(error, params.log) from None
-
-    async def _with_log(self, params: Params, log: str) -> Params:
-        """Return parameters whose log exists; the only one has no name. Raises NotFound."""
-        names = [name for name in await self._link.logs() if name]
-        if log not in (names or [self._link.node]):
-            raise NotFound(f"there is no log {display_name(log)}")
-        return params if names else params.model_copy(update={"log": None})
 
     async def _with_first(self, error: CutOff, name: str | None) -> CutOff:
         """Return an error that says where the log begins now."""

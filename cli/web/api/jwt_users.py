@@ -11,20 +11,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from actors.access.credentials import AuthResult, Credentials
+from actors.access.jwt_tokens import Tokens
+from actors.access.rules import Permissions
+from cli.settings.settings import Settings
 from cli.web.api.access import JWT_PREFIX
 from cli.web.api.problem_types import Unauthorized
 from cli.web.tokens import Grant, Role
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from actors.access.jwt_tokens import Tokens
-    from actors.access.rules import Permissions
-    from cli.settings.settings import Settings
 
 OPERATIONS: Final = frozenset({"history", "last", "message"})
 """What they may do."""

@@ -1,7 +1,5 @@
 """Answers about the running brokers, as the commands that ask them give them."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 

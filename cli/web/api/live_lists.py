@@ -4,20 +4,16 @@ A broker sends a list once, from beginning to end. The last rows of a list are k
 page can be requested again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cli.logs.broker_client import Refused
+from cli.web.web_log_client import WebLogClient
 from eventstore.errors import NotFound
-
-if TYPE_CHECKING:
-    from cli.web.web_log_client import WebLogClient
 
 _MAX_LISTS: Final = 64
 _LONGEST_NUMBER: Final = 18

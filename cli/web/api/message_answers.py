@@ -1,10 +1,9 @@
 """Answers about the messages of the past, and about the times without messages."""
 
-import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from pydantic import Field
@@ -14,7 +13,7 @@ from cli.logs.topic_flags import check_filter
 from cli.web.api.live_answers import numbered
 from cli.web.api.operation import Call, Item, StreamMark, open_sources, positions_text, unsure_mark
 from cli.web.api.parameters import ListParams, Name, Params
-from cli.web.api.past_answers import place_text, places_after
+from cli.web.api.past_answers import Places, gap, later_items, place_text, places_after
 from eventstore.errors import CutOff, NotFound, UsageError
 from eventstore.format.positions import (
     Position,
@@ -36,8 +35,7 @@ from projections.past.silences import gaps, silent_clients, topic_counts
 from projections.views.publication_view import PublicationView, publication_object
 from projections.views.silence_view import gap_object, silence_object, topic_object
 
-_POLL_SECONDS: Final = 0.2
-"""Seconds between two looks at a log that is followed."""
+_View = TypeVar("_View")
 _MOST_SILENCES: Final = 1000
 _NEWEST: Final = 100
 """Messages that are read at a time, the newest first."""
@@ -130,17 +128,18 @@ async def history(call: Call, params: HistoryParams) -> AsyncIterator[Item | Str
         if start is not None:
             part, gone = _after(logs, part, start)
             for log in gone:
-                yield _gap(log, logs[log].begin)
+                yield gap(log, logs[log].begin)
         shown = _MessageItems(call, part)
         if lasts is None or params.follow:
             async with contextlib.aclosing(reader.between(part)) as views:
                 async for view in views:
-                    yield shown.item(view)
+                    yield await shown.item(view)
         if params.follow:
             through = positions_text(_lasts(logs))
             yield StreamMark("live", {"through": through}, shown.place)
-            async with contextlib.aclosing(_later(reader, shown)) as later:
-                async for entry in later:
+            later = later_items(reader.new, shown.item)
+            async with contextlib.aclosing(later) as items:
+                async for entry in items:
                     yield entry
 
 
@@ -149,7 +148,7 @@ async def _missing(
 ) -> AsyncIterator[StreamMark]:
     """Yield what a part lacks: the beginning of logs that were cut, and records that were lost."""
     for log in cut:
-        yield _gap(log, logs[log].begin)
+        yield gap(log, logs[log].begin)
     for mark in unsure_mark(await lost_in(logs, part.starts, part.ends)):
         yield mark
 
@@ -194,11 +193,6 @@ def _positions(place: str, logs: Logs) -> dict[str, Position]:
     return {log: position(point.sequence, point.index) - 1 for log, point in points.items()}
 
 
-def _gap(log: str, first: int) -> StreamMark:
-    """Return that the records before the first one were deleted before they could be read."""
-    return StreamMark("gap", {**({"log": log} if log else {}), "first": f"{first}.0"})
-
-
 def _after(logs: Logs, part: HistoryRange, place: str) -> tuple[HistoryRange, list[str]]:
     """Return what comes after a place, and the logs that no longer have its beginning."""
     after = _positions(place, logs)
@@ -236,41 +230,16 @@ async def _newest(
         part = part.before(places)
 
 
-async def _later(
-    reader: MessageHistory, shown: "_MessageItems"
-) -> AsyncGenerator[Item | StreamMark, None]:
-    """Yield messages as they are published, without end."""
-    marks: list[StreamMark] = []
-    while True:
-        idle = True
-        async for view in reader.new(lambda log, first: marks.append(_gap(log, first))):
-            while marks:
-                yield marks.pop(0)
-            yield shown.item(view)
-            idle = False
-        while marks:
-            yield marks.pop(0)
-        if idle:
-            await asyncio.sleep(_POLL_SECONDS)
-
-
-class _MessageItems:
+class _MessageItems(Places):
     """Makes items of messages; the place of each is that of the last message of every log."""
 
     def __init__(self, call: Call, part: HistoryRange) -> None:
+        super().__init__(part.starts)
         self._call = call
-        self._places = {
-            log: position(point.sequence, point.index) - 1 for log, point in part.starts.items()
-        }
 
-    @property
-    def place(self) -> str:
-        """Where the list continues."""
-        return place_text(self._places)
-
-    def item(self, view: PublicationView) -> Item:
+    async def item(self, view: PublicationView) -> Item:
         """Return a message as an item."""
-        self._places[view.log] = view.position
+        self.by_log[view.log] = view.position
         value = publication_object(view, payload=self._call.payloads)
         return Item(value, self.place)
 
@@ -349,23 +318,26 @@ async def topics(call: Call, params: TopicsParams) -> AsyncIterator[Item | Strea
         yield item
 
 
-async def silences(call: Call, params: RangeParams) -> AsyncIterator[Item | StreamMark]:
+async def _absences(
+    call: Call,
+    params: RangeParams,
+    find: Callable[..., Awaitable[Sequence[_View]]],
+    as_object: Callable[[_View], dict[str, Any]],
+) -> AsyncIterator[Item | StreamMark]:
+    async with open_sources(call, params.log) as logs:
+        part, now_ms = await _part(logs, params), round(time.time() * 1000)
+        async for mark in _missing(logs, part):
+            yield mark
+        views = await find(logs, params.filter, part, now_ms, _MOST_SILENCES)
+    for item in numbered(call, map(as_object, views)):
+        yield item
+
+
+def silences(call: Call, params: RangeParams) -> AsyncIterator[Item | StreamMark]:
     """Yield the clients that publish less often than they used to, the longest silence first."""
-    async with open_sources(call, params.log) as logs:
-        part, now_ms = await _part(logs, params), round(time.time() * 1000)
-        async for mark in _missing(logs, part):
-            yield mark
-        views = await silent_clients(logs, params.filter, part, now_ms, _MOST_SILENCES)
-    for item in numbered(call, map(silence_object, views)):
-        yield item
+    return _absences(call, params, silent_clients, silence_object)
 
 
-async def holes(call: Call, params: RangeParams) -> AsyncIterator[Item | StreamMark]:
+def holes(call: Call, params: RangeParams) -> AsyncIterator[Item | StreamMark]:
     """Yield the holes in the messages of topics, with their causes."""
-    async with open_sources(call, params.log) as logs:
-        part, now_ms = await _part(logs, params), round(time.time() * 1000)
-        async for mark in _missing(logs, part):
-            yield mark
-        views = await gaps(logs, params.filter, part, now_ms, _MOST_SILENCES)
-    for item in numbered(call, map(gap_object, views)):
-        yield item
+    return _absences(call, params, gaps, gap_object)

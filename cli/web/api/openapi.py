@@ -1,18 +1,13 @@
 """The OpenAPI document (3.1) of the table of operations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from cli.web.api.operation import Cost, Operation
 from cli.web.api.problem_types import BY_NAME
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
 
 _BASE: Final = "/api/v1"
 _NDJSON: Final = "application/x-ndjson"

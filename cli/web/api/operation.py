@@ -6,17 +6,15 @@ import contextlib
 import enum
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+from pydantic import BaseModel
 
 from cli.logs.logs import Logs
 from cli.web.api.live_lists import LiveLists
 from cli.web.api.parameters import NoParams, Params
 from cli.web.tokens import Role
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-    from cli.web.web_log_client import WebLogClient
+from cli.web.web_log_client import WebLogClient
 
 
 class Cost(enum.Enum):

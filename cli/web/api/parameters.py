@@ -1,7 +1,5 @@
 """The parameters of operations: their types, bounds and texts, and moments in a log."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Mapping

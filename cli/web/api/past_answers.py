@@ -2,8 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from typing import Annotated, Any, Final
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+)
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 
@@ -61,6 +68,8 @@ from projections.views.reader_view import reader_object, readers_of
 
 _POLL_SECONDS: Final = 0.2
 """Seconds between two looks at a log that is followed."""
+
+_Entry = TypeVar("_Entry")
 
 
 async def session(call: Call, params: SessionParams) -> dict[str, Any]:
@@ -290,7 +299,7 @@ async def events(call: Call, params: EventsParams) -> AsyncIterator[Item | Strea
         for name, source in logs.items():
             missing = max(1, starts[name].sequence) < source.begin
             if missing if call.start is not None else await cut_off(source, start):
-                yield _gap(name, source.begin)
+                yield gap(name, source.begin)
             begin = LogPoint(source.begin if call.start is not None else 0, 0)
             starts[name] = max(starts[name], begin, key=_place)
         shown = _Shown(reader, starts, payload=params.payload)
@@ -306,28 +315,37 @@ async def events(call: Call, params: EventsParams) -> AsyncIterator[Item | Strea
             return
         lasts = {name: source.last for name, source in logs.items()}
         yield StreamMark("live", {"through": positions_text(lasts)}, shown.place)
-        async with contextlib.aclosing(_later(reader, shown)) as later:
-            async for item in later:
+        later = later_items(reader.new_entries, shown.item, several=len(logs) > 1)
+        async with contextlib.aclosing(later) as items:
+            async for item in items:
                 yield item
 
 
-async def _later(reader: MergedReader, shown: "_Shown") -> AsyncGenerator[Item | StreamMark, None]:
-    """Yield events as they are added to the logs, without end."""
+async def later_items(
+    new: Callable[[Callable[[str, int], object]], AsyncIterator[_Entry]],
+    item: Callable[[_Entry], Awaitable[Item]],
+    *,
+    several: bool = False,
+) -> AsyncGenerator[Item | StreamMark, None]:
+    """Yield what is added to the logs, without end; ``new`` is told what to call for a gap.
+
+    ``several``: entries of other logs may arrive later, so there is a pause after each call.
+    """
     gaps: list[StreamMark] = []
     while True:
         idle = True
-        async for entry in reader.new_entries(lambda log, first: gaps.append(_gap(log, first))):
+        async for entry in new(lambda log, first: gaps.append(gap(log, first))):
             while gaps:
                 yield gaps.pop(0)
-            yield await shown.item(entry)
+            yield await item(entry)
             idle = False
         while gaps:
             yield gaps.pop(0)
-        if idle or len(reader.readers) > 1:  # events of other logs may arrive later
+        if idle or several:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-def _gap(log: str, first: int) -> StreamMark:
+def gap(log: str, first: int) -> StreamMark:
     """Return that records before the first one were deleted before they could be read."""
     return StreamMark("gap", {**({"log": log} if log else {}), "first": f"{first}.0"})
 
@@ -361,22 +379,29 @@ def places_after(
     return places
 
 
-class _Shown:
-    """Makes items of events; the place of each is that of the last event of every log."""
+class Places:
+    """The last place of each log in a list; it begins with the points ``starts``."""
 
-    def __init__(
-        self, reader: MergedReader, starts: Mapping[str, LogPoint], *, payload: bool
-    ) -> None:
-        self._reader = reader
-        self._payload = payload
-        self._places = {
+    def __init__(self, starts: Mapping[str, LogPoint]) -> None:
+        self.by_log = {
             log: position(point.sequence, point.index) - 1 for log, point in starts.items()
         }
 
     @property
     def place(self) -> str:
         """Where the list continues."""
-        return place_text(self._places)
+        return place_text(self.by_log)
+
+
+class _Shown(Places):
+    """Makes items of events; the place of each is that of the last event of every log."""
+
+    def __init__(
+        self, reader: MergedReader, starts: Mapping[str, LogPoint], *, payload: bool
+    ) -> None:
+        super().__init__(starts)
+        self._reader = reader
+        self._payload = payload
 
     async def item(self, found: LogEntry) -> Item:
         """Return an event as an item; may read its log for the topics of its messages."""
@@ -384,6 +409,6 @@ class _Shown:
         topics = self._reader.readers[log].topics
         with naming_log(log):
             await topics.load(refs_of(entry.event))
-        self._places[log] = entry.at + count_entries(entry.event) - 1
+        self.by_log[log] = entry.at + count_entries(entry.event) - 1
         value = entry_object(entry, topics, log, payload=self._payload)
         return Item(value, self.place)

@@ -9,15 +9,16 @@ import asyncio
 import base64
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import orjson
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from cli.commands.bulk_change import portions
 from cli.logs.broker_client import Refused
 from cli.logs.next_commands import completed
 from cli.web.api.problem_types import (
@@ -30,15 +31,13 @@ from cli.web.api.problem_types import (
 from cli.web.api.schemas import Model
 from cli.web.api.streams import NDJSON, dumps
 from cli.web.tokens import Grant
+from cli.web.web_log_client import WebLogClient
 from eventstore.display import escaped
 from eventstore.errors import UsageError
 from eventstore.format.events import API_SESSION
 from eventstore.format.positions import format_position
 from eventstore.partitions import partition_of
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from cli.web.web_log_client import WebLogClient
 
 MAX_MESSAGES: Final = 1000
 MAX_PAYLOAD: Final = 256 * 1024
@@ -223,7 +222,7 @@ class ApiPublisher:
             if number % 64 == 0:
                 await asyncio.sleep(0)
         receipts: list[dict[str, Any]] = []
-        for part in _parts(messages):
+        for part in portions(messages, len(messages), _MAX_ASKED):
             begin, end = len(receipts) + 1, len(receipts) + len(part)
             try:
                 receipts += await self._ask(part, grant)
@@ -303,20 +302,6 @@ def _message(given: bytes, where: str) -> dict[str, Any]:
     if message.properties is not None:
         found["properties"] = message.properties.model_dump(exclude_defaults=True)
     return found
-
-
-def _parts(messages: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield messages in parts that fit into a request to the broker."""
-    part: list[dict[str, Any]] = []
-    size = 0
-    for message in messages:
-        length = len(orjson.dumps(message))
-        if part and size + length > _MAX_ASKED:
-            yield part
-            part, size = [], 0
-        part.append(message)
-        size += length
-    yield part
 
 
 def _copied(response: web.Response) -> web.Response:

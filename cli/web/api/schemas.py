@@ -42,7 +42,7 @@ def model_of(view: Any) -> type[Model]:
     if known is not None:
         return known
     origin, rows = typing.get_origin(view) or view, typing.get_args(view)
-    hints = typing.get_type_hints(origin, localns=_NAMES | vars(_module(origin)))
+    hints = typing.get_type_hints(origin, localns=_NAMES | vars(sys.modules[origin.__module__]))
     members: dict[str, Any] = {}
     for field in dataclasses.fields(origin):
         if field.name == "live":
@@ -60,10 +60,6 @@ def model_of(view: Any) -> type[Model]:
     found = create_model(title, __base__=Model, __doc__=_line(origin.__doc__), **members)
     _MODELS[view] = found
     return found
-
-
-def _module(kind: Any) -> types.ModuleType:
-    return sys.modules[kind.__module__]
 
 
 def _line(doc: str | None) -> str:

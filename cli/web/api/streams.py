@@ -4,23 +4,18 @@ A reader that is slower than the log pauses the reading. An error behind the fir
 stream with a line, or an event, that says so.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
+from aiohttp import web
 
 from cli.web.api.operation import Item, StreamMark
 from cli.web.api.problem_types import Unauthorized
 from eventstore.task_cancellation import end_tasks
-
-if TYPE_CHECKING:
-    from aiohttp import web
-
 
 NDJSON: Final = "application/x-ndjson"
 EVENT_STREAM: Final = "text/event-stream"

@@ -5,28 +5,24 @@ number, for the token that confirmed it; the second page makes exactly that chan
 name is typed.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 from aiohttp import web
 
 from cli.logs.broker_client import NoAnswer, NoLiveBroker, Refused
 from cli.web.pages.middleware import viewer
+from cli.web.pages.responses import Site
 from cli.web.planned_change import PlannedChange, plan_change
 from cli.web.tokens import Grant
+from cli.web.web_log_client import WebLogClient
 from eventstore.display import escaped, name
 from eventstore.errors import UsageError
 from eventstore.format.positions import Position
-
-if TYPE_CHECKING:
-    from cli.web.pages.responses import Site
-    from cli.web.web_log_client import WebLogClient
 
 _log = structlog.get_logger("foldmq")
 

@@ -1,9 +1,9 @@
 """The pages with current lists: sessions, actors, retained messages, receivers."""
 
-from __future__ import annotations
-
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from aiohttp import web
 
 from cli.commands.actor_list import ACTOR_TYPES
 from cli.logs.broker_client import Refused
@@ -18,10 +18,6 @@ from eventstore.errors import NoLog, UsageError
 from eventstore.format.positions import Position, format_position, sequence_of
 from eventstore.format.sealing import is_closed
 from eventstore.log.message_store import messages_of
-
-if TYPE_CHECKING:
-    from aiohttp import web
-
 
 _HIGHEST_SESSIONS = ("queued", "queued_bytes", "in_flight", "subscriptions")
 _SESSION_ORDERS = (*_HIGHEST_SESSIONS, "client", "offline")

@@ -4,32 +4,26 @@ The *grant* of a request determines its permissions; pages get it with :func:`vi
 that could change something needs the role ``operate``, whatever its path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from cli.common.allowed_hosts import Hosts
 from cli.logs.broker_client import NoLiveBroker
 from cli.logs.next_commands import completed
 from cli.web.api.access import ApiAccess
+from cli.web.api.endpoints import ApiEndpoints
+from cli.web.api.jwt_users import JwtUsers
 from cli.web.api.operations import BASE
 from cli.web.api.problem_types import problem_of
+from cli.web.audit_trail import AuditTrail
 from cli.web.own_token import cookie_of
+from cli.web.pages.responses import Site
 from cli.web.tokens import Grant, Tokens
 from protocol.errors import FoldmqError
-
-if TYPE_CHECKING:
-    from aiohttp.typedefs import Handler
-
-    from cli.web.api.endpoints import ApiEndpoints
-    from cli.web.api.jwt_users import JwtUsers
-    from cli.web.audit_trail import AuditTrail
-    from cli.web.pages.responses import Site
 
 log = structlog.get_logger("foldmq")
 

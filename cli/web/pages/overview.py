@@ -1,10 +1,10 @@
 """The overview, the page of an actor, and the event log."""
 
-from __future__ import annotations
-
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from aiohttp import web
 
 from cli.commands.advice import Advice
 from cli.commands.doctor import find_problems, pids_of
@@ -24,10 +24,6 @@ from cli.web.time_axis import TimeWindow
 from cli.web.web_log_client import WebLogClient, highest
 from eventstore.errors import CorruptLog, UsageError
 from projections.past.event_reader import EVENT_TYPES
-
-if TYPE_CHECKING:
-    from aiohttp import web
-
 
 _ROWS = 8
 _FEWER = (_ROWS, 2, 1)

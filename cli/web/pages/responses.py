@@ -1,19 +1,15 @@
 """Responses with pages and fragments, and the parameters of requests."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
 from cli.logs.broker_client import Refused
 from cli.web.pages.render import environment
+from cli.web.web_log_client import WebLogClient
 from eventstore.display import escaped
 from eventstore.errors import UsageError
-
-if TYPE_CHECKING:
-    from cli.web.web_log_client import WebLogClient
 
 PAGES = (
     ("/", "Overview"),

@@ -1,19 +1,15 @@
 """What the log adds to sessions and retained messages: topics, times and publishers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cli.web.web_log_client import WebLogClient
 from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import INDEX_BITS, Position, sequence_of
+from eventstore.reading.log_source import LogSource
 from projections.past.origin_search import OriginPlace, origins_of
 from projections.past.topic_lookup import MessageTopics
 from projections.views.session_view import SessionView, with_messages
-
-if TYPE_CHECKING:
-    from cli.web.web_log_client import WebLogClient
-    from eventstore.reading.log_source import LogSource
 
 _MAX_RECORDS = 32
 

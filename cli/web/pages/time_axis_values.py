@@ -1,10 +1,10 @@
 """Parameters that a page passes to the template of a time axis."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from aiohttp import web
 
 from cli.logs.point_resolution import clock_notes
 from cli.web.pages.render import url
@@ -16,9 +16,6 @@ from eventstore.reading.log_points import LogPoint, time_of
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import PointSpec
 from projections.past.replay import AsOf
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 
 def axis_about(

@@ -1,21 +1,17 @@
 """The topics as a tree, the live tail of some, and what uses the disk."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from aiohttp import web
+
+from cli.web.activity_reader import LogActivities
 from cli.web.pages.responses import Site, asked, choice, number
 from cli.web.pages.session_at import describe_setters
 from cli.web.topic_activity import Branch
 from cli.web.topic_tails import TopicTails
 from cli.web.web_log_client import WebLogClient
 from projections.past.disk_use import sizes_by_levels
-
-if TYPE_CHECKING:
-    from aiohttp import web
-
-    from cli.web.activity_reader import LogActivities
 
 _TIMEOUT = 1.0
 """Seconds that a page waits for the log to be read."""

@@ -1,11 +1,10 @@
 """The page with the history of a message, as ``foldmq why`` prints it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING
+
+from aiohttp import web
 
 from cli.commands.why import find_messages, position_of_message
 from cli.logs.point_resolution import parse_point
@@ -18,10 +17,6 @@ from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import silent
 from projections.past.log_stories import LogStory, WantedMessages
 from projections.past.story_text import log_story_lines
-
-if TYPE_CHECKING:
-    from aiohttp import web
-
 
 _SECONDS = 10.0
 """Maximum seconds for an answer."""
