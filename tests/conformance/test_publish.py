@@ -11,23 +11,6 @@ QOS = [0, 1, 2]
 # --------------------------------------------------------------------- flags
 
 
-@pytest.mark.mqtt("MQTT-3.3.1-4", "MQTT-4.8.0-1")
-@pytest.mark.parametrize("flags", [0x06, 0x07, 0x0E, 0x0F])
-def test_qos_3_closes(clients: Clients, topic: str, flags: int) -> None:
-    watcher = clients.subscribed(topic)
-    client = clients.connect()
-    client.send(p.packet(p.PUBLISH, flags, p.text(topic) + p.u16(1) + b"x"))
-    client.expect_closed()
-    watcher.expect_nothing()
-
-
-@pytest.mark.mqtt("MQTT-3.3.1-2", "MQTT-4.8.0-1")
-def test_dup_on_qos_0_closes(clients: Clients, topic: str) -> None:
-    client = clients.connect()
-    client.send(p.publish(topic, b"x", 0, dup=True))
-    client.expect_closed()
-
-
 @pytest.mark.mqtt("MQTT-3.3.1-2", "MQTT-4.3.1-1", "MQTT-3.3.1-3")
 @pytest.mark.parametrize("granted", QOS)
 @pytest.mark.parametrize("published", [1, 2])
@@ -47,23 +30,6 @@ def test_dup_of_the_publisher_is_not_passed_on(
 
 
 # ---------------------------------------------------------------- topic name
-
-
-@pytest.mark.mqtt("MQTT-3.3.2-2", "MQTT-4.7.1-1", "MQTT-4.8.0-1")
-@pytest.mark.parametrize("qos", QOS)
-@pytest.mark.parametrize("bad", ["+", "#", "a/+", "a/+/b", "a/#", "a+", "a#b", "/#"])
-def test_wildcard_in_the_topic_name_closes(clients: Clients, bad: str, qos: int) -> None:
-    client = clients.connect()
-    client.send(p.publish(bad, b"x", qos, 1 if qos else None))
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-4.7.3-1", "MQTT-4.8.0-1")
-@pytest.mark.parametrize("qos", QOS)
-def test_empty_topic_name_closes(clients: Clients, qos: int) -> None:
-    client = clients.connect()
-    client.send(p.publish("", b"x", qos, 1 if qos else None))
-    client.expect_closed()
 
 
 @pytest.mark.mqtt("MQTT-3.3.2-1", "MQTT-3.3.2-3")

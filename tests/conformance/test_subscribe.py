@@ -5,56 +5,7 @@ from harness import packets as p
 from harness.fixtures import Clients
 from harness.packets import Publish, Suback
 
-INVALID_FILTERS = [
-    "a/#/b",
-    "#/a",
-    "a#",
-    "a/b#",
-    "##",
-    "a/##",
-    "a+",
-    "+a",
-    "a/+b",
-    "a/b+/c",
-    "++",
-    "a/++/b",
-    "#+",
-    "+#",
-    "/+x/",
-]
-
-
 # ----------------------------------------------------------------- malformed
-
-
-@pytest.mark.mqtt("MQTT-3.8.3-3", "MQTT-4.8.0-1")
-def test_no_filter_at_all_closes(clients: Clients) -> None:
-    client = clients.connect()
-    client.send(p.subscribe(1))
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-3.8.3-4", "MQTT-4.8.0-1")
-@pytest.mark.parametrize("options", [3, 4, 5, 6, 8, 0x10, 0x21, 0x40, 0x80, 0xFF])
-def test_reserved_bits_or_qos_3_close(clients: Clients, topic: str, options: int) -> None:
-    client = clients.connect()
-    client.send(p.subscribe(1, (f"{topic}/good", 0), (topic, options)))
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-4.7.1-2", "MQTT-4.7.1-3", "MQTT-4.8.0-1")
-@pytest.mark.parametrize("bad", INVALID_FILTERS)
-def test_filter_with_a_misplaced_wildcard_closes(clients: Clients, topic: str, bad: str) -> None:
-    client = clients.connect()
-    client.send(p.subscribe(1, (topic, 0), (bad, 0)))
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-4.7.3-1", "MQTT-4.8.0-1")
-def test_empty_filter_closes(clients: Clients) -> None:
-    client = clients.connect()
-    client.send(p.subscribe(1, ("", 0)))
-    client.expect_closed()
 
 
 @pytest.mark.mqtt("MQTT-4.8.0-1")
