@@ -65,7 +65,6 @@ LONG = {
     "tests/e2e/test_partitioned_cluster.py": 100,
     "tests/e2e/test_power_cut.py": 55,
     "tests/e2e/test_processes.py": 45,
-    "tests/e2e/test_restart.py": 15,
     "tests/e2e/test_settings.py": 15,
     "tests/e2e/test_spark_jobs.py": 55,
     "tests/e2e/test_stop_drills.py": 25,
