@@ -63,33 +63,6 @@ def test_payload_is_passed_on_byte_for_byte(
     subscriber.acknowledge(subscriber.expect_publish(topic, payload, qos))
 
 
-# ------------------------------------------------------------------ response
-
-
-@pytest.mark.mqtt("MQTT-3.3.4-1", "MQTT-4.3.1-1")
-def test_qos_0_is_not_answered(clients: Clients, topic: str) -> None:
-    client = clients.connect()
-    client.send(p.publish(topic, b"x", 0))
-    client.expect_nothing()
-    client.expect_alive()
-
-
-@pytest.mark.mqtt("MQTT-3.3.4-1", "MQTT-4.3.2-2")
-def test_qos_1_is_answered_by_puback(clients: Clients, topic: str) -> None:
-    client = clients.connect()
-    client.send(p.publish(topic, b"x", 1, 77))
-    client.expect(Puback(77))
-    client.expect_nothing()
-
-
-@pytest.mark.mqtt("MQTT-3.3.4-1", "MQTT-4.3.3-2")
-def test_qos_2_is_answered_by_pubrec(clients: Clients, topic: str) -> None:
-    client = clients.connect()
-    client.send(p.publish(topic, b"x", 2, 78))
-    client.expect(Pubrec(78))
-    client.expect_nothing()
-
-
 # ----------------------------------------------------------- QoS of delivery
 
 
@@ -103,25 +76,6 @@ def test_delivered_at_the_lower_qos(
     clients.connect().publish(topic, b"x", published)
     subscriber.acknowledge(subscriber.expect_publish(topic, b"x", min(published, granted)))
     subscriber.expect_nothing()
-
-
-@pytest.mark.mqtt("MQTT-3.3.5-1")
-@pytest.mark.parametrize(
-    "order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)], ids=["rising", "falling", "mixed"]
-)
-@pytest.mark.parametrize("published", QOS)
-def test_overlapping_subscriptions_respect_the_highest_qos(
-    clients: Clients, topic: str, published: int, order: tuple[int, ...]
-) -> None:
-    subscriber = clients.connect()
-    filters = [f"{topic}/a", f"{topic}/+", f"{topic}/#"]
-    assert subscriber.subscribe(*zip(filters, order, strict=True)) == order
-    clients.connect().publish(f"{topic}/a", b"x", published)
-    received = []
-    for message in [subscriber.receive(), *subscriber.receive_all()]:
-        assert isinstance(message, Publish)
-        received.append(message)
-    assert max(m.qos for m in received) == published
 
 
 @pytest.mark.mqtt("MQTT-3.3.5-1")

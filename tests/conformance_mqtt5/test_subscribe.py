@@ -522,50 +522,6 @@ def test_no_message_is_lost_while_a_subscription_is_replaced(clients: Clients5, 
 # ------------------------------------------------------------------- matching
 
 
-@pytest.mark.mqtt5("MQTT-3.3.2-3", "MQTT-4.7.1-1", "MQTT-4.7.1-2", "MQTT-4.7.3-4", "MQTT-4.7.0-1")
-@pytest.mark.parametrize(
-    ("pattern", "matching", "others"),
-    [
-        ("a/#", ["a", "a/b", "a/b/c", "a/"], ["ab", "A", "b/a"]),
-        ("a/+", ["a/b", "a/"], ["a", "a/b/c", "A/b"]),
-        ("+/+", ["a/b", "/", "/b"], ["a", "a/b/c"]),
-        ("a//b", ["a//b"], ["a/b", "a///b"]),
-        ("é \ufeff", ["é \ufeff"], ["é ", "e\u0301 \ufeff"]),
-    ],
-)
-def test_filters_match_as_they_are(
-    clients: Clients5, topic: str, pattern: str, matching: list[str], others: list[str]
-) -> None:
-    client = clients.listening(f"{topic}/{pattern}")
-    publisher = clients.five()
-    for name in others:
-        publisher.publish(f"{topic}/{name}", b"no")
-    for name in matching:
-        publisher.publish(f"{topic}/{name}", b"yes")
-    for name in matching:
-        client.expect_message(f"{topic}/{name}", b"yes")
-    client.expect_nothing(0.1)
-
-
-@pytest.mark.mqtt5("MQTT-4.7.2-1")
-@pytest.mark.parametrize("pattern", ["#", "+/#", "+/{}"])
-def test_wildcards_in_front_match_no_topic_with_a_dollar(
-    clients: Clients5, topic: str, pattern: str
-) -> None:
-    client = clients.listening(pattern.format(topic))
-    exact = clients.listening(f"$own/{topic}")
-    publisher = clients.five()
-    publisher.publish(f"$own/{topic}", b"hidden")
-    publisher.publish(f"shown/{topic}", b"shown")
-    exact.expect_message(f"$own/{topic}", b"hidden")
-    while True:
-        message = client.receive()
-        assert isinstance(message, p.Publish)
-        assert not message.topic.startswith("$")
-        if message.payload == b"shown":
-            break
-
-
 @pytest.mark.mqtt5("MQTT-4.7.3-3")
 def test_the_longest_topic(clients: Clients5, topic: str) -> None:
     name = topic + "x" * (65_535 - len(topic))

@@ -8,7 +8,7 @@ from harness import mqtt5_packets as p
 from harness.plainaudit import audit_plainly, checked_records
 from simulation.loop import simulate
 from simulation.network import SimClient
-from simulation.world import in_world, World
+from simulation.world import World, in_world
 
 from eventstore.format.events import MessageDropped
 from projections.audit import single_event_rules
