@@ -35,11 +35,6 @@ PAGES = [
     *(page for page in sorted(DOCS.rglob("*.md")) if page not in GENERATED_ELSEWHERE),
     *DESIGNS,
 ]
-WRITTEN = {
-    *("contribute/architecture", "contribute/parity", "contribute/events", "contribute/tour"),
-    *("contribute/recipes", "contribute/checks"),
-    *("index", "status", "durability", "configuration", "troubleshooting", "security", "faq"),
-}
 
 STATUSES = {"yes", "better", "not yet"}
 SEEDS = {"0", "1", "2", "3", "4"}
@@ -66,8 +61,6 @@ _BARE = re.compile(r"`((?:[A-Z]\w+\.)?[a-z_]\w*_\w+|[A-Z][a-z]\w+(?:\.\w+)?)`")
 """Names without their module: a name with an underscore, a class, or a member of a class."""
 _DEFINED = re.compile(r"(?m)^ *(?:async )?(?:def|class) (\w+)|^ +(?:self\.)?(\w+)(?:: |\b *=)")
 _PYKKA = {"Actor", "ActorDeadError", "ActorRef", "Future", "pyspark_foldmq"}
-_OVERVIEW_WORDS, _DESIGN_WORDS = 1500, 1600
-_DESIGN_HEADINGS = ["Purpose", "Words", "How it works", "Tried and dropped"]
 
 
 def _name(page: Path) -> str:
@@ -172,20 +165,6 @@ def _rows(text: str) -> list[list[str]]:
     return rows
 
 
-def test_the_pages_exist() -> None:
-    assert {f"docs/{name}.md" for name in WRITTEN} <= {_name(page) for page in PAGES}
-    assert {page.parent.name for page in DESIGNS} >= set(PACKAGES)
-
-
-@pytest.mark.parametrize(
-    "tool", ["benchmark_chart", "events_table", "settings_table", "columns_table"]
-)
-def test_generated_page_is_up_to_date(tool: str) -> None:
-    module = _tool(tool)
-    assert module.PAGE.read_text("utf-8") == module.page(), f"run python tools/{tool}.py"
-    assert module.main(["--check"]) == 0
-
-
 def test_schema_names_every_event_and_field() -> None:
     def fields(text: str) -> dict[str, set[str]]:
         events = json.loads(text)["$defs"]
@@ -267,30 +246,6 @@ def test_parity_rows_are_complete() -> None:
 
 
 @pytest.mark.parametrize("page", DESIGNS, ids=_name)
-def test_a_design_has_one_to_three_pages_with_the_same_headings(page: Path) -> None:
-    text = page.read_text("utf-8")
-    assert text.startswith(f"# {'.'.join(page.parent.relative_to(ROOT).parts)}\n")
-    headings = re.findall(r"(?m)^## (.+)$", text)
-    assert [heading for heading in headings if heading in _DESIGN_HEADINGS] == _DESIGN_HEADINGS
-    assert len(text.split()) <= _DESIGN_WORDS
-
-
-def test_the_overview_is_short_and_links_to_each_design() -> None:
-    text = (CONTRIBUTE / "architecture.md").read_text("utf-8")
-    assert len(text.split()) <= _OVERVIEW_WORDS
-    assert [page for page in DESIGNS if f"](../../{_name(page)})" not in text] == []
-
-
-def test_each_step_of_the_tour_names_functions_that_exist() -> None:
-    text = (CONTRIBUTE / "tour.md").read_text("utf-8")
-    steps = re.findall(r"(?ms)^\d+\. .+?(?=^\d+\. |^$)", text)
-    assert len(steps) > 15
-    assert [step for step in steps if not _HOLDS.search(step)] == []
-    missing = [
-        (match["file"], match["name"])
-        for match in _HOLDS.finditer(text)
-        if not re.search(
-            rf"\b(?:def|class) {match['name']}\b", (ROOT / match["file"]).read_text("utf-8")
-        )
-    ]
-    assert missing == []
+def test_a_design_is_short_and_the_overview_links_to_it(page: Path) -> None:
+    assert len(page.read_text("utf-8").split()) <= 1600
+    assert f"](../../{_name(page)})" in (CONTRIBUTE / "architecture.md").read_text("utf-8")

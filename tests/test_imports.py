@@ -2,19 +2,16 @@
 
 Pure packages stay pure: ``protocol`` is sans-IO, ``projections`` use neither clock nor network.
 A name is imported from the module that defines it: an ``__init__`` holds a docstring alone.
-Packages keep to their budgets of lines, the names of classes and public functions are unique within
-a package and its parents, and the imports of packages form no cycle, imports for types included.
+Packages keep to their budgets of lines, and their imports form no cycle, those for types included.
 """
 
 import ast
 import functools
-import itertools
-import re
 import subprocess
 import sys
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,10 +51,6 @@ class Contents(NamedTuple):
     """What these tests look at in a module."""
 
     imports: list[ast.Import | ast.ImportFrom]
-    classes: list[str]
-    """Their names."""
-    functions: list[str]
-    """Names of the functions outside of classes."""
     waits: list[int]
     """The lines that name ``asyncio.wait_for``."""
 
@@ -70,12 +63,6 @@ def _contents(source: str) -> Contents:
     waits = ast.walk(tree) if "wait_for" in source else ()
     return Contents(
         [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)],
-        [node.name for node in statements if isinstance(node, ast.ClassDef)],
-        [
-            node.name
-            for node in tree.body
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        ],
         [
             node.lineno
             for node in waits
@@ -128,36 +115,6 @@ def test_spark_is_loaded_for_its_jobs_alone() -> None:
     assert not found
 
 
-def test_shared_test_code_exists_once() -> None:
-    """A helper module has a name of its own, and so has what waits or finds a port."""
-    helpers = [module for module in TESTS if not module.name.startswith(("test_", "__init__"))]
-    programs = ("conftest.py", "run.py")
-    names = Counter(module.name for module in helpers if module.name not in programs)
-    assert [name for name, count in names.items() if count > 1] == []
-    made = Counter(
-        name
-        for module in TESTS
-        for name in re.findall(r"(?m)^(?:async )?def (\w+)", module.read_text("utf-8"))
-    )
-    shared = ("alive", "free_port", "happens", "until", "wait_until_gone")
-    assert {name: made[name] for name in shared} == dict.fromkeys(shared, 1)
-
-
-def test_no_helper_of_tests_is_written_twice() -> None:
-    """Compare functions and classes of more than three lines without their names."""
-    places = defaultdict(set)
-    for module in TESTS:
-        source = module.read_text("utf-8")
-        for name, rest in re.findall(_DEFINED, source):
-            body = rest.strip()
-            if not name.lower().startswith("test") and body.count("\n") > 2:
-                places[body].add(str(module.relative_to(ROOT)))
-    assert [sorted(found) for found in places.values() if len(found) > 1] == []
-
-
-_DEFINED = re.compile(r"(?m)^(?:async def|def|class) (\w+)(.*\n(?:(?: .*)?\n)*)")
-
-
 def test_every_package_is_typed() -> None:
     assert [package for package in ORDER if not (ROOT / package / "py.typed").exists()] == []
 
@@ -174,9 +131,6 @@ def test_no_cancellation_is_lost_in_wait_for(package: str) -> None:
 
 
 # ----------------------------------------------------------------- packages
-
-MAX_PACKAGES = 50
-"""Packages inside the top-level ones."""
 GROWTH = 1.05
 """How far a package may exceed its budget before that is a decision: a change of the budget."""
 BUDGETS: dict[str, int] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"][
@@ -272,51 +226,6 @@ def test_packages_keep_to_their_budgets() -> None:
     lines = _lines()
     assert set(lines) == set(BUDGETS)
     assert {name: n for name, n in lines.items() if n > BUDGETS[name] * GROWTH} == {}
-
-
-def test_there_are_few_packages() -> None:
-    assert len([name for name in _packages() if name not in ORDER]) <= MAX_PACKAGES
-
-
-def _scope(name: str) -> list[str]:
-    """Return the package of a module and the packages around it, without the top-level one."""
-    parts = _package(name).split(".")
-    return [".".join(parts[: count + 1]) for count in range(1, len(parts))] or parts
-
-
-def _repeated(names_of: Callable[[str], list[str]], top: str) -> dict[str, list[str]]:
-    """Return the names defined twice within a package and its parents, and where."""
-    homes = defaultdict(list)
-    for module, file in _files().items():
-        if module.split(".")[0] == top:
-            for name in set(names_of(file.read_text("utf-8"))):
-                homes[name].append(module)
-    return {
-        name: modules
-        for name, modules in homes.items()
-        for module, other in itertools.combinations(modules, 2)
-        if _package(module) in _scope(other) or _package(other) in _scope(module)
-    }
-
-
-def _classes(source: str) -> list[str]:
-    """Return the names of the classes of a module, without the underscore of private ones."""
-    return [name.lstrip("_") for name in _contents(source).classes]
-
-
-@pytest.mark.parametrize("top", ORDER)
-def test_a_class_name_is_unique_in_its_package_and_the_packages_around_it(top: str) -> None:
-    assert _repeated(_classes, top) == {}
-
-
-def _public_functions(source: str) -> list[str]:
-    """Return the names of the public functions of a module."""
-    return [name for name in _contents(source).functions if not name.startswith("_")]
-
-
-@pytest.mark.parametrize("top", ORDER)
-def test_a_function_name_is_unique_in_its_package_and_the_packages_around_it(top: str) -> None:
-    assert _repeated(_public_functions, top) == {}
 
 
 def test_packages_form_no_cycle() -> None:

@@ -663,41 +663,37 @@ def test_an_actor_that_fails_leaves_nothing_behind_and_its_successor_is_traced(
     simulate(scenario)
 
 
-def test_a_failure_of_the_trace_is_not_the_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world()
+async def test_a_failure_of_the_trace_is_not_the_actors(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("no line")
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            tracer, _ = tracing(world)
-            tracer.start({"token": TOKEN, "client": "r"})
-            tracer.start({"token": TOKEN + "t", "topic": "#"})
-            monkeypatch.setattr(tracelines, "message_object", fail)
-            monkeypatch.setattr(tracelines, "packet_objects", fail)
-            monkeypatch.setattr(tracelines, "event_fields", fail)
-            client = await world.connect("r", filters=[("a", 1)])
-            client.send(p.publish("a", b"x", 1, 7))
-            await world.go(0.5)
-            assert p.Puback(7) in client.take()
-
-    simulate(scenario)
+    tracer, _ = tracing(world)
+    tracer.start({"token": TOKEN, "client": "r"})
+    tracer.start({"token": TOKEN + "t", "topic": "#"})
+    monkeypatch.setattr(tracelines, "message_object", fail)
+    monkeypatch.setattr(tracelines, "packet_objects", fail)
+    monkeypatch.setattr(tracelines, "event_fields", fail)
+    client = await world.connect("r", filters=[("a", 1)])
+    client.send(p.publish("a", b"x", 1, 7))
+    await world.go(0.5)
+    assert p.Puback(7) in client.take()
 
 
-def test_lines_that_cannot_be_sent_affect_no_actor() -> None:
+@in_world()
+async def test_lines_that_cannot_be_sent_affect_no_actor(world: World) -> None:
     def broken(_subject: str, _data: bytes) -> None:
         raise OSError("no NATS")
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            tracer = Tracer(world.broker.node, world.broker.admission, broken)
-            tracer.start({"token": TOKEN, "client": "r"})
-            client = await world.connect("r")
-            client.send(p.publish("a", b"x", 1, 7))
-            await world.go(0.5)
-            assert p.Puback(7) in client.take()
-            tracer.stop({"token": TOKEN})
-
-    simulate(scenario)
+    tracer = Tracer(world.broker.node, world.broker.admission, broken)
+    tracer.start({"token": TOKEN, "client": "r"})
+    client = await world.connect("r")
+    client.send(p.publish("a", b"x", 1, 7))
+    await world.go(0.5)
+    assert p.Puback(7) in client.take()
+    tracer.stop({"token": TOKEN})
 
 
 def test_a_traced_broker_does_what_an_untraced_one_does() -> None:

@@ -76,23 +76,6 @@ def tool() -> Any:
     return module
 
 
-def test_the_table_of_metrics_is_up_to_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    module = tool()
-    assert module.main(["--check"]) == 0
-    for meter in METRICS:
-        assert f"| `{meter.name}` | {meter.kind} |" in PAGE.read_text("utf-8")
-    old = tmp_path / "operations.md"
-    text = PAGE.read_text("utf-8")
-    old.write_text(text.replace("| `foldmq_ready` | gauge", "| `foldmq_steady` | gauge"), "utf-8")
-    monkeypatch.setattr(module, "PAGE", old)
-    assert module.main(["--check"]) == 1
-    assert "run python tools/metrics_table.py" in capsys.readouterr().err
-    assert module.main([]) == 0
-    assert old.read_text("utf-8") == PAGE.read_text("utf-8")
-
-
 def test_every_sys_topic_is_described_and_no_other() -> None:
     told: set[str] = set()
 

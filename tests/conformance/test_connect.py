@@ -7,48 +7,7 @@ from harness import packets as p
 from harness.fixtures import Clients, unique
 from harness.packets import Connack, Pingresp, Puback, Suback, Will
 
-HEADER = p.text("MQTT") + b"\x04"
-
-
-def connect_bytes(flags: int, payload: bytes) -> bytes:
-    return p.packet(p.CONNECT, 0, HEADER + bytes([flags]) + p.u16(0) + payload)
-
-
 # ------------------------------------------------------------ first packet
-
-
-@pytest.mark.mqtt("MQTT-3.1.0-1", "MQTT-3.2.0-1")
-@pytest.mark.parametrize(
-    "data",
-    [
-        p.publish("first/packet", b"x"),
-        p.publish("first/packet", b"x", 1, 1),
-        p.subscribe(1, ("first/packet", 0)),
-        p.unsubscribe(1, "first/packet"),
-        p.puback(1),
-        p.pubrel(1),
-        p.pingreq(),
-        p.disconnect(),
-        b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-    ],
-    ids=[
-        "PUBLISH-0",
-        "PUBLISH-1",
-        "SUBSCRIBE",
-        "UNSUBSCRIBE",
-        "PUBACK",
-        "PUBREL",
-        "PINGREQ",
-        "DISCONNECT",
-        "HTTP",
-        "TLS",
-    ],
-)
-def test_first_packet_other_than_connect_closes(clients: Clients, data: bytes) -> None:
-    client = clients.raw()
-    client.send(data)
-    client.expect_closed()
 
 
 @pytest.mark.mqtt("MQTT-3.1.0-2", "MQTT-4.8.0-1", "MQTT-3.1.2-8")
@@ -70,132 +29,7 @@ def test_second_connect_in_the_same_segment_closes(clients: Clients) -> None:
     client.expect_closed()
 
 
-# --------------------------------------------------- protocol name and level
-
-
-@pytest.mark.mqtt("MQTT-3.1.2-1")
-@pytest.mark.parametrize("name", ["", "MQT", "mqtt", "MQTTX", "MQIsdP", "HTTP", "MQTT\u00e9"])
-def test_wrong_protocol_name_is_not_served(clients: Clients, name: str) -> None:
-    client = clients.raw()
-    client.send(p.connect(unique("c"), protocol=name))
-    received = client.receive_all(2.0)
-    assert received in ([], [Connack(1)])
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-3.1.2-2", "MQTT-3.2.2-4", "MQTT-3.2.2-5")
-@pytest.mark.parametrize("level", [0, 1, 2, 3])
-def test_unsupported_protocol_level_is_refused(clients: Clients, level: int) -> None:
-    client = clients.raw()
-    assert client.connect(unique("c"), level=level) == Connack(1)
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-3.1.2-2", "MQTT-3.2.2-4", "MQTT-3.2.2-5")
-@pytest.mark.parametrize("level", [6, 127, 255])
-def test_a_level_above_5_is_refused(clients: Clients, level: int) -> None:
-    properties = b"\x05\x11\x00\x00\x00\x0a"
-    body = p.text("MQTT") + bytes((level, 2)) + p.u16(60) + properties + p.text(unique("c"))
-    client = clients.raw()
-    client.send(p.packet(p.CONNECT, 0, body))
-    client.expect(Connack(1))
-    client.expect_closed()
-
-
 # -------------------------------------------------------- malformed CONNECT
-
-
-@pytest.mark.mqtt("MQTT-3.1.2-3", "MQTT-3.1.4-1", "MQTT-3.2.2-6")
-def test_reserved_connect_flag_closes(clients: Clients) -> None:
-    client = clients.raw()
-    client.send(p.connect(unique("c"), flags=0x03))
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-3.1.2-11", "MQTT-3.1.2-13", "MQTT-3.1.2-15", "MQTT-3.1.4-1")
-@pytest.mark.parametrize("flags", [0x08, 0x10, 0x18, 0x20, 0x28])
-def test_will_qos_or_retain_without_will_flag_closes(clients: Clients, flags: int) -> None:
-    client = clients.raw()
-    client.send(p.connect(unique("c"), flags=0x02 | flags))
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-3.1.2-14", "MQTT-3.1.4-1")
-def test_will_qos_3_closes(clients: Clients, topic: str) -> None:
-    client = clients.raw()
-    client.send(p.connect(unique("c"), will=Will(topic, qos=3)))
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-3.1.2-22", "MQTT-3.1.4-1")
-def test_password_without_user_name_closes(clients: Clients) -> None:
-    client = clients.raw()
-    client.send(p.connect(unique("c"), password=b"secret"))
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-3.1.2-9", "MQTT-3.1.2-19", "MQTT-3.1.2-21", "MQTT-3.1.4-1")
-@pytest.mark.parametrize(
-    ("flags", "payload"),
-    [
-        (0x06, p.text("id")),
-        (0x06, p.text("id") + p.text("will/topic")),
-        (0x82, p.text("id")),
-        (0xC2, p.text("id") + p.text("user")),
-        (0xC6, p.text("id") + p.text("will/topic") + p.text("gone") + p.text("user")),
-    ],
-    ids=["no-will", "no-will-message", "no-user", "no-password", "all-but-password"],
-)
-def test_announced_field_missing_closes(clients: Clients, flags: int, payload: bytes) -> None:
-    client = clients.raw()
-    client.send(connect_bytes(flags, payload))
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-3.1.2-11", "MQTT-3.1.2-18", "MQTT-3.1.2-20", "MQTT-3.1.4-1")
-@pytest.mark.parametrize(
-    ("flags", "payload"),
-    [
-        (0x02, p.text("id") + p.text("will/topic") + p.text("gone")),
-        (0x02, p.text("id") + p.text("user")),
-        (0x82, p.text("id") + p.text("user") + p.text("password")),
-        (0x02, p.text("id") + b"\0"),
-    ],
-    ids=["will", "user", "password", "one-byte"],
-)
-def test_field_not_announced_closes(clients: Clients, flags: int, payload: bytes) -> None:
-    client = clients.raw()
-    client.send(connect_bytes(flags, payload))
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-3.1.3-3", "MQTT-3.1.4-1", "MQTT-3.2.2-6")
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        p.text("MQTT"),
-        HEADER,
-        HEADER + b"\x02",
-        HEADER + b"\x02\x00",
-        HEADER + b"\x02\x00\x00",
-        HEADER + b"\x02\x00\x00\x00",
-        HEADER + b"\x02\x00\x00\x00\x09cut",
-    ],
-    ids=["empty", "name", "level", "flags", "half", "keep-alive", "id-length", "id-cut"],
-)
-def test_connect_cut_short_closes(clients: Clients, body: bytes) -> None:
-    client = clients.raw()
-    client.send(p.packet(p.CONNECT, 0, body))
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-3.1.4-1")
-@pytest.mark.parametrize("bad", ["", "a/+/b", "a/#", "+", "#"])
-def test_will_topic_that_is_no_topic_name_closes(clients: Clients, bad: str) -> None:
-    client = clients.raw()
-    client.send(p.connect(unique("c"), will=Will(bad)))
-    client.expect_closed()
 
 
 @pytest.mark.mqtt("MQTT-3.1.3-1", "MQTT-3.1.2-9", "MQTT-3.1.2-19", "MQTT-3.1.2-21")
@@ -249,13 +83,6 @@ def test_empty_client_identifier_gets_a_unique_one(clients: Clients) -> None:
     first, second = clients.connect(""), clients.connect("")
     first.expect_alive()
     second.expect_alive()
-
-
-@pytest.mark.mqtt("MQTT-3.1.3-7", "MQTT-3.1.3-8", "MQTT-3.1.3-9", "MQTT-3.2.2-4", "MQTT-3.2.2-5")
-def test_empty_client_identifier_without_clean_session_is_refused(clients: Clients) -> None:
-    client = clients.raw()
-    assert client.connect("", clean=False) == Connack(2)
-    client.expect_closed()
 
 
 @pytest.mark.mqtt("MQTT-3.1.4-5")
@@ -437,19 +264,3 @@ def test_mqtt_3_1_has_persistent_sessions_and_no_session_present(
     clients.connect().publish(topic, b"kept", 1)
     again = clients.connect(topic, clean=False, protocol="MQIsdp", level=3, session_present=False)
     again.acknowledge(again.expect_publish(topic, b"kept", 1))
-
-
-def test_mqtt_3_1_needs_a_client_identifier(clients: Clients) -> None:
-    client = clients.raw()
-    assert client.connect("", protocol="MQIsdp", level=3) == Connack(2)
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-3.1.2-2")
-@pytest.mark.parametrize("level", [4, 5])
-def test_mqtt_3_1_name_with_another_level_is_not_served(clients: Clients, level: int) -> None:
-    client = clients.raw()
-    client.send(p.connect(unique("c"), protocol="MQIsdp", level=level))
-    received = client.receive_all(2.0)
-    assert received in ([], [Connack(1)])
-    client.expect_closed()

@@ -11,23 +11,6 @@ QOS = [0, 1, 2]
 # --------------------------------------------------------------------- flags
 
 
-@pytest.mark.mqtt("MQTT-3.3.1-4", "MQTT-4.8.0-1")
-@pytest.mark.parametrize("flags", [0x06, 0x07, 0x0E, 0x0F])
-def test_qos_3_closes(clients: Clients, topic: str, flags: int) -> None:
-    watcher = clients.subscribed(topic)
-    client = clients.connect()
-    client.send(p.packet(p.PUBLISH, flags, p.text(topic) + p.u16(1) + b"x"))
-    client.expect_closed()
-    watcher.expect_nothing()
-
-
-@pytest.mark.mqtt("MQTT-3.3.1-2", "MQTT-4.8.0-1")
-def test_dup_on_qos_0_closes(clients: Clients, topic: str) -> None:
-    client = clients.connect()
-    client.send(p.publish(topic, b"x", 0, dup=True))
-    client.expect_closed()
-
-
 @pytest.mark.mqtt("MQTT-3.3.1-2", "MQTT-4.3.1-1", "MQTT-3.3.1-3")
 @pytest.mark.parametrize("granted", QOS)
 @pytest.mark.parametrize("published", [1, 2])
@@ -47,23 +30,6 @@ def test_dup_of_the_publisher_is_not_passed_on(
 
 
 # ---------------------------------------------------------------- topic name
-
-
-@pytest.mark.mqtt("MQTT-3.3.2-2", "MQTT-4.7.1-1", "MQTT-4.8.0-1")
-@pytest.mark.parametrize("qos", QOS)
-@pytest.mark.parametrize("bad", ["+", "#", "a/+", "a/+/b", "a/#", "a+", "a#b", "/#"])
-def test_wildcard_in_the_topic_name_closes(clients: Clients, bad: str, qos: int) -> None:
-    client = clients.connect()
-    client.send(p.publish(bad, b"x", qos, 1 if qos else None))
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-4.7.3-1", "MQTT-4.8.0-1")
-@pytest.mark.parametrize("qos", QOS)
-def test_empty_topic_name_closes(clients: Clients, qos: int) -> None:
-    client = clients.connect()
-    client.send(p.publish("", b"x", qos, 1 if qos else None))
-    client.expect_closed()
 
 
 @pytest.mark.mqtt("MQTT-3.3.2-1", "MQTT-3.3.2-3")
@@ -97,33 +63,6 @@ def test_payload_is_passed_on_byte_for_byte(
     subscriber.acknowledge(subscriber.expect_publish(topic, payload, qos))
 
 
-# ------------------------------------------------------------------ response
-
-
-@pytest.mark.mqtt("MQTT-3.3.4-1", "MQTT-4.3.1-1")
-def test_qos_0_is_not_answered(clients: Clients, topic: str) -> None:
-    client = clients.connect()
-    client.send(p.publish(topic, b"x", 0))
-    client.expect_nothing()
-    client.expect_alive()
-
-
-@pytest.mark.mqtt("MQTT-3.3.4-1", "MQTT-4.3.2-2")
-def test_qos_1_is_answered_by_puback(clients: Clients, topic: str) -> None:
-    client = clients.connect()
-    client.send(p.publish(topic, b"x", 1, 77))
-    client.expect(Puback(77))
-    client.expect_nothing()
-
-
-@pytest.mark.mqtt("MQTT-3.3.4-1", "MQTT-4.3.3-2")
-def test_qos_2_is_answered_by_pubrec(clients: Clients, topic: str) -> None:
-    client = clients.connect()
-    client.send(p.publish(topic, b"x", 2, 78))
-    client.expect(Pubrec(78))
-    client.expect_nothing()
-
-
 # ----------------------------------------------------------- QoS of delivery
 
 
@@ -137,25 +76,6 @@ def test_delivered_at_the_lower_qos(
     clients.connect().publish(topic, b"x", published)
     subscriber.acknowledge(subscriber.expect_publish(topic, b"x", min(published, granted)))
     subscriber.expect_nothing()
-
-
-@pytest.mark.mqtt("MQTT-3.3.5-1")
-@pytest.mark.parametrize(
-    "order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)], ids=["rising", "falling", "mixed"]
-)
-@pytest.mark.parametrize("published", QOS)
-def test_overlapping_subscriptions_respect_the_highest_qos(
-    clients: Clients, topic: str, published: int, order: tuple[int, ...]
-) -> None:
-    subscriber = clients.connect()
-    filters = [f"{topic}/a", f"{topic}/+", f"{topic}/#"]
-    assert subscriber.subscribe(*zip(filters, order, strict=True)) == order
-    clients.connect().publish(f"{topic}/a", b"x", published)
-    received = []
-    for message in [subscriber.receive(), *subscriber.receive_all()]:
-        assert isinstance(message, Publish)
-        received.append(message)
-    assert max(m.qos for m in received) == published
 
 
 @pytest.mark.mqtt("MQTT-3.3.5-1")

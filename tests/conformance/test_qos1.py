@@ -43,17 +43,6 @@ def test_puback_does_not_wait_for_the_subscriber(clients: Clients, topic: str) -
 # ---------------------------------------------------------- broker as sender
 
 
-@pytest.mark.mqtt("MQTT-4.3.2-1", "MQTT-2.3.1-1", "MQTT-2.3.1-4")
-def test_unacknowledged_messages_have_different_identifiers(clients: Clients, topic: str) -> None:
-    subscriber = clients.subscribed(topic, 1)
-    publisher = clients.connect()
-    for number in range(20):
-        publisher.publish(topic, b"%d" % number, 1)
-    received = [subscriber.expect_publish(topic, b"%d" % number, 1) for number in range(20)]
-    assert len({message.packet_id for message in received}) == 20
-    assert not any(message.dup for message in received)
-
-
 @pytest.mark.mqtt("MQTT-2.3.1-4", "MQTT-4.3.2-1")
 def test_identifier_in_use_is_not_given_to_another_message(clients: Clients, topic: str) -> None:
     subscriber = clients.subscribed(topic, 1)
@@ -65,14 +54,6 @@ def test_identifier_in_use_is_not_given_to_another_message(clients: Clients, top
         received = subscriber.expect_publish(topic, b"%d" % number, 1)
         assert received.packet_id != kept.packet_id
         subscriber.acknowledge(received)
-
-
-@pytest.mark.mqtt("MQTT-4.3.2-1")
-def test_one_message_is_sent_once_on_one_connection(clients: Clients, topic: str) -> None:
-    subscriber = clients.subscribed(topic, 1)
-    clients.connect().publish(topic, b"once", 1)
-    subscriber.expect_publish(topic, b"once", 1)
-    subscriber.expect_nothing(0.3)
 
 
 @pytest.mark.mqtt("MQTT-4.3.2-1")

@@ -58,17 +58,6 @@ def test_only_matching_messages_are_stored_at_the_lower_qos(clients: Clients, to
     client.expect_nothing()
 
 
-@pytest.mark.mqtt("MQTT-3.1.2-4", "MQTT-4.1.0-1", "MQTT-3.1.3-2")
-def test_subscriptions_last_with_the_session(clients: Clients, topic: str) -> None:
-    offline_session(clients, topic, (f"{topic}/a", 0), (f"{topic}/b", 1), (f"{topic}/c/+", 2))
-    client = resume(clients, topic)
-    publisher = clients.connect()
-    for qos, name in enumerate((f"{topic}/a", f"{topic}/b", f"{topic}/c/x")):
-        publisher.publish(name, b"x", 2)
-        client.acknowledge(client.expect_publish(name, b"x", qos))
-    client.expect_nothing()
-
-
 @pytest.mark.mqtt("MQTT-3.1.2-6", "MQTT-3.1.4-3", "MQTT-3.2.2-3")
 def test_clean_session_discards_the_old_one(clients: Clients, topic: str) -> None:
     offline_session(clients, topic, (topic, 1))

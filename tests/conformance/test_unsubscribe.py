@@ -6,20 +6,6 @@ from harness.fixtures import Clients
 from harness.packets import Publish, Pubrel, Unsuback
 
 
-@pytest.mark.mqtt("MQTT-3.10.3-2", "MQTT-4.8.0-1")
-def test_no_filter_at_all_closes(clients: Clients) -> None:
-    client = clients.connect()
-    client.send(p.unsubscribe(1))
-    client.expect_closed()
-
-
-@pytest.mark.mqtt("MQTT-4.7.3-1", "MQTT-3.10.3-1")
-def test_empty_filter_closes(clients: Clients) -> None:
-    client = clients.connect()
-    client.send(p.unsubscribe(1, ""))
-    client.expect_closed()
-
-
 @pytest.mark.mqtt("MQTT-3.10.4-4", "MQTT-2.3.1-7", "MQTT-3.10.4-2")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_nothing_more_is_delivered(clients: Clients, topic: str, qos: int) -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 from harness import mqtt5_packets as p
-from harness import packets
 from harness.mqtt5_rawclient import Clients5, RawClient5
 from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 
@@ -277,84 +276,3 @@ def test_packets_before_a_malformed_packet_are_processed(
     client.expect_ended(0x81)
     watcher.expect_message(topic, b"before")
     watcher.expect_nothing()
-
-
-@pytest.mark.mqtt5("MQTT-3.6.1-1", "MQTT-2.1.3-1", "MQTT-4.13.1-1")
-@pytest.mark.parametrize(
-    ("kind", "flags"),
-    [
-        (kind, flags)
-        for kind in (PUBACK, PUBREC, PUBREL, PUBCOMP)
-        for flags in (0, 1, 2, 4, 8)
-        if flags != (2 if kind == PUBREL else 0)
-    ],
-)
-def test_flags_of_the_fixed_header(clients: Clients5, kind: int, flags: int) -> None:
-    client = clients.five()
-    client.send(packets.packet(kind, flags, b"\0\1"))
-    client.expect_ended(0x81)
-
-
-@pytest.mark.mqtt5("MQTT-4.13.1-1", "MQTT-2.1.3-1")
-@pytest.mark.parametrize("data", [b"\xc1\0", b"\xc8\0", b"\xc0\1\0", b"\x00\0"])
-def test_pingreq_with_flags_or_a_body_and_packet_type_0(clients: Clients5, data: bytes) -> None:
-    client = clients.five()
-    client.send(data)
-    client.expect_ended(0x81, 0x82)
-
-
-@pytest.mark.mqtt5("MQTT-4.13.1-1")
-@pytest.mark.parametrize(
-    "data",
-    [b"\x20\x03\0\0\0", b"\x90\x04\0\1\0\0", b"\xb0\x04\0\1\0\0", b"\xd0\0"],
-    ids=["CONNACK", "SUBACK", "UNSUBACK", "PINGRESP"],
-)
-def test_packets_that_only_servers_send(clients: Clients5, data: bytes) -> None:
-    client = clients.five()
-    client.send(data)
-    client.expect_ended(0x82, 0x81)
-
-
-@pytest.mark.mqtt5("MQTT-3.4.2-1", "MQTT-3.5.2-1", "MQTT-3.6.2-1", "MQTT-3.7.2-1", "MQTT-4.13.1-1")
-@pytest.mark.parametrize("kind", [PUBACK, PUBREC, PUBREL, PUBCOMP])
-@pytest.mark.parametrize("code", [0x01, 0x11, 0x81, 0x8E, 0xFF])
-def test_codes_that_are_none(clients: Clients5, kind: int, code: int) -> None:
-    client = clients.five()
-    client.send(p.acknowledge(kind, 1, code))
-    client.expect_ended(0x81, 0x82)
-
-
-@pytest.mark.mqtt5("MQTT-4.13.1-1")
-@pytest.mark.parametrize("kind", [PUBACK, PUBREC, PUBREL, PUBCOMP])
-@pytest.mark.parametrize(
-    ("block", "code"),
-    [
-        (p.prop(p.REASON_STRING, "x") * 2, 0x82),
-        (p.prop(p.CONTENT_TYPE, "x"), 0x81),
-        (p.prop(p.SESSION_EXPIRY, 1), 0x81),
-        (p.prop(p.REASON_STRING, "x")[:-1], 0x81),
-        (b"\x7f", 0x81),
-    ],
-    ids=["twice", "content-type", "expiry", "cut", "unknown"],
-)
-def test_properties_that_are_none(clients: Clients5, kind: int, block: bytes, code: int) -> None:
-    client = clients.five()
-    client.send(p.acknowledge(kind, 1, 0, block))
-    client.expect_ended(code)
-
-
-@pytest.mark.mqtt5("MQTT-4.13.1-1")
-@pytest.mark.parametrize("kind", [PUBACK, PUBREC, PUBREL, PUBCOMP])
-@pytest.mark.parametrize("body", [b"", b"\0", b"\0\0", b"\0\1\0\5", b"\0\1\0\0\0"])
-def test_bodies_that_are_none(clients: Clients5, kind: int, body: bytes) -> None:
-    client = clients.five()
-    client.send(packets.packet(kind, 2 * (kind == PUBREL), body))
-    client.expect_ended(0x81, 0x82)
-
-
-@pytest.mark.mqtt5("MQTT-3.15.1-1", "MQTT-3.15.2-1", "MQTT-4.13.1-1")
-@pytest.mark.parametrize("flags", [1, 2, 4, 8])
-def test_flags_of_an_auth(clients: Clients5, flags: int) -> None:
-    client = clients.five()
-    client.send(bytes((0xF0 | flags, 0)))
-    client.expect_ended(0x81)

@@ -377,22 +377,6 @@ def test_packet_larger_than_the_server_allows(
     other.expect_end_of(packets.CONNACK, 0x95, 0x81, 0x85)
 
 
-@pytest.mark.mqtt5("MQTT-4.13.1-1", "MQTT-1.5.5-1")
-@pytest.mark.parametrize("length", [b"\xff\xff\xff\xff\x01", b"\x80\x80\x80\x80\x00"])
-def test_remaining_length_of_five_bytes(clients: Clients5, length: bytes) -> None:
-    client = clients.five()
-    client.send(b"\x30" + length)
-    client.expect_ended(0x81)
-
-
-@pytest.mark.mqtt5("MQTT-1.5.5-1")
-@pytest.mark.parametrize("length", [b"\x80\x00", b"\x84\x80\x00", b"\x84\x80\x80\x00"])
-def test_remaining_length_in_too_many_bytes(clients: Clients5, length: bytes) -> None:
-    client = clients.five()
-    client.send(b"\xc0" + length if length == b"\x80\x00" else b"\x40" + length + b"\0\1\0\0")
-    client.expect_ended(0x81)
-
-
 # --------------------------------------------------------------------- order
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 from harness import mqtt5_packets as p
-from harness import packets
 from harness.broker import Broker
 from harness.mqtt5_packets import Properties
 from harness.mqtt5_rawclient import Clients5
@@ -98,115 +97,12 @@ def test_many_user_properties(clients: Clients5, topic: str) -> None:
 # ------------------------------------------------------- malformed PUBLISH
 
 
-@pytest.mark.mqtt5("MQTT-4.13.1-1", "MQTT-4.13.2-1")
-@pytest.mark.parametrize(
-    ("properties", "codes"),
-    [
-        (p.prop(p.PAYLOAD_FORMAT, 1) * 2, {PROTOCOL_ERROR}),
-        (p.prop(p.MESSAGE_EXPIRY, 1) * 2, {PROTOCOL_ERROR}),
-        (p.prop(p.CONTENT_TYPE, "x") * 2, {PROTOCOL_ERROR}),
-        (p.prop(p.RESPONSE_TOPIC, "x") * 2, {PROTOCOL_ERROR}),
-        (p.prop(p.CORRELATION_DATA, b"x") * 2, {PROTOCOL_ERROR}),
-        (p.prop(p.TOPIC_ALIAS, 1) * 2, {PROTOCOL_ERROR}),
-        (p.prop(p.PAYLOAD_FORMAT, 2), {MALFORMED, PROTOCOL_ERROR, 0x99}),
-        (p.prop(p.SESSION_EXPIRY, 1), {MALFORMED}),
-        (p.prop(p.REASON_STRING, "x"), {MALFORMED}),
-        (p.prop(p.WILL_DELAY, 1), {MALFORMED}),
-        (p.prop(p.RECEIVE_MAXIMUM, 1), {MALFORMED}),
-        (b"\x00", {MALFORMED}),
-        (b"\x63\x00", {MALFORMED}),
-        (p.prop(p.MESSAGE_EXPIRY, 1)[:-1], {MALFORMED}),
-        (p.prop(p.CONTENT_TYPE, "x")[:-1], {MALFORMED}),
-        (p.prop(p.USER_PROPERTY, ("k", "v"))[:-3], {MALFORMED}),
-    ],
-    ids=[
-        "01-twice", "02-twice", "03-twice", "08-twice", "09-twice", "23-twice", "01-of-2", "11",
-        "1F", "18", "21", "00", "63", "cut-number", "cut-text", "half-pair",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("qos", [0, 1])
-def test_property_that_must_not_be(
-    clients: Clients5, topic: str, properties: bytes, codes: set[int], qos: int
-) -> None:
-    watcher = clients.listening(topic)
-    client = clients.five()
-    client.send(p.publish(topic, b"x", qos, 5 if qos else None, properties=properties))
-    client.expect_ended(*codes)
-    watcher.expect_nothing(0.05)
-
-
-@pytest.mark.mqtt5("MQTT-3.3.4-6", "MQTT-4.13.1-1")
-def test_subscription_identifier_from_a_client(clients: Clients5, topic: str) -> None:
-    watcher = clients.listening(topic)
-    client = clients.five()
-    client.send(p.publish(topic, b"x", properties=((p.SUBSCRIPTION_IDENTIFIER, 1),)))
-    client.expect_ended(PROTOCOL_ERROR, MALFORMED)
-    watcher.expect_nothing()
-
-
-@pytest.mark.mqtt5("MQTT-3.3.2-14", "MQTT-4.7.0-1", "MQTT-4.13.1-1")
-@pytest.mark.parametrize("bad", ["+", "a/#", "a/+/b"])
-def test_wildcards_in_the_response_topic(clients: Clients5, topic: str, bad: str) -> None:
-    watcher = clients.listening(topic)
-    client = clients.five()
-    client.send(p.publish(topic, b"x", properties=((p.RESPONSE_TOPIC, bad),)))
-    client.expect_ended(PROTOCOL_ERROR, MALFORMED, 0x90)
-    watcher.expect_nothing()
-
-
-@pytest.mark.mqtt5("MQTT-3.3.2-2", "MQTT-4.7.0-1", "MQTT-4.13.1-1")
-@pytest.mark.parametrize("bad", ["+", "#", "a/#", "a/+/b", "a+"])
-def test_wildcards_in_the_topic_name(clients: Clients5, topic: str, bad: str) -> None:
-    client = clients.five()
-    client.send(p.publish(f"{topic}/{bad}", b"x"))
-    client.expect_ended(MALFORMED, PROTOCOL_ERROR, 0x90)
-
-
-@pytest.mark.mqtt5("MQTT-4.7.3-1", "MQTT-4.13.1-1")
-def test_neither_topic_name_nor_alias(clients: Clients5) -> None:
-    client = clients.five()
-    client.send(p.publish("", b"x"))
-    client.expect_ended(PROTOCOL_ERROR)
-
-
-@pytest.mark.mqtt5("MQTT-3.3.1-4", "MQTT-4.13.1-1")
-@pytest.mark.parametrize("flags", [0x36, 0x37, 0x3E])
-def test_qos_3(clients: Clients5, topic: str, flags: int) -> None:
-    client = clients.five()
-    client.send(bytes((flags,)) + p.publish(topic, b"x", 2, 1)[1:])
-    client.expect_ended(MALFORMED)
-
-
-@pytest.mark.mqtt5("MQTT-3.3.1-2")
-def test_dup_of_a_qos_0_message(clients: Clients5, topic: str) -> None:
-    client = clients.five()
-    client.send(p.publish(topic, b"x", dup=True))
-    client.expect_ended(MALFORMED, PROTOCOL_ERROR)
-
-
-@pytest.mark.mqtt5("MQTT-2.2.1-3", "MQTT-4.13.1-1")
-@pytest.mark.parametrize("qos", [1, 2])
-def test_packet_identifier_0(clients: Clients5, topic: str, qos: int) -> None:
-    client = clients.five()
-    client.send(p.publish(topic, b"x", qos, 0))
-    client.expect_ended(PROTOCOL_ERROR, MALFORMED)
-
-
 @pytest.mark.mqtt5("MQTT-2.2.1-2", "MQTT-4.3.1-1", "MQTT-3.3.4-1")
 def test_qos_0_has_no_identifier_and_no_answer(clients: Clients5, topic: str) -> None:
     watcher, client = clients.listening(topic), clients.five()
     client.send(p.publish(topic, b"\0\x05payload"))
     watcher.expect_message(topic, b"\0\x05payload")
     client.expect_alive()
-
-
-@pytest.mark.mqtt5("MQTT-2.2.2-1", "MQTT-1.5.5-1", "MQTT-4.13.1-1")
-@pytest.mark.parametrize("body", [b"", b"\x80\x00", b"\x05\x01", b"\x80\x80\x80\x80\x01"])
-def test_property_length_that_is_none(clients: Clients5, topic: str, body: bytes) -> None:
-    client = clients.five()
-    head = packets.text(topic) + b"\0\x05"
-    client.send(packets.packet(packets.PUBLISH, 2, head + body))
-    client.expect_ended(MALFORMED)
 
 
 # ------------------------------------------------------------ topic aliases
@@ -275,14 +171,6 @@ def test_alias_above_the_maximum(clients: Clients5, topic: str) -> None:
     client.send(p.publish(topic, b"x", properties=((p.TOPIC_ALIAS, most + 1),)))
     client.expect_ended(0x94)
     watcher.expect_nothing()
-
-
-@pytest.mark.mqtt5("MQTT-3.3.2-8", "MQTT-4.13.1-1")
-@pytest.mark.parametrize("name", ["", "named"])
-def test_alias_0(clients: Clients5, name: str) -> None:
-    client = clients.five()
-    client.send(p.publish(name, b"x", properties=((p.TOPIC_ALIAS, 0),)))
-    client.expect_ended(0x94)
 
 
 @pytest.mark.mqtt5("MQTT-3.1.2-26", "MQTT-3.1.2-27", "MQTT-3.3.2-11")

@@ -157,16 +157,6 @@ def test_disconnect_with_any_other_code_publishes_the_will(
     watcher.expect_message(topic, b"gone")
 
 
-@pytest.mark.mqtt5("MQTT-3.14.2-1", "MQTT-4.13.1-1")
-@pytest.mark.parametrize("code", [0x01, 0x02, 0x18, 0x87, 0x8B, 0x8E, 0x9C, 0xFF])
-def test_disconnect_with_a_code_that_clients_must_not_send(
-    clients: Clients5, topic: str, code: int
-) -> None:
-    client = clients.five()
-    client.send(p.disconnect(code))
-    client.expect_ended(0x81, 0x82)
-
-
 @pytest.mark.mqtt5("MQTT-3.14.1-1", "MQTT-2.1.3-1", "MQTT-4.13.1-1", "MQTT-3.1.2-8")
 @pytest.mark.parametrize("flags", [1, 2, 4, 8])
 def test_reserved_flags_of_a_disconnect(clients: Clients5, topic: str, flags: int) -> None:
@@ -175,25 +165,6 @@ def test_reserved_flags_of_a_disconnect(clients: Clients5, topic: str, flags: in
     client.send(bytes((0xE0 | flags, 0)))
     client.expect_ended(0x81)
     watcher.expect_message(topic, b"gone")
-
-
-@pytest.mark.mqtt5("MQTT-4.13.1-1", "MQTT-3.14.2-2")
-@pytest.mark.parametrize(
-    ("block", "code"),
-    [
-        (p.prop(p.SESSION_EXPIRY, 5) * 2, 0x82),
-        (p.prop(p.REASON_STRING, "x") * 2, 0x82),
-        (p.prop(p.CONTENT_TYPE, "x"), 0x81),
-        (p.prop(p.SERVER_REFERENCE, "x"), 0x82),
-        (p.prop(p.SESSION_EXPIRY, 5)[:-1], 0x81),
-        (b"\x55", 0x81),
-    ],
-    ids=["expiry-twice", "reason-twice", "no-such", "from-servers-only", "cut", "unknown"],
-)
-def test_properties_that_no_disconnect_has(clients: Clients5, block: bytes, code: int) -> None:
-    client = clients.five(properties=expiry(100))
-    client.send(p.disconnect(0, block))
-    client.expect_ended(code, *([0x81] if code == 0x82 and block[:1] == b"\x1c" else []))
 
 
 @pytest.mark.mqtt5("MQTT-3.14.4-1", "MQTT-3.14.4-2")

@@ -102,94 +102,7 @@ def test_deliveries_that_were_begun_are_completed(clients: Clients5, topic: str)
     client.expect_alive()
 
 
-@pytest.mark.mqtt5("MQTT-4.7.1-1", "MQTT-4.7.1-2", "MQTT-4.7.3-1")
-@pytest.mark.parametrize("bad", ["", "a#", "a/#/b", "a+", "+a/b", "##"])
-@pytest.mark.parametrize("unsubscribe", [False, True])
-def test_filter_that_is_none(clients: Clients5, bad: str, *, unsubscribe: bool) -> None:
-    client = clients.five()
-    client.send(p.unsubscribe(1, bad) if unsubscribe else p.subscribe(1, (bad, 0)))
-    found = client.receive()
-    assert isinstance(found, p.Answer)
-    if found.kind == packets.DISCONNECT:
-        assert found.code in {MALFORMED, PROTOCOL_ERROR, 0x8F}
-        client.expect_closed()
-    else:
-        assert found.codes == (0x8F,)
-
-
 # ----------------------------------------------------------------- malformed
-
-
-@pytest.mark.mqtt5("MQTT-3.8.1-1", "MQTT-3.10.1-1", "MQTT-2.1.3-1", "MQTT-4.13.1-1")
-@pytest.mark.parametrize("flags", [0, 1, 3, 6, 10, 15])
-@pytest.mark.parametrize("kind", [packets.SUBSCRIBE, packets.UNSUBSCRIBE])
-def test_flags_of_the_fixed_header(clients: Clients5, topic: str, flags: int, kind: int) -> None:
-    client = clients.five()
-    data = p.subscribe(1, (topic, 0)) if kind == packets.SUBSCRIBE else p.unsubscribe(1, topic)
-    client.send(bytes((kind << 4 | flags,)) + data[1:])
-    client.expect_ended(MALFORMED)
-
-
-@pytest.mark.mqtt5("MQTT-3.8.3-2", "MQTT-3.10.2-2", "MQTT-4.13.1-1")
-@pytest.mark.parametrize("data", [p.subscribe(1), p.unsubscribe(1)], ids=["SUB", "UNSUB"])
-def test_no_filter(clients: Clients5, data: bytes) -> None:
-    client = clients.five()
-    client.send(data)
-    client.expect_ended(PROTOCOL_ERROR)
-
-
-@pytest.mark.mqtt5("MQTT-3.8.3-5", "MQTT-4.13.1-1")
-@pytest.mark.parametrize("options", [0x40, 0x80, 0xC1])
-def test_reserved_bits_of_the_options(clients: Clients5, topic: str, options: int) -> None:
-    client = clients.five()
-    client.send(p.subscribe(1, (topic, 0), (topic, options)))
-    client.expect_ended(MALFORMED)
-
-
-@pytest.mark.mqtt5("MQTT-4.13.1-1")
-@pytest.mark.parametrize("options", [0x03, 0x30, 0x32], ids=["qos-3", "handling-3", "both"])
-def test_options_that_are_none(clients: Clients5, topic: str, options: int) -> None:
-    client = clients.five()
-    client.send(p.subscribe(1, (topic, options)))
-    client.expect_ended(PROTOCOL_ERROR, MALFORMED)
-
-
-@pytest.mark.mqtt5("MQTT-2.2.1-3", "MQTT-4.13.1-1")
-@pytest.mark.parametrize("unsubscribe", [False, True])
-def test_packet_identifier_0(clients: Clients5, topic: str, *, unsubscribe: bool) -> None:
-    client = clients.five()
-    client.send(p.unsubscribe(0, topic) if unsubscribe else p.subscribe(0, (topic, 0)))
-    client.expect_ended(PROTOCOL_ERROR, MALFORMED)
-
-
-@pytest.mark.mqtt5("MQTT-4.13.1-1")
-@pytest.mark.parametrize(
-    ("properties", "code"),
-    [
-        (b"\x0b\x00", PROTOCOL_ERROR),
-        (p.prop(p.SUBSCRIPTION_IDENTIFIER, 1) * 2, PROTOCOL_ERROR),
-        (b"\x0b\xff\xff\xff\xff\x01", MALFORMED),
-        (b"\x0b\x80\x00", MALFORMED),
-        (b"\x0b", MALFORMED),
-        (p.prop(p.REASON_STRING, "x"), MALFORMED),
-        (p.prop(p.CONTENT_TYPE, "x"), MALFORMED),
-        (b"\x44", MALFORMED),
-    ],
-    ids=["0", "twice", "five-bytes", "too-long", "cut", "reason", "content-type", "unknown"],
-)
-def test_property_that_must_not_be(
-    clients: Clients5, topic: str, properties: bytes, code: int
-) -> None:
-    client = clients.five()
-    client.send(p.subscribe(1, (topic, 0), properties=properties))
-    client.expect_ended(code)
-
-
-@pytest.mark.mqtt5("MQTT-4.13.1-1")
-def test_identifier_in_an_unsubscribe(clients: Clients5, topic: str) -> None:
-    client = clients.five()
-    client.send(p.unsubscribe(1, topic, properties=identified(1)))
-    client.expect_ended(MALFORMED)
 
 
 @pytest.mark.mqtt5("MQTT-1.5.7-1")
@@ -607,50 +520,6 @@ def test_no_message_is_lost_while_a_subscription_is_replaced(clients: Clients5, 
 
 
 # ------------------------------------------------------------------- matching
-
-
-@pytest.mark.mqtt5("MQTT-3.3.2-3", "MQTT-4.7.1-1", "MQTT-4.7.1-2", "MQTT-4.7.3-4", "MQTT-4.7.0-1")
-@pytest.mark.parametrize(
-    ("pattern", "matching", "others"),
-    [
-        ("a/#", ["a", "a/b", "a/b/c", "a/"], ["ab", "A", "b/a"]),
-        ("a/+", ["a/b", "a/"], ["a", "a/b/c", "A/b"]),
-        ("+/+", ["a/b", "/", "/b"], ["a", "a/b/c"]),
-        ("a//b", ["a//b"], ["a/b", "a///b"]),
-        ("é \ufeff", ["é \ufeff"], ["é ", "e\u0301 \ufeff"]),
-    ],
-)
-def test_filters_match_as_they_are(
-    clients: Clients5, topic: str, pattern: str, matching: list[str], others: list[str]
-) -> None:
-    client = clients.listening(f"{topic}/{pattern}")
-    publisher = clients.five()
-    for name in others:
-        publisher.publish(f"{topic}/{name}", b"no")
-    for name in matching:
-        publisher.publish(f"{topic}/{name}", b"yes")
-    for name in matching:
-        client.expect_message(f"{topic}/{name}", b"yes")
-    client.expect_nothing(0.1)
-
-
-@pytest.mark.mqtt5("MQTT-4.7.2-1")
-@pytest.mark.parametrize("pattern", ["#", "+/#", "+/{}"])
-def test_wildcards_in_front_match_no_topic_with_a_dollar(
-    clients: Clients5, topic: str, pattern: str
-) -> None:
-    client = clients.listening(pattern.format(topic))
-    exact = clients.listening(f"$own/{topic}")
-    publisher = clients.five()
-    publisher.publish(f"$own/{topic}", b"hidden")
-    publisher.publish(f"shown/{topic}", b"shown")
-    exact.expect_message(f"$own/{topic}", b"hidden")
-    while True:
-        message = client.receive()
-        assert isinstance(message, p.Publish)
-        assert not message.topic.startswith("$")
-        if message.payload == b"shown":
-            break
 
 
 @pytest.mark.mqtt5("MQTT-4.7.3-3")

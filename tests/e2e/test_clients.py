@@ -112,49 +112,6 @@ def test_paho_publishes_to_paho(
     assert not any(m.dup or m.retain for m in received)
 
 
-def test_paho_many_subscribers(broker: Broker, pahos: contextlib.ExitStack, topic: str) -> None:
-    subscribers = [start_paho(pahos, broker) for _ in range(15)]
-    for index, subscriber in enumerate(subscribers):
-        subscriber.subscribe(topic, index % 3)
-    start_paho(pahos, broker).publish(topic, b"to all", 2)
-    for index, subscriber in enumerate(subscribers):
-        message = subscriber.next_message()
-        assert (message.payload, message.qos) == (b"to all", index % 3)
-
-
-@pytest.mark.parametrize("qos", QOS)
-def test_paho_payload_of_a_mebibyte(
-    broker: Broker, pahos: contextlib.ExitStack, topic: str, qos: int
-) -> None:
-    subscriber, publisher = start_paho(pahos, broker), start_paho(pahos, broker)
-    subscriber.subscribe(topic, qos)
-    payload = bytes(range(256)) * 4096
-    publisher.publish(topic, payload, qos)
-    assert subscriber.next_message().payload == payload
-
-
-def test_paho_retained(broker: Broker, pahos: contextlib.ExitStack, topic: str) -> None:
-    publisher = start_paho(pahos, broker)
-    publisher.publish(topic, b"kept", 1, retain=True)
-    subscriber = start_paho(pahos, broker)
-    subscriber.subscribe(topic, 1)
-    message = subscriber.next_message()
-    assert (message.payload, message.retain) == (b"kept", True)
-    publisher.publish(topic, b"", 1, retain=True)
-    message = subscriber.next_message()
-    assert (message.payload, message.retain) == (b"", False)
-
-
-def test_paho_will(broker: Broker, pahos: contextlib.ExitStack, topic: str) -> None:
-    watcher = start_paho(pahos, broker)
-    watcher.subscribe(topic, 2)
-    mortal = Paho(broker, unique("c"))
-    mortal.client.will_set(topic, b"gone", qos=2)
-    mortal.connect()
-    mortal.cut()
-    assert watcher.next_message().payload == b"gone"
-
-
 @pytest.mark.parametrize("qos", [1, 2])
 def test_paho_persistent_session_with_an_offline_queue(
     broker: Broker, pahos: contextlib.ExitStack, topic: str, qos: int

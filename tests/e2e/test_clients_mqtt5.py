@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import shutil
 import subprocess
 from pathlib import Path
@@ -167,39 +166,6 @@ def test_options_of_subscriptions(connect: Connect, topic: str) -> None:
     other.publish(f"{topic}/kept", b"", retain=True)
 
 
-def test_retain_handling(connect: Connect, topic: str) -> None:
-    sender, client = connect(), connect()
-    sender.publish(topic, b"kept", 1, retain=True)
-    client.subscribe(topic, 1, rh=2)
-    client.subscribe(topic, 1, rh=1)
-    sender.publish(topic, b"live", 1)
-    assert client.next() == Got(topic, b"live", 1)
-    client.subscribe(topic, 1, rh=0)
-    assert client.next() == Got(topic, b"kept", 1, retain=True)
-    other = connect()
-    other.subscribe(topic, 1, rh=1)
-    assert other.next() == Got(topic, b"kept", 1, retain=True)
-    sender.publish(topic, b"", retain=True)
-
-
-def test_a_shared_subscription(connect: Connect, topic: str) -> None:
-    members = [connect() for _ in range(3)]
-    for one in members:
-        assert one.subscribe(f"$share/group/{topic}", 1) == 1
-    sender = connect()
-    for number in range(9):
-        sender.publish(topic, b"%d" % number, 1)
-    shares = [payloads(one, 3) for one in members]
-    assert sorted(itertools.chain(*shares)) == [b"%d" % number for number in range(9)]
-
-
-def test_refused_subscriptions_carry_a_reason(connect: Connect) -> None:
-    client = connect()
-    assert client.subscribe("secret/plans", 1) == 0x87
-    assert client.subscribe("$share/group/secret/#", 1) == 0x87
-    assert client.subscribe("$foldmq/log", 1) == 0x8F
-
-
 # ------------------------------------------------------- requests and answers
 
 
@@ -209,23 +175,6 @@ def asks(stand: Stand, topic: str) -> JsPeer:
     assert isinstance(found, JsPeer)
     found.answer(f"{topic}/service")
     return found
-
-
-def test_a_request_from_paho_to_mqttjs(stand: Stand, topic: str) -> None:
-    service, client = asks(stand, topic), stand.connect("paho-tcp")
-    client.subscribe(f"{topic}/answers", 1)
-    for number in (1, 2):
-        client.publish(
-            f"{topic}/service",
-            b"what",
-            1,
-            responseTopic=f"{topic}/answers",
-            correlationData=b"%d" % number,
-        )
-        expected = {"correlationData": b"%d" % number}
-        assert client.next() == Got(f"{topic}/answers", b"WHAT", 1, properties=expected)
-    client.leave()
-    service.leave()
 
 
 @needs_mosquitto
@@ -318,23 +267,3 @@ def test_mosquitto_and_foldmq_understand_each_other(stand: Stand, topic: str, qo
             assert received.lines == expected
     waiting.publish(topic, b"", retain=True)
     waiting.leave()
-
-
-@needs_mosquitto
-def test_mosquitto_sub_shares_with_foldmq_sub(stand: Stand, topic: str) -> None:
-    port = str(stand.ports["tcp"])
-    name = unique("member")
-    # Its member is offline: its messages go to the other one.
-    session = ["-p", port, "-i", name, "-c", "-V", "5", "-t", f"$share/pair/{topic}", "-q", "1"]
-    run("sub", *session, "-E")
-    sender = stand.connect("paho-ws")
-    for number in range(4):
-        sender.publish(topic, b"%d" % number, 1)
-    command = ["mosquitto_sub", "-p", port, "-V", "5", "-t", f"$share/pair/{topic}", "-q", "1"]
-    done = subprocess.run(
-        [*command, "-C", "4", "-W", "20"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "0\n1\n2\n3\n")
-    sender.publish(topic, b"last", 1)
-    assert run("sub", *session, "-C", "1").out == "last\n"
-    sender.leave()

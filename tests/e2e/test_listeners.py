@@ -1,6 +1,5 @@
 """Clients over every transport; certificates, proxies, reloads, and refused connections."""
 
-import contextlib
 import os
 import socket
 import ssl
@@ -12,8 +11,6 @@ from harness import packets
 from harness.certs import Authority
 from harness.rawclient import RawClient
 from harness.waiting import until
-from websockets.exceptions import ConnectionClosedError, InvalidStatus, NegotiationError
-from websockets.sync.client import connect as dial_websocket
 
 from e2e.listening import TRANSPORTS, Client, Place
 
@@ -51,112 +48,12 @@ def test_paho_over_every_transport(place: Place, transport: str) -> None:
         client.expect(f"{transport}/1/large", large)
 
 
-def test_clients_of_all_transports_hear_each_other(place: Place) -> None:
-    with contextlib.ExitStack() as stack:
-        clients = [
-            stack.enter_context(Client(place, transport, f"{transport}-all"))
-            for transport in TRANSPORTS
-        ]
-        for client in clients:
-            client.subscribe("all/#")
-        for client, transport in zip(clients, TRANSPORTS, strict=True):
-            client.publish(f"all/{transport}", b"to everybody")
-            for hearer in clients:
-                hearer.expect(f"all/{transport}", b"to everybody")
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_messages_wait_for_a_client_that_comes_back(place: Place, transport: str) -> None:
-    name = f"{transport}-away"
-    with Client(place, transport, name, clean_session=False) as client:
-        client.subscribe(f"away/{transport}")
-    with Client(place, "tcp", f"{name}-sender") as sender:
-        for number in range(10):
-            sender.publish(f"away/{transport}", b"%d" % number)
-    with Client(place, transport, name, clean_session=False) as client:
-        for number in range(10):
-            client.expect(f"away/{transport}", b"%d" % number)
-
-
 def test_a_client_certificate_is_the_user(place: Place) -> None:
     alice = place.authority.client_context(place.authority.client("alice"))
     with Client(place, "mutual", "with-certificate", context=alice) as client:
         client.subscribe("mutual")
         client.publish("mutual", b"me")
         client.expect("mutual", b"me")
-
-
-def test_certificates_that_are_not_accepted(place: Place) -> None:
-    for context in (
-        place.authority.client_context(),
-        place.authority.client_context(place.revoked),
-        place.authority.client_context(place.authority.client("late", expired=True)),
-    ):
-        # With TLS 1.3 a client learns of it when it reads.
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            first_byte(place, context)
-
-
-def first_byte(place: Place, context: ssl.SSLContext) -> bytes:
-    """What a client with a certificate gets for a CONNECT."""
-    with (
-        socket.create_connection(("127.0.0.1", place.ports["mutual"]), 10) as plain,
-        context.wrap_socket(plain, server_hostname="localhost") as tls,
-    ):
-        tls.sendall(packets.connect("nobody"))
-        got = tls.recv(1)
-        if not got:
-            raise ConnectionError("closed")
-        return got
-
-
-def test_the_wrong_protocol_for_a_listener_is_closed(place: Place) -> None:
-    for name in ("tls", "ws", "wss", "proxied"):
-        with RawClient(place.ports[name]) as client:
-            client.send(packets.connect("lost"))
-            client.expect_closed()
-    with (
-        socket.create_connection(("127.0.0.1", place.ports["tcp"]), 10) as plain,
-        pytest.raises((ssl.SSLError, ConnectionError)),
-    ):
-        place.authority.client_context().wrap_socket(plain, server_hostname="localhost")
-
-
-def test_websocket_handshakes_that_are_refused(place: Place) -> None:
-    at = f"ws://127.0.0.1:{place.ports['ws']}"
-    with pytest.raises(InvalidStatus, match="404"):
-        dial_websocket(f"{at}/elsewhere", subprotocols=["mqtt"])  # type: ignore[list-item]
-    with pytest.raises((InvalidStatus, NegotiationError), match="400"):
-        dial_websocket(f"{at}/mqtt")
-
-
-def test_text_frames_and_giant_frames_close_a_websocket(place: Place) -> None:
-    url = f"ws://127.0.0.1:{place.ports['ws']}/mqtt"
-    for sent, code in (("MQTT", 1003), (bytes(512 * 1024), 1009)):
-        with dial_websocket(url, subprotocols=["mqtt"]) as client:  # type: ignore[list-item]
-            client.send(sent)
-            with pytest.raises(ConnectionClosedError) as ended:
-                client.recv(10)
-        assert ended.value.rcvd is not None
-        assert ended.value.rcvd.code == code
-
-
-def test_packets_in_any_frames(place: Place) -> None:
-    url = f"ws://127.0.0.1:{place.ports['ws']}/mqtt"
-    sent = packets.connect("in-pieces") + packets.subscribe(1, ("in/pieces", 0))
-    sent += packets.publish("in/pieces", b"once") + packets.publish("in/pieces", b"twice")
-    expected = b"\x20\x02\x00\x00" + b"\x90\x03\x00\x01\x00"
-    expected += packets.publish("in/pieces", b"once") + packets.publish("in/pieces", b"twice")
-    for step in (1, 5, len(sent)):
-        with dial_websocket(url, subprotocols=["mqttv3.1"]) as client:  # type: ignore[list-item]
-            for at in range(0, len(sent), step):
-                client.send(sent[at : at + step])
-            came = b""
-            while len(came) < len(expected):
-                part = client.recv(10)
-                assert isinstance(part, bytes)
-                came += part
-            assert came == expected
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,10 @@ def publish(port: int, topic: str, payload: bytes, qos: int, *, retain: bool = F
         client.disconnect()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("private", ["true", "false"])
+@pytest.mark.parametrize(
+    ("version", "private"),
+    [("mqttv31", "true"), ("mqttv311", "true"), ("mqttv311", "false"), ("mqttv50", "false")],
+)
 def test_messages_go_both_ways_once(
     foldmq: Broker, bridges: list[Mosquitto], tmp_path: Path, version: str, private: str
 ) -> None:
@@ -162,8 +164,14 @@ def test_retained_messages_stay_retained(
         client.close()
 
 
-@pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("version", "how"),
+    [
+        *(("mqttv311", signal.SIGKILL), ("mqttv50", signal.SIGTERM)),
+        pytest.param("mqttv311", signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param("mqttv50", signal.SIGKILL, marks=pytest.mark.long),
+    ],
+)
 def test_nothing_is_lost_while_either_side_is_away(
     tmp_path: Path, bridges: list[Mosquitto], version: str, how: signal.Signals
 ) -> None:
@@ -215,7 +223,7 @@ def test_nothing_is_lost_while_either_side_is_away(
         broker.clean_up()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
 def test_two_mosquittos_around_foldmq(
     foldmq: Broker, bridges: list[Mosquitto], tmp_path: Path, version: str
 ) -> None:
@@ -238,7 +246,7 @@ def test_two_mosquittos_around_foldmq(
         client.close()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ["mqttv31", "mqttv50"])
 def test_the_state_of_a_bridge(tmp_path: Path, bridges: list[Mosquitto], version: str) -> None:
     """It is a retained message: 1 while the bridge is connected, 0 when it is not."""
     broker = started(tmp_path)

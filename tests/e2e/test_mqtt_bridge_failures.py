@@ -108,7 +108,7 @@ def cut_often(
     return Counter(listener.numbers())
 
 
-@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("qos", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_cables_are_cut_between_two_foldmq(
     make_broker: Callable[..., Broker], proxies: Callable[[int], Proxy], qos: int
 ) -> None:
@@ -123,7 +123,7 @@ def test_cables_are_cut_between_two_foldmq(
 
 
 @needs_mosquitto
-@pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
+@pytest.mark.parametrize("version", ["mqttv311", pytest.param("mqttv50", marks=pytest.mark.long)])
 def test_cables_are_cut_on_the_way_in(
     make_broker: Callable[..., Broker],
     mosquitto: Mosquitto,
@@ -140,7 +140,7 @@ def test_cables_are_cut_on_the_way_in(
 
 
 @needs_mosquitto
-@pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
+@pytest.mark.parametrize("version", [pytest.param("mqttv311", marks=pytest.mark.long), "mqttv50"])
 def test_a_peer_that_forgets_the_session_at_qos_2(
     make_broker: Callable[..., Broker], mosquitto: Mosquitto, version: str
 ) -> None:
@@ -352,7 +352,7 @@ def test_a_full_disk_there_loses_nothing(
     assert set(received) == set(range(201))
 
 
-@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("qos", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_takeover_repeats_nothing_at_another_foldmq(
     tmp_path: Path, nats: Nats, make_broker: Callable[..., Broker], qos: int
 ) -> None:

@@ -74,8 +74,15 @@ def test_messages_go_both_ways_once(
 
 
 @needs_mosquitto
-@pytest.mark.parametrize("victim", ["broker", "outbox", "peer"])
-@pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
+@pytest.mark.parametrize(
+    ("victim", "version"),
+    [
+        *(("broker", "mqttv50"), ("outbox", "mqttv311"), ("peer", "mqttv50")),
+        pytest.param("broker", "mqttv311", marks=pytest.mark.long),
+        pytest.param("outbox", "mqttv50", marks=pytest.mark.long),
+        pytest.param("peer", "mqttv311", marks=pytest.mark.long),
+    ],
+)
 def test_qos_2_enters_once_over_kills(
     make_broker: Callable[..., Broker], mosquitto: Mosquitto, victim: str, version: str
 ) -> None:

@@ -54,8 +54,17 @@ def test_messages_go_out_under_another_prefix(
 
 
 @needs_mosquitto
-@pytest.mark.parametrize("victim", ["broker", "outbox", "everything", "peer"])
-@pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
+@pytest.mark.parametrize(
+    ("victim", "version"),
+    [
+        *(("broker", "mqttv311"), ("outbox", "mqttv50")),
+        *(("everything", "mqttv50"), ("peer", "mqttv311")),
+        pytest.param("broker", "mqttv50", marks=pytest.mark.long),
+        pytest.param("outbox", "mqttv311", marks=pytest.mark.long),
+        pytest.param("everything", "mqttv311", marks=pytest.mark.long),
+        pytest.param("peer", "mqttv50", marks=pytest.mark.long),
+    ],
+)
 def test_qos_2_arrives_once_over_kills(
     make_broker: Callable[..., Broker], mosquitto: Mosquitto, victim: str, version: str
 ) -> None:
@@ -228,7 +237,7 @@ def test_qos_1_arrives_once_between_two_foldmq_whatever_becomes_of_the_session(
     assert "--origin needs --position" in alone.err
 
 
-@pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
+@pytest.mark.parametrize("version", [pytest.param("mqttv311", marks=pytest.mark.long), "mqttv50"])
 def test_qos_0_passes_while_the_peer_is_there(
     make_broker: Callable[..., Broker], version: str
 ) -> None:

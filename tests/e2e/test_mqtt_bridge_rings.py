@@ -62,8 +62,14 @@ def once(count: int) -> Counter[int]:
     return Counter([*range(_EACH * count), *range(100, 100 + count)])
 
 
-@pytest.mark.parametrize("qos", [1, 2])
-@pytest.mark.parametrize("direction", ["in", "out"])
+@pytest.mark.parametrize(
+    ("direction", "qos"),
+    [
+        *(("in", 2), ("out", 1)),
+        pytest.param("in", 1, marks=pytest.mark.long),
+        pytest.param("out", 2, marks=pytest.mark.long),
+    ],
+)
 def test_three_foldmq(make_broker: Callable[..., Broker], direction: str, qos: int) -> None:
     brokers = [make_broker() for _ in range(3)]
     for broker, following in zip(brokers, [*brokers[1:], brokers[0]], strict=True):
@@ -76,8 +82,14 @@ def test_three_foldmq(make_broker: Callable[..., Broker], direction: str, qos: i
 
 
 @needs_mosquitto
-@pytest.mark.parametrize("qos", [1, 2])
-@pytest.mark.parametrize("turn", [0, 1])
+@pytest.mark.parametrize(
+    ("turn", "qos"),
+    [
+        *((0, 1), (1, 2)),
+        pytest.param(0, 2, marks=pytest.mark.long),
+        pytest.param(1, 1, marks=pytest.mark.long),
+    ],
+)
 def test_two_foldmq_and_a_mosquitto(
     make_broker: Callable[..., Broker],
     ring_mosquitto: Callable[..., Mosquitto],

@@ -1,6 +1,5 @@
 """An embedded NATS that is open to NATS clients: admitted users, and inaccessible subjects."""
 
-import asyncio
 import json
 import os
 import signal
@@ -8,7 +7,6 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import nats
 import nats.errors
@@ -22,8 +20,6 @@ from harness.waiting import until
 from e2e.bridging import Visitor, mqtt_subscribed, received
 
 USER, PASSWORD = "visitor", "rose:bud"
-RESERVED = ("foldmq", "$", "_")
-NO_SUCH_STREAM = 10059
 
 
 @pytest.fixture
@@ -37,33 +33,6 @@ def users(tmp_path: Path) -> Path:
 def opened(port: int, users: Path) -> str:
     """The configuration that lets the users in."""
     return f"nats_listen = '127.0.0.1:{port}'\nnats_users = '{users}'\n"
-
-
-async def visit(port: int, user: str = USER, password: str = PASSWORD) -> Any:
-    async def quiet(_error: Exception) -> None:
-        pass
-
-    return await nats.connect(
-        f"nats://127.0.0.1:{port}",
-        user=user,
-        password=password,
-        allow_reconnect=False,
-        error_cb=quiet,
-    )
-
-
-async def refused(port: int, user: str, password: str) -> None:
-    with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
-        await visit(port, user, password)
-
-
-def log_port(own: Broker) -> int:
-    return int(json.loads((own.data_dir / "nats.conf").read_text())["port"])
-
-
-def credentials(own: Broker) -> tuple[str, str]:
-    held = json.loads((own.data_dir / "nats.credentials").read_text())
-    return held["user"], held["password"]
 
 
 def retain(own: Broker, topic: str, payload: bytes) -> None:
@@ -85,73 +54,6 @@ def retained(own: Broker, *topics: str) -> list[bytes]:
     return found
 
 
-async def answered(client: Any, subject: str, data: bytes) -> object:
-    """The code of the error that answers a request, None without an answer."""
-    try:
-        answer = await client.request(subject, data, timeout=5)
-    except nats.errors.NoRespondersError:
-        return None
-    return json.loads(answer.data)["error"]["err_code"]
-
-
-def test_a_visitor_sees_and_changes_nothing_of_the_brokers(
-    make_broker: Callable[..., Broker], users: Path
-) -> None:
-    port = free_port()
-    own = make_broker(opened(port, users))
-    own.start()
-    node = (own.data_dir / "node").read_text().strip()
-    log = f"FOLDMQ_LOG_{node}"
-
-    async def spy() -> None:
-        seen: list[str] = []
-
-        async def note(message: Any) -> None:
-            seen.append(message.subject)
-
-        client = await visit(port)
-        ears = [
-            await client.subscribe(subject, cb=note)
-            for subject in (">", "foldmq.>", "$JS.>", "$SYS.>", "_INBOX.>")
-        ]
-        await client.flush()
-        # a turn in the log, with its JetStream request and reply, for each
-        for count in range(5):
-            await asyncio.to_thread(retain, own, f"spied/{count}", b"x")
-        await client.flush()
-        assert [subject for subject in seen if subject.startswith(RESERVED)] == []
-        for ear in ears:
-            await ear.unsubscribe()
-        await client.flush()
-        for subject, data in (
-            (f"foldmq.log.{node}", b"forged"),
-            (f"foldmq.state.{node}.x", b"forged"),
-            (f"foldmq.inspect.{node}.overview", b"{}"),
-            (f"foldmq.verify.{node}", b"{}"),
-            (f"$JS.API.STREAM.DELETE.{log}", b""),
-            (f"$JS.API.STREAM.PURGE.{log}", b"{}"),
-            (f"$JS.API.DIRECT.GET.{log}", b'{"seq": 1}'),
-            ("$SYS.REQ.SERVER.PING", b""),
-        ):
-            assert await answered(client, subject, data) in (None, NO_SUCH_STREAM), subject
-        await client.close()
-        await refused(port, USER, "wrong")
-        await refused(log_port(own), USER, PASSWORD)
-        await refused(port, *credentials(own))
-        owner = await visit(log_port(own), *credentials(own))
-        before = (await owner.jetstream().stream_info(log)).state.messages
-        assert before >= 5
-        await owner.close()
-
-    asyncio.run(spy())
-    names = [f"spied/{count}" for count in range(5)]
-    assert retained(own, *names) == [b"x"] * 5
-    own.restart(kill=True)  # at once, on the same addresses
-    assert retained(own, *names) == [b"x"] * 5
-    asyncio.run(refused(port, USER, "wrong"))
-    own.stop()
-
-
 def test_a_log_outlives_letting_clients_in_and_out(
     make_broker: Callable[..., Broker], users: Path
 ) -> None:
@@ -164,52 +66,6 @@ def test_a_log_outlives_letting_clients_in_and_out(
         names.append(f"life/{len(names)}")
         retain(own, names[-1], b"x")
         own.stop()
-
-
-def test_the_banner_has_the_address_for_clients(
-    make_broker: Callable[..., Broker], users: Path
-) -> None:
-    port = free_port()
-    own = make_broker(opened(port, users))
-    own.start()
-    own.stop()
-    assert f"  NATS       127.0.0.1:{port}, for the one user of {users}\n" in own.log
-    assert f"  bridge     exchanges messages with NATS at nats://127.0.0.1:{port}\n" in own.log
-    assert PASSWORD not in own.log
-
-
-def test_a_start_error_is_one_line(make_broker: Callable[..., Broker], users: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        said = make_broker(opened(port, users)).refused(69)
-    assert said.startswith(f"cannot listen on 127.0.0.1:{port} (--nats-listen): another program")
-    users.write_text("visitor\n")
-    said = make_broker(opened(free_port(), users)).refused(78)
-    assert said.startswith(f"{users}:1: expected NAME:PASSWORD")
-    said = make_broker("nats_listen = '0.0.0.0:4222'\n").refused(78)
-    assert said.startswith("nats_listen = 0.0.0.0:4222 can be reached from other machines")
-    said = make_broker(f"nats_listen = '127.0.0.1:4222'\npassword_file = '{users}'\n").refused(78)
-    assert said.startswith("nats_listen = 127.0.0.1:4222 lets any client read and write all topics")
-    assert "set nats_users" in said
-    tls = f"nats_tls_cert = '{users}'\nnats_tls_key = '{users}'\n"
-    users.write_text("a:b\n")
-    said = make_broker(opened(free_port(), users) + tls).refused(78)
-    assert said.startswith("TLS of nats_listen (nats_tls_*): ")
-    assert str(users) in said
-
-
-@pytest.mark.parametrize("name", ["bridge_creds", "bridge_nkey", "nats_ca"])
-def test_a_file_of_the_bridge_is_missed_before_the_log_is_touched(
-    make_broker: Callable[..., Broker], tmp_path: Path, name: str
-) -> None:
-    missing = tmp_path / "none"
-    own = make_broker(f"bridge_url = 'nats://127.0.0.1:{free_port()}'\n{name} = '{missing}'\n")
-    said = own.refused(78)
-    assert said.startswith(f"{name}: cannot ")
-    assert f"{missing}: No such file or directory" in said
-    assert not own.data_dir.exists()
 
 
 def test_a_reload_does_not_leave_the_way_round_by_nats_open(

@@ -63,7 +63,15 @@ def test_messages_are_in_order_of_their_topics(
     broker.stop()
 
 
-@pytest.mark.parametrize("victim", ["broker", "outbox", "everything", "cluster"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        pytest.param("broker", marks=pytest.mark.long),
+        pytest.param("outbox", marks=pytest.mark.long),
+        "everything",
+        "cluster",
+    ],
+)
 def test_nothing_is_lost_after_a_kill(
     make_broker: Callable[..., Broker], cluster: Kafka, victim: str
 ) -> None:

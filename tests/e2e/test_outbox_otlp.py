@@ -89,7 +89,15 @@ def test_a_message_from_publisher_to_receivers(
     broker.stop()
 
 
-@pytest.mark.parametrize("victim", ["outbox", "broker", "everything", "collector"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        pytest.param("outbox", marks=pytest.mark.long),
+        pytest.param("broker", marks=pytest.mark.long),
+        "everything",
+        "collector",
+    ],
+)
 def test_after_a_kill_there_is_every_span_and_those_that_come_twice_are_equal(
     make_broker: Callable[..., Broker], collector: Collector, victim: str
 ) -> None:

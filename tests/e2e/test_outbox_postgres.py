@@ -70,7 +70,16 @@ def test_the_columns(make_broker: Callable[..., Broker], database: Postgres, tab
     broker.stop()
 
 
-@pytest.mark.parametrize("victim", ["broker", "outbox", "everything", "database", "connection"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        pytest.param("broker", marks=pytest.mark.long),
+        pytest.param("outbox", marks=pytest.mark.long),
+        "everything",
+        "database",
+        "connection",
+    ],
+)
 def test_each_message_is_there_once_after_kills(
     make_broker: Callable[..., Broker], database: Postgres, table: str, victim: str
 ) -> None:

@@ -55,7 +55,15 @@ def example(tmp_path: Path) -> Example:
     return Example(tmp_path)
 
 
-@pytest.mark.parametrize("victim", ["sink", "outbox", "broker", "everything"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        "sink",
+        pytest.param("outbox", marks=pytest.mark.long),
+        pytest.param("broker", marks=pytest.mark.long),
+        "everything",
+    ],
+)
 def test_the_example_gets_everything_after_a_kill(
     make_broker: Callable[..., Broker], example: Example, victim: str
 ) -> None:

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import argon2
 import pytest
-from harness import forkserver, packets
-from harness.broker import Broker, environment, free_port
+from harness.broker import Broker, free_port
 from harness.fixtures import Clients, unique
-from harness.packets import Puback, Publish, Pubrec, Will
+from harness.packets import Publish
 from harness.rawclient import RawClient
 from harness.waiting import until
 
@@ -105,13 +104,6 @@ def place(shared: Place) -> Iterator[Place]:
         shared.reload(RULES, shared.config)
 
 
-@pytest.fixture
-def closing(shared: Place, place: Place) -> Place:
-    """The same broker, as it closes connections that publish what they may not."""
-    place.reload(config=shared.config + 'denied_publish = "close"\n')
-    return place
-
-
 def got(client: RawClient, count: int) -> list[tuple[str, bytes]]:
     """This many messages, each acknowledged, and no more: next comes the answer to a ping."""
     messages = []
@@ -123,119 +115,7 @@ def got(client: RawClient, count: int) -> list[tuple[str, bytes]]:
     return messages
 
 
-# ------------------------------------------------------------------ publishing
-
-
-@pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize("retain", [False, True])
-@pytest.mark.mqtt("MQTT-3.3.5-2")
-def test_denied_publications_are_dropped_and_acknowledged(
-    place: Place, qos: int, retain: bool
-) -> None:
-    topic = unique("t")
-    reader = place.client("olga")
-    assert reader.subscribe((f"open/{topic}/#", 1)) == (1,)
-    writer = place.client("ann")
-    for name in ("one", "hidden", "two"):
-        writer.publish(f"open/{topic}/{name}", name.encode(), qos, retain=retain)
-    writer.publish(f"ops/{topic}", b"no", qos, retain=retain)
-    writer.publish(f"own/bob/{topic}", b"no", qos, retain=retain)
-    writer.publish(f"own/ann/{topic}", b"mine", qos, retain=retain)
-    writer.publish(f"open/{topic}/last", b"last", qos, retain=retain)
-    writer.expect_alive()
-    messages = got(reader, 3)
-    assert messages == [(f"open/{topic}/{n}", n.encode()) for n in ("one", "two", "last")]
-    if retain:
-        place.reload('[[allow]]\nboth = ["#"]\n')
-        late = place.client("olga")
-        late.subscribe((f"open/{topic}/#", 0), (f"+/{topic}", 0))
-        assert {topic for topic, _ in got(late, 3)} == {
-            f"open/{topic}/{n}" for n in ("one", "two", "last")
-        }
-
-
-@pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.mqtt("MQTT-3.3.5-2")
-def test_a_denied_publication_closes_where_that_is_set(closing: Place, qos: int) -> None:
-    topic = unique("t")
-    reader, writer = closing.client("olga"), closing.client("ann")
-    reader.subscribe((f"open/{topic}/#", 0))
-    names = ["a", "hidden", "b"]
-    ids = [writer.next_id() if qos else None for _ in names]
-    writer.send(
-        *(
-            packets.publish(f"open/{topic}/{name}", b"x", qos, pid)
-            for name, pid in zip(names, ids, strict=True)
-        ),
-        packets.publish(f"open/{topic}/c", b"x", 1, writer.next_id(), retain=True),
-        packets.subscribe(writer.next_id(), ("open/a", 0)),
-    )
-    if qos:
-        assert ids[0] is not None
-        writer.expect({1: Puback, 2: Pubrec}[qos](ids[0]))
-    writer.expect_closed()
-    # What stood before it at QoS 0 and 1 has taken effect, what stood behind it has not.
-    assert [name for name, _ in got(reader, 1 if qos < 2 else 0)] == (
-        [f"open/{topic}/a"] if qos < 2 else []
-    )
-
-
-# ------------------------------------------------------------------ subscribing
-
-
-def test_denied_subscriptions_fail_one_by_one(place: Place) -> None:
-    client = place.client("ann")
-    asked = [
-        ("open/a/#", 1),
-        ("#", 1),
-        ("open/secret/#", 1),
-        ("open/secret/a", 0),
-        ("ops/#", 2),
-        ("own/bob/#", 0),
-        ("own/ann/+", 2),
-        ("+/a/#", 0),
-        ("$SYS/#", 0),
-        ("open/#", 0),
-    ]
-    codes = (1, 0x80, 0x80, 0x80, 0x80, 0x80, 2, 0x80, 0x80, 0)
-    assert client.subscribe(*asked) == codes
-
-
-# ------------------------------------------------------------------ wills
-
-
-def test_wills_of_a_broker_that_was_killed(place: Place) -> None:
-    """They are published at the next start, by rules that may have changed meanwhile."""
-    topic = unique("t")
-    name = unique("reader")
-    reader = place.client("olga", name, clean=False)
-    reader.subscribe((f"open/{topic}/#", 1))
-    for what in ("will", "other"):
-        place.client("ann", will=Will(f"open/{topic}/{what}", b"w", 1))
-    place.rules.write_text(RULES.replace('"open/secret/#"', '"open/secret/#", "open/+/will"'))
-    place.broker.restart(kill=True)
-    back = place.client("olga", name, clean=False, session_present=True)
-    assert got(back, 1) == [(f"open/{topic}/other", b"w")]
-
-
 # ------------------------------------------------------------------ changes
-
-
-def test_a_reload_applies_to_live_sessions(place: Place) -> None:
-    topic = unique("t")
-    reader, writer = place.client("ann"), place.client("bob")
-    assert reader.subscribe((f"open/{topic}/#", 1), (f"open/{topic}", 0)) == (1, 0)
-    writer.publish(f"open/{topic}", b"1", 1)
-    assert got(reader, 1) == [(f"open/{topic}", b"1")]
-    narrow = '[[allow]]\nusers = ["bob"]\npublish = ["open/#"]\n'
-    place.reload(narrow)
-    writer.publish(f"open/{topic}", b"2", 1)
-    reader.publish(f"open/{topic}", b"from the reader", 1)
-    reader.expect_alive()
-    assert reader.subscribe((f"open/{topic}/x", 1)) == (0x80,)
-    place.reload(RULES)
-    writer.publish(f"open/{topic}", b"3", 1)
-    assert got(reader, 1) == [(f"open/{topic}", b"3")]
 
 
 def test_a_bad_file_changes_nothing(place: Place) -> None:
@@ -295,26 +175,6 @@ def test_the_bridge_is_bound_as_well(place: Place) -> None:
         writer.publish(f"out/yes/{topic}", b"again", 1)
         assert ear.after(3)[-1].data == b"again"
         assert got(reader, 1) == [(f"in/yes/{topic}", b"x")]
-
-
-# ------------------------------------------------------------------ log lines
-
-
-def test_drops_are_in_the_log(place: Place) -> None:
-    """After all that these tests did: what the broker knows is what its log says."""
-    name, topic = unique("away"), unique("t")
-    away = place.client("ann", name, clean=False)
-    away.subscribe((f"open/{topic}/#", 1))
-    writer = place.client("bob")
-    writer.publish(f"open/{topic}/kept", b"x", 1)
-    place.reload(RULES.replace('"open/secret/#"', '"open/secret/#", "open/+/lost"'))
-    writer.publish(f"open/{topic}/lost", b"x", 1)
-    away.acknowledge(away.expect_publish(f"open/{topic}/kept", b"x", 1))
-    away.disconnect()
-    code, out, err = forkserver.run(
-        ("verify", "--data-dir", str(place.broker.data_dir)), environment(), 60
-    )
-    assert code == 0, out + err
 
 
 # ------------------------------------------------------------------ retained messages

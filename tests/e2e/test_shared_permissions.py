@@ -96,18 +96,6 @@ def numbers(begin: int, end: int) -> list[bytes]:
     return [b"%02d" % number for number in range(begin, end)]
 
 
-def test_a_filter_that_may_not_be_read_is_not_shared(clients: Clients5) -> None:
-    topic = f"closed/{unique('t')}"
-    bob, ann = user(clients, "bob"), user(clients, "ann")
-    assert bob.subscribe((f"$share/g/{topic}", 1), (topic, 1)) == (0x87, 0x87)
-    assert ann.subscribe((f"$share/g/{topic}", 1)) == (1,)
-    writer = user(clients, "writer")
-    for payload in numbers(0, 6):
-        writer.publish(topic, payload, 1)
-    assert received(ann) == numbers(0, 6)
-    assert received(bob) == []
-
-
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_member_without_permission_gets_nothing(
     guarded: Guarded, clients: Clients5, qos: int

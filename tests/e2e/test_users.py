@@ -4,8 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import forkserver
-from harness.broker import Broker, environment
+from harness.broker import Broker
 from harness.fixtures import Clients, unique
 from harness.packets import Connack, Will
 
@@ -68,36 +67,3 @@ def test_refused_client_touches_nothing(own: Broker) -> None:
     clients.connect("known", clean=False, session_present=True, **good)  # type: ignore[arg-type]
     clients.close()
     own.stop()
-
-
-def test_sighup_disconnects_removed_users_and_changed_passwords(
-    own: Broker, tmp_path: Path
-) -> None:
-    users = tmp_path / "users"
-    for user in ("bob", "carl"):
-        add_user(users, user, "old")
-    own.configure(own.config_file.read_text() + "allow_anonymous = true\n")
-    own.start()
-    clients = Clients("127.0.0.1", own.port)
-    ada = clients.connect("ada", username="ada", password="pass word: \u00e9".encode())
-    ada.subscribe(("wills/#", 1))
-    nobody = clients.connect("nobody")
-    for user in ("bob", "carl"):
-        will = Will(f"wills/{user}", b"gone", 1)
-        client = clients.connect(user, username=user, password=b"old", clean=False, will=will)
-        client.subscribe(("t", 1))
-        code, _, err = forkserver.run(("passwd", str(users), user, "--delete"), environment(), 30)
-        assert code == 0, err
-        if user == "carl":
-            add_user(users, "carl", "new")
-        own.hangup()
-        client.expect_closed()
-        ada.acknowledge(ada.expect_publish(f"wills/{user}", b"gone", 1))
-    for stays in (ada, nobody):
-        stays.expect_alive()
-    clients.connect(
-        "carl", username="carl", password=b"new", clean=False, session_present=True
-    ).expect_alive()
-    clients.close()
-    own.stop()
-    assert own.log.count("logins revoked") == 2

@@ -11,6 +11,7 @@ Run as a program this is that process: it listens on the socket that it inherits
 import asyncio
 import atexit
 import contextlib
+import ctypes
 import fcntl
 import gc
 import json
@@ -174,7 +175,7 @@ def _server() -> str:
             listener.bind(path)
             listener.listen(64)
             process = subprocess.Popen(
-                [sys.executable, __file__, str(listener.fileno())],
+                [sys.executable, __file__, str(listener.fileno()), " " * 200],  # room for _show
                 pass_fds=[listener.fileno()],
                 stdin=subprocess.DEVNULL,
                 cwd=ROOT,
@@ -241,12 +242,11 @@ def _become(request: dict[str, Any], fds: list[int]) -> NoReturn:
     os.chdir(request["directory"])
     sys.argv = ["foldmq", *request["arguments"]]
     # The processes that it starts of its own program, and its own restart, are real ones, except
-    # the first process of each log.
+    # the first process of each log, and the first ones of its outbox and of its page.
     program = str(Path(sys.executable).with_name("foldmq"))
     sys.orig_argv = [sys.executable, program, *request["arguments"]]
-    count = _count_of_logs(request["arguments"])
-    if count > 1:
-        _fork_spares(count)
+    if request["arguments"][:1] == ["serve"]:
+        _prepare(_settings_of(request["arguments"]))
     _run_main()
 
 
@@ -273,80 +273,129 @@ def _run_main() -> NoReturn:
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
-# -------------------------------------------------------- processes of a broker with several logs
+# ------------------------------------------------------------------- processes that a broker starts
 
 
-def _count_of_logs(arguments: Sequence[str]) -> int:
-    """Return how many processes a broker starts for its logs, or 0 for other commands."""
-    if arguments[:1] != ["serve"]:
-        return 0
+def _settings_of(arguments: Sequence[str]) -> str:
+    """Return the arguments of a broker, and the text of its settings."""
     settings = ""
     if "--config" in arguments:
         with contextlib.suppress(OSError):
             settings = Path(arguments[arguments.index("--config") + 1]).read_text("utf-8")
-    given = re.search(r"--processes[ =](\d+)", " ".join(arguments))
-    found = given or re.search(r"(?m)^(?:processes|partitions) *= *(\d+)", settings)
-    return int(found[1]) if found else 0
+    return f"{' '.join(arguments)}\n{settings}"
 
 
-def _fork_spares(count: int) -> None:
-    """Fork processes that wait until the broker starts one for a log; it then is one of them.
+def _prepare(settings: str, *, log: bool = False) -> None:
+    """Fork the processes that a broker, or the process of a log, will probably start."""
+    found = re.search(r"--processes[ =](\d+)|(?m:^)(?:processes|partitions) *= *(\d+)", settings)
+    logs = 0 if log or not found else int(found[1] or found[2])
+    outbox = bool(re.search(r"(?m)^\[(?:sink|connection)\.", settings)) and logs < 2
+    web = bool(re.search(r"--web[ =]\d|(?m:^)web *= *.\d", settings)) and not log
+    # The next ones, where these were killed, are started as a broker starts them.
+    _fork_spares(logs if logs > 1 else 0, outbox + web, settings)
+
+
+def _fork_spares(logs: int, helpers: int, settings: str) -> None:
+    """Fork processes that wait until the broker starts one for a log or beside it.
 
     They are children of the broker, as those that it starts itself, and end with it.
     """
     spares: list[tuple[int, socket.socket]] = []
-    for _ in range(count):
+    for number in range(logs + helpers):
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
             for other in (ours, *(channel for _, channel in spares)):
                 other.close()
-            _await_start(theirs)
+            _await_start(theirs, settings if number < logs else None)
         theirs.close()
         spares.append((pid, ours))
+    of_logs, beside = spares[:logs], spares[logs:]
     create = asyncio.create_subprocess_exec
 
     async def create_or_take(program: str, *arguments: str, **options: Any) -> Any:
-        its_own = [program, *arguments] == [sys.executable, *sys.orig_argv[1:]]
-        if its_own and spares and options.keys() == {"env", "pass_fds"}:
-            return _Spare(*spares.pop(0), **options)
+        command = (program, *arguments)
+        if of_logs and command == (sys.executable, *sys.orig_argv[1:]):
+            return _Spare(*of_logs.pop(0), sys.argv[1:], options["env"], options["pass_fds"])
+        if beside and command[:4] == (sys.executable, "-P", "-m", "foldmq"):
+            reading, writing = os.pipe()
+            pipe = os.fdopen(writing, "wb", 0)
+            process = _Spare(
+                *beside.pop(0), arguments[3:], options["env"], options["pass_fds"], reading
+            )
+            os.close(reading)
+            loop = asyncio.get_running_loop()
+            transport, protocol = await loop.connect_write_pipe(
+                asyncio.streams.FlowControlMixin,  # type: ignore[attr-defined]
+                pipe,
+            )
+            process.stdin = asyncio.StreamWriter(transport, protocol, None, loop)
+            return process
         return await create(program, *arguments, **options)
 
     asyncio.create_subprocess_exec = create_or_take  # type: ignore[assignment]
 
 
-def _await_start(channel: socket.socket) -> NoReturn:
-    """Wait for an environment and a descriptor, and be the command with them."""
+def _await_start(channel: socket.socket, settings: str | None) -> NoReturn:
+    """Wait for arguments, an environment and descriptors, and be the command with them.
+
+    That of a log may start others: `settings` are those of its broker.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the broker, and that ends this
-    size, fds, _, _ = socket.recv_fds(channel, _NUMBER, 1)
+    size, fds, _, _ = socket.recv_fds(channel, _NUMBER, 8)
     if not size:  # the broker has ended
         os._exit(0)
     given = json.loads(_received(channel, int.from_bytes(size, "big")))
     channel.close()
-    if fds[0] != given["fd"]:
-        os.dup2(fds[0], given["fd"])
-        os.close(fds[0])
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in fds]
+    os.closerange(3, 100)
+    for number, fd in zip(given["fds"], high, strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
     os.environ.clear()
     os.environ.update(given["env"])
+    sys.argv = ["foldmq", *given["arguments"]]
+    if settings is not None:
+        _prepare(settings, log=True)
+    else:
+        os.setsid()
+        with Path(os.devnull).open("wb") as null:
+            os.dup2(null.fileno(), 1)
+        _show(["python", "-P", "-m", *sys.argv])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _run_main()
+
+
+def _show(arguments: Sequence[str]) -> None:
+    """Make these the arguments that the system shows of this process."""
+    first, last = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
+    shown = b"\0".join(word.encode() for word in (*arguments, ""))
+    ctypes.memmove(first, shown[: last - first - 1].ljust(last - first, b"\0"), last - first)
 
 
 class _Spare:
     """A process that was forked before: what the broker needs of asyncio.subprocess.Process."""
 
     def __init__(
-        self, pid: int, channel: socket.socket, env: Mapping[str, str], pass_fds: Sequence[int]
+        self,
+        pid: int,
+        channel: socket.socket,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        pass_fds: Sequence[int],
+        stdin: int | None = None,
     ) -> None:
         self.pid = pid
         self.returncode: int | None = None
+        self.stdin: asyncio.StreamWriter | None = None
         self._ended = asyncio.get_running_loop().create_future()
         self._pidfd = os.pidfd_open(pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._end)
-        (fd,) = pass_fds
-        data = json.dumps({"env": dict(env), "fd": fd}).encode()
+        fds = {fd: fd for fd in pass_fds} | ({} if stdin is None else {0: stdin})
+        given = {"arguments": list(arguments), "env": dict(env), "fds": [*fds]}
+        data = json.dumps(given).encode()
         with channel, contextlib.suppress(OSError):  # it was killed
-            socket.send_fds(channel, [len(data).to_bytes(_NUMBER, "big")], [fd])
+            socket.send_fds(channel, [len(data).to_bytes(_NUMBER, "big")], [*fds.values()])
             channel.sendall(data)
 
     def _end(self) -> None:
@@ -364,6 +413,10 @@ class _Spare:
         """Send it a signal, if it has not ended."""
         if self.returncode is None:
             os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL."""

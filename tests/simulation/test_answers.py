@@ -212,10 +212,18 @@ MUTANTS: tuple[Callable[[Patch], None], ...] = (
 
 
 SLOW = (
+    looks_at_no_window,
     takes_a_window_for_full_when_one_is_left,
+    looks_at_no_reader,
+    remembers_for_twice_as_long,
     counts_connects_of_two_minutes,
     waits_for_half_a_minute_before_it_names_a_full_window,
     names_a_full_window_at_once,
+    never_sees_a_queue_fill,
+    takes_a_drop_for_one_of_every_reason,
+    tells_what_is_over_as_present,
+    takes_a_client_that_stays_connected_for_one_that_fails,
+    previews_no_silent_member,
 )
 """Those that are detected after several runs: ``make drills`` has them."""
 

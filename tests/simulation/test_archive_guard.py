@@ -238,30 +238,25 @@ async def test_it_is_known_in_the_next_life(world: World, *, stored: bool) -> No
     assert status["log"]["archived"] == known.said.through
 
 
-def test_reports_are_cut_with_the_log(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@in_world(guarded, keep_until_archived=False)
+async def test_reports_are_cut_with_the_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when the records themselves cannot be removed yet: all who read the log agree."""
 
     async def unavailable(_log: EventLog, _first: int) -> None:
         raise LogUnavailable("the stream does not answer")
 
-    async def scenario() -> None:
-        async with guarded(keep_until_archived=False).running() as world:
-            noisy = await world.connect("noisy")
-            await publish_noise(world, noisy, 10)
-            await archive_all(world)
-            monkeypatch.setattr(EventLog, "cut", unavailable)
-            await publish_noise(world, noisy, 400)
-            assert of(world, LogCut)
-            assert world.disk.stream.first == 1
-            assert world.broker.node.state.archived is None
-            await world.go(5)
-            compare(world)
-            await world.restart()
-            compare(world)
-
-    simulate(scenario)
+    noisy = await world.connect("noisy")
+    await publish_noise(world, noisy, 10)
+    await archive_all(world)
+    monkeypatch.setattr(EventLog, "cut", unavailable)
+    await publish_noise(world, noisy, 400)
+    assert of(world, LogCut)
+    assert world.disk.stream.first == 1
+    assert world.broker.node.state.archived is None
+    await world.go(5)
+    compare(world)
+    await world.restart()
+    compare(world)
 
 
 @in_world(guarded)

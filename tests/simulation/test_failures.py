@@ -25,7 +25,7 @@ from protocol.mqtt.packets import Subscribe
 from simulation.checking import acknowledged
 from simulation.fold import compare
 from simulation.rebuilding import rebuilt_later
-from simulation.world import SimClient, World, simulate
+from simulation.world import SimClient, World, in_world, simulate
 
 pytestmark = pytest.mark.plain
 
@@ -105,68 +105,60 @@ def test_the_subscriptions_of_a_session_that_fails_are_stopped_little_by_little(
 
 
 @pytest.mark.parametrize("online", [True, False])
-def test_a_session_that_fails_once_on_a_delivery_loses_nothing(
-    monkeypatch: pytest.MonkeyPatch, *, online: bool
+@in_world()
+async def test_a_session_that_fails_once_on_a_delivery_loses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, online: bool
 ) -> None:
     trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            handle_packets_one_by_one(world)
-            receiver = await world.connect("s", filters=[("a", 1)])
-            if not online:
-                receiver.send(p.disconnect())
-            sender = await world.connect("d")
-            publish(sender, 1)
-            await world.go(0.1)
-            trap.left = 1
-            publish(sender, 2)
-            publish(sender, 3)
-            await world.calm()
-            publish(sender, 4)
-            await world.go(1)
-            assert trap.sprung == 1
-            assert sender.open
-            assert sender.take() == [Puback(number) for number in (1, 2, 3, 4)]
-            assert payloads(receiver) == ([b"1"] if online else [])
-            assert not receiver.open
-            again = await world.connect("s", present=True)
-            received = [one for one in again.take() if isinstance(one, Publish)]
-            assert [one.payload for one in received] == [b"1", b"2", b"3", b"4"]
-            assert [one.packet_id for one in received] == [1, 2, 3, 4]
-            assert [one.dup for one in received] == [online, False, False, False]
-            await world.restart()
-            after = await world.connect("s", present=True)
-            assert payloads(after) == [b"1", b"2", b"3", b"4"]
-
-    simulate(scenario)
+    handle_packets_one_by_one(world)
+    receiver = await world.connect("s", filters=[("a", 1)])
+    if not online:
+        receiver.send(p.disconnect())
+    sender = await world.connect("d")
+    publish(sender, 1)
+    await world.go(0.1)
+    trap.left = 1
+    publish(sender, 2)
+    publish(sender, 3)
+    await world.calm()
+    publish(sender, 4)
+    await world.go(1)
+    assert trap.sprung == 1
+    assert sender.open
+    assert sender.take() == [Puback(number) for number in (1, 2, 3, 4)]
+    assert payloads(receiver) == ([b"1"] if online else [])
+    assert not receiver.open
+    again = await world.connect("s", present=True)
+    received = [one for one in again.take() if isinstance(one, Publish)]
+    assert [one.payload for one in received] == [b"1", b"2", b"3", b"4"]
+    assert [one.packet_id for one in received] == [1, 2, 3, 4]
+    assert [one.dup for one in received] == [online, False, False, False]
+    await world.restart()
+    after = await world.connect("s", present=True)
+    assert payloads(after) == [b"1", b"2", b"3", b"4"]
 
 
-def test_a_session_that_fails_while_it_is_rebuilt_is_rebuilt_again(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world()
+async def test_a_session_that_fails_while_it_is_rebuilt_is_rebuilt_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.connect("s", filters=[("a", 1)])
-            sender = await world.connect("d")
-            trap.left = 1
-            publish(sender, 1)
-            while not trap.sprung:  # noqa: ASYNC110 - nothing tells
-                await asyncio.sleep(0)
-            again = SimClient(world)
-            again.send(p.connect("s", clean=False))
-            trap.left = 1
-            publish(sender, 2)
-            await world.go(5)
-            assert trap.sprung == 2
-            assert sender.take() == [Puback(1), Puback(2)]
-            received = again.take()
-            assert received[:1] == [p.Connack(0, session_present=True)]
-            assert [one.payload for one in received if isinstance(one, Publish)] == [b"1", b"2"]
-
-    simulate(scenario)
+    await world.connect("s", filters=[("a", 1)])
+    sender = await world.connect("d")
+    trap.left = 1
+    publish(sender, 1)
+    while not trap.sprung:  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0)
+    again = SimClient(world)
+    again.send(p.connect("s", clean=False))
+    trap.left = 1
+    publish(sender, 2)
+    await world.go(5)
+    assert trap.sprung == 2
+    assert sender.take() == [Puback(1), Puback(2)]
+    received = again.take()
+    assert received[:1] == [p.Connack(0, session_present=True)]
+    assert [one.payload for one in received if isinstance(one, Publish)] == [b"1", b"2"]
 
 
 def test_a_broker_stops_although_a_session_cannot_be_rebuilt(
@@ -192,156 +184,133 @@ def test_a_broker_stops_although_a_session_cannot_be_rebuilt(
     simulate(scenario)
 
 
-def test_messages_while_a_session_is_rebuilt_come_behind_those_before(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world()
+async def test_messages_while_a_session_is_rebuilt_come_behind_those_before(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            receiver = await world.connect("s", filters=[("a", 1)])
-            sender = await world.connect("d")
-            world.log.hold()
-            trap.left = 1
-            for number in range(1, 6):
-                publish(sender, number)
-                await world.calm()
-            world.log.release()
-            await world.go(1)
-            again = await world.connect("s", present=True)
-            assert payloads(receiver) == []
-            assert payloads(again) == [b"1", b"2", b"3", b"4", b"5"]
-
-    simulate(scenario)
+    receiver = await world.connect("s", filters=[("a", 1)])
+    sender = await world.connect("d")
+    world.log.hold()
+    trap.left = 1
+    for number in range(1, 6):
+        publish(sender, number)
+        await world.calm()
+    world.log.release()
+    await world.go(1)
+    again = await world.connect("s", present=True)
+    assert payloads(receiver) == []
+    assert payloads(again) == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_a_session_is_rebuilt_while_the_log_grows(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world(delay=lambda: 0.01)
+async def test_a_session_is_rebuilt_while_the_log_grows(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
-
-    async def scenario() -> None:
-        async with World(delay=lambda: 0.01).running() as world:
-            await world.connect("s", filters=[("a", 1)])
-            sender = await world.connect("d")
-            trap.left = 1
-            publish(sender, 1)
-            again = None
-            for number in range(2, 500):
-                publish(sender, number, topic="other")
-                await world.go(0.004)
-                if number == 250:
-                    again = SimClient(world)
-                    again.send(p.connect("s", clean=False))
-            assert again is not None
-            assert payloads(again) == [b"1"]
-
-    simulate(scenario)
+    await world.connect("s", filters=[("a", 1)])
+    sender = await world.connect("d")
+    trap.left = 1
+    publish(sender, 1)
+    again = None
+    for number in range(2, 500):
+        publish(sender, number, topic="other")
+        await world.go(0.004)
+        if number == 250:
+            again = SimClient(world)
+            again.send(p.connect("s", clean=False))
+    assert again is not None
+    assert payloads(again) == [b"1"]
 
 
-def test_a_sender_does_not_fail_with_the_session_it_sends_to(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world()
+async def test_a_sender_does_not_fail_with_the_session_it_sends_to(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            receiver = await world.connect("s", filters=[("a", 1), ("w", 1)])
-            receiver.send(p.disconnect())
-            await world.connect("t", will=p.Will("w", b"gone", 1))
-            sender = await world.connect("d")
-            await world.go(0.1)
-            trap.left = 1
-            other = SimClient(world)
-            publish(sender, 1)
-            other.send(p.connect("t", clean=False))
-            await world.go(1)
-            assert trap.sprung == 1
-            assert (sender.open, other.open) == (True, True)
-            again = await world.connect("s", present=True)
-            assert sorted(payloads(again)) == [b"1", b"gone"]
-
-    simulate(scenario)
+    receiver = await world.connect("s", filters=[("a", 1), ("w", 1)])
+    receiver.send(p.disconnect())
+    await world.connect("t", will=p.Will("w", b"gone", 1))
+    sender = await world.connect("d")
+    await world.go(0.1)
+    trap.left = 1
+    other = SimClient(world)
+    publish(sender, 1)
+    other.send(p.connect("t", clean=False))
+    await world.go(1)
+    assert trap.sprung == 1
+    assert (sender.open, other.open) == (True, True)
+    again = await world.connect("s", present=True)
+    assert sorted(payloads(again)) == [b"1", b"gone"]
 
 
-def test_a_message_that_a_session_always_fails_on_is_queued_for_it(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world()
+async def test_a_message_that_a_session_always_fails_on_is_queued_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.connect("s", filters=[("a", 1)])
-            sender = await world.connect("d")
-            trap.left = 1000
-            publish(sender, 1)
-            await world.go(3)
-            assert trap.sprung == 1
-            publish(sender, 2)
-            await world.go(1)
-            assert trap.sprung == 2
-            trap.left = 0
-            again = await world.connect("s", present=True)
-            assert payloads(again) == [b"1", b"2"]
-            assert sender.take() == [Puback(1), Puback(2)]
-
-    simulate(scenario)
+    await world.connect("s", filters=[("a", 1)])
+    sender = await world.connect("d")
+    trap.left = 1000
+    publish(sender, 1)
+    await world.go(3)
+    assert trap.sprung == 1
+    publish(sender, 2)
+    await world.go(1)
+    assert trap.sprung == 2
+    trap.left = 0
+    again = await world.connect("s", present=True)
+    assert payloads(again) == [b"1", b"2"]
+    assert sender.take() == [Puback(1), Puback(2)]
 
 
 @pytest.mark.parametrize("message", ["ConnectionAttached", "ConnectionDetached"])
-def test_a_session_that_always_fails_is_not_restarted_endlessly(
-    monkeypatch: pytest.MonkeyPatch, message: str
+@in_world()
+async def test_a_session_that_always_fails_is_not_restarted_endlessly(
+    world: World, monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
     def fits(actor: Any, told: Any) -> bool:
         kinds = {message, "Retry"} if message == "ConnectionDetached" else {message}
         return actor.name == "s" and type(told).__name__ in kinds
 
     trap = FailingMethod(monkeypatch, Session, "on_receive", fits)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            other = await world.connect("d")
-            trap.left = 100
-            client = SimClient(world)
-            client.send(p.connect("s", clean=False))
-            await world.go(0.2)
-            client.drop()
-            await world.go(0.3)
-            assert trap.sprung < 20
-            publish(other, 1)
-            await world.go(1)
-            assert other.take() == [Puback(1)]
-            trap.left = 0
-            assert (await world.connect("s")).open
-
-    simulate(scenario)
+    other = await world.connect("d")
+    trap.left = 100
+    client = SimClient(world)
+    client.send(p.connect("s", clean=False))
+    await world.go(0.2)
+    client.drop()
+    await world.go(0.3)
+    assert trap.sprung < 20
+    publish(other, 1)
+    await world.go(1)
+    assert other.take() == [Puback(1)]
+    trap.left = 0
+    assert (await world.connect("s")).open
 
 
-def test_a_session_that_fails_while_it_is_closed_is_closed_by_its_successor(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world()
+async def test_a_session_that_fails_while_it_is_closed_is_closed_by_its_successor(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = FailingMethod(
         monkeypatch, SubscriptionHandler, "stop_actors", lambda one, _told: one._session.name == "s"
     )
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            watcher = await world.connect("watcher", filters=[("w", 1)])
-            client = await world.connect("s", filters=[("a", 1)], will=p.Will("w", b"gone", 1))
-            trap.left = 1
-            client.drop()
-            await world.go(2)
-            assert trap.sprung == 1
-            assert payloads(watcher) == [b"gone"]
-            assert not world.broker.node.state.sessions["s"].connected
-            closed = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
-            assert [one.session for one in closed] == ["s"]
-
-    simulate(scenario)
+    watcher = await world.connect("watcher", filters=[("w", 1)])
+    client = await world.connect("s", filters=[("a", 1)], will=p.Will("w", b"gone", 1))
+    trap.left = 1
+    client.drop()
+    await world.go(2)
+    assert trap.sprung == 1
+    assert payloads(watcher) == [b"gone"]
+    assert not world.broker.node.state.sessions["s"].connected
+    closed = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
+    assert [one.session for one in closed] == ["s"]
 
 
-def test_a_client_whose_packets_make_its_session_fail_is_closed(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world()
+async def test_a_client_whose_packets_make_its_session_fail_is_closed(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = FailingMethod(
         monkeypatch,
@@ -349,31 +318,27 @@ def test_a_client_whose_packets_make_its_session_fail_is_closed(
         "on_receive",
         lambda actor, told: actor.name == "s" and type(told) is Packets,
     )
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            handle_packets_one_by_one(world)
-            watcher = await world.connect("watcher", filters=[("w", 1), ("a", 1)])
-            client = await world.connect("s", will=p.Will("w", b"gone", 1))
-            publish(client, 1)
-            await world.go(0.1)
-            trap.left = 1
-            publish(client, 2)
-            await world.go(1)
-            assert not client.open
-            assert client.take() == [Puback(1)]
-            assert payloads(watcher) == [b"1", b"gone"]
-            again = await world.connect("s", present=True)
-            again.send(p.publish("a", b"2", 1, 2, dup=True))
-            await world.go(0.1)
-            assert again.take() == [Puback(2)]
-            assert payloads(watcher) == [b"2"]
-
-    simulate(scenario)
+    handle_packets_one_by_one(world)
+    watcher = await world.connect("watcher", filters=[("w", 1), ("a", 1)])
+    client = await world.connect("s", will=p.Will("w", b"gone", 1))
+    publish(client, 1)
+    await world.go(0.1)
+    trap.left = 1
+    publish(client, 2)
+    await world.go(1)
+    assert not client.open
+    assert client.take() == [Puback(1)]
+    assert payloads(watcher) == [b"1", b"gone"]
+    again = await world.connect("s", present=True)
+    again.send(p.publish("a", b"2", 1, 2, dup=True))
+    await world.go(0.1)
+    assert again.take() == [Puback(2)]
+    assert payloads(watcher) == [b"2"]
 
 
-def test_a_session_that_fails_while_messages_are_loaded_for_it_loses_none(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world()
+async def test_a_session_that_fails_while_messages_are_loaded_for_it_loses_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = FailingMethod(
         monkeypatch,
@@ -381,95 +346,83 @@ def test_a_session_that_fails_while_messages_are_loaded_for_it_loses_none(
         "deliver",
         lambda delivery, told: delivery._session.name == "s" and told.batch.payloads[0] == b"2",
     )
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            receiver = await world.connect("s", filters=[("a", 1)])
-            receiver.send(p.disconnect())
-            sender = await world.connect("d")
-            publish(sender, 1)
-            await world.go(0.1)
-            await world.restart()
-            sender = await world.connect("d")
-            again = SimClient(world)
-            again.send(p.connect("s", clean=False))
-            await world.calm()
-            trap.left = 1
-            for number in (2, 3, 4):
-                publish(sender, number)
-                await world.calm()
-            await world.go(1)
-            assert trap.sprung == 1
-            last = await world.connect("s", present=True)
-            assert payloads(last) == [b"1", b"2", b"3", b"4"]
-
-    simulate(scenario)
+    receiver = await world.connect("s", filters=[("a", 1)])
+    receiver.send(p.disconnect())
+    sender = await world.connect("d")
+    publish(sender, 1)
+    await world.go(0.1)
+    await world.restart()
+    sender = await world.connect("d")
+    again = SimClient(world)
+    again.send(p.connect("s", clean=False))
+    await world.calm()
+    trap.left = 1
+    for number in (2, 3, 4):
+        publish(sender, number)
+        await world.calm()
+    await world.go(1)
+    assert trap.sprung == 1
+    last = await world.connect("s", present=True)
+    assert payloads(last) == [b"1", b"2", b"3", b"4"]
 
 
-def test_a_rebuilt_offline_session_expires_and_is_frozen(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world(session_expiry=60.0)
+async def test_a_rebuilt_offline_session_expires_and_is_frozen(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
-
-    async def scenario() -> None:
-        async with World(session_expiry=60.0).running() as world:
-            receiver = await world.connect("s", filters=[("a", 1)])
-            receiver.send(p.disconnect())
-            sender = await world.connect("d")
-            trap.left = 1
-            publish(sender, 1)
-            await world.go(1)
-            assert trap.sprung == 1
-            await world.go(20)
-            assert "s" not in world.broker.sessions._sessions
-            assert "s" in world.broker.node.state.sessions
-            await world.go(60)
-            assert "s" not in world.broker.node.state.sessions
-
-    simulate(scenario)
+    receiver = await world.connect("s", filters=[("a", 1)])
+    receiver.send(p.disconnect())
+    sender = await world.connect("d")
+    trap.left = 1
+    publish(sender, 1)
+    await world.go(1)
+    assert trap.sprung == 1
+    await world.go(20)
+    assert "s" not in world.broker.sessions._sessions
+    assert "s" in world.broker.node.state.sessions
+    await world.go(60)
+    assert "s" not in world.broker.node.state.sessions
 
 
 @pytest.mark.mqtt("MQTT-4.6.0-6")
 @pytest.mark.parametrize("killed", [False, True])
-def test_deliveries_recorded_for_a_failed_session_overtake_nothing(
-    monkeypatch: pytest.MonkeyPatch, *, killed: bool
+@in_world(max_ack_pending=1)
+async def test_deliveries_recorded_for_a_failed_session_overtake_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, killed: bool
 ) -> None:
     """It matches a filter whose queue is not the last one that has messages of its topic."""
     trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
-
-    async def scenario() -> None:
-        async with World(max_ack_pending=1).running() as world:
-            receiver = await world.connect("s", filters=[("b/x", 2), ("a/x", 2)])
-            sender = await world.connect("d")
-            publish(sender, 1, 2, topic="b/x")
-            publish(sender, 11, 12, topic="a/x")
-            await world.go(0.1)
-            receiver.send(p.subscribe(9, ("+/x", 1)))
-            await world.go(0.1)
-            publish(sender, 3, topic="b/x")  # links queues: it waits in the one of a/x
-            await world.go(0.1)
-            may_rebuild = rebuilt_later(monkeypatch)
-            trap.left = 1
-            for number in (4, 5):
-                publish(sender, number, topic="b/x")
-                await world.go(0.1)
-            assert trap.sprung == 1
-            if killed:
-                await world.restart()
-            may_rebuild.set()
-            await world.go(1)
-            again = await world.connect("s", present=True)
-            got = await acknowledged(world, again)
-            assert [int(one) for one in got if int(one) < 10] == [1, 2, 3, 4, 5]
-            compare(world)
-            assert not violations(world.disk.decoded())
-
-    simulate(scenario)
+    receiver = await world.connect("s", filters=[("b/x", 2), ("a/x", 2)])
+    sender = await world.connect("d")
+    publish(sender, 1, 2, topic="b/x")
+    publish(sender, 11, 12, topic="a/x")
+    await world.go(0.1)
+    receiver.send(p.subscribe(9, ("+/x", 1)))
+    await world.go(0.1)
+    publish(sender, 3, topic="b/x")  # links queues: it waits in the one of a/x
+    await world.go(0.1)
+    may_rebuild = rebuilt_later(monkeypatch)
+    trap.left = 1
+    for number in (4, 5):
+        publish(sender, number, topic="b/x")
+        await world.go(0.1)
+    assert trap.sprung == 1
+    if killed:
+        await world.restart()
+    may_rebuild.set()
+    await world.go(1)
+    again = await world.connect("s", present=True)
+    got = await acknowledged(world, again)
+    assert [int(one) for one in got if int(one) < 10] == [1, 2, 3, 4, 5]
+    compare(world)
+    assert not violations(world.disk.decoded())
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_state_of_a_failed_session_does_not_get_into_the_projections(
-    monkeypatch: pytest.MonkeyPatch, *, killed: bool
+@in_world()
+async def test_the_state_of_a_failed_session_does_not_get_into_the_projections(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, killed: bool
 ) -> None:
     """They wait until it is rebuilt: what made the session fail may have spoilt its state."""
 
@@ -481,206 +434,179 @@ def test_the_state_of_a_failed_session_does_not_get_into_the_projections(
         return False
 
     trap = FailingMethod(monkeypatch, Session, "on_receive", spoil)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            receiver = await world.connect("s", filters=[("a", 1)])
-            sender = await world.connect("d")
-            publish(sender, 1)
-            await world.go(5)
-            may_rebuild = rebuilt_later(monkeypatch)
-            trap.left = 1
-            sender.send(p.publish("a", b"2", 1, 2, dup=True))  # is no case for the columns
-            await world.calm()
-            assert trap.sprung == 1
-            publish(sender, 3)
-            await world.go(20)
-            assert sender.take() == [Puback(number) for number in (1, 2, 3)]
-            if not killed:
-                may_rebuild.set()
-                await world.go(20)
-            await world.restart()
-            await world.go(1)
-            compare(world)
-            again = await world.connect("s", present=True)
-            assert payloads(again) == [b"1", b"2", b"3"]
-            assert payloads(receiver) == [b"1"]
-
-    simulate(scenario)
+    receiver = await world.connect("s", filters=[("a", 1)])
+    sender = await world.connect("d")
+    publish(sender, 1)
+    await world.go(5)
+    may_rebuild = rebuilt_later(monkeypatch)
+    trap.left = 1
+    sender.send(p.publish("a", b"2", 1, 2, dup=True))  # is no case for the columns
+    await world.calm()
+    assert trap.sprung == 1
+    publish(sender, 3)
+    await world.go(20)
+    assert sender.take() == [Puback(number) for number in (1, 2, 3)]
+    if not killed:
+        may_rebuild.set()
+        await world.go(20)
+    await world.restart()
+    await world.go(1)
+    compare(world)
+    again = await world.connect("s", present=True)
+    assert payloads(again) == [b"1", b"2", b"3"]
+    assert payloads(receiver) == [b"1"]
 
 
 # Subscriptions.
 
 
-def test_messages_of_a_failed_subscription_are_recorded_while_its_session_loads(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world(message_cache=1)
+async def test_messages_of_a_failed_subscription_are_recorded_while_its_session_loads(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its publisher is acknowledged in the same turn, and the broker may be killed in the next
     one."""
     trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
-
-    async def scenario() -> None:
-        async with World(message_cache=1).running() as world:
-            receiver = await world.connect("s", filters=[("a", 1)])
-            receiver.send(p.disconnect())
-            sender = await world.connect("d")
-            publish(sender, 1)
-            await world.go(0.1)
-            publish(sender, 2, topic="other")
-            await world.go(0.1)
-            load = SessionRegistry.load
-            monkeypatch.setattr(
-                SessionRegistry, "load", lambda *_arguments: None
-            )  # it reads for ever
-            again = SimClient(world)
-            again.send(p.connect("s", clean=False))
-            await world.calm()
-            session = world.broker.sessions.find_session("s")
-            assert session is not None
-            assert session.loading
-            trap.left = 1
-            publish(sender, 3)
-            await world.go(1)
-            assert trap.sprung == 1
-            assert session.loading
-            assert sender.take()[-1] == Puback(3)
-            monkeypatch.setattr(SessionRegistry, "load", load)
-            await world.restart()
-            assert payloads(await world.connect("s", present=True)) == [b"1", b"3"]
-            assert not violations(world.disk.decoded())
-
-    simulate(scenario)
+    receiver = await world.connect("s", filters=[("a", 1)])
+    receiver.send(p.disconnect())
+    sender = await world.connect("d")
+    publish(sender, 1)
+    await world.go(0.1)
+    publish(sender, 2, topic="other")
+    await world.go(0.1)
+    load = SessionRegistry.load
+    monkeypatch.setattr(SessionRegistry, "load", lambda *_arguments: None)  # it reads for ever
+    again = SimClient(world)
+    again.send(p.connect("s", clean=False))
+    await world.calm()
+    session = world.broker.sessions.find_session("s")
+    assert session is not None
+    assert session.loading
+    trap.left = 1
+    publish(sender, 3)
+    await world.go(1)
+    assert trap.sprung == 1
+    assert session.loading
+    assert sender.take()[-1] == Puback(3)
+    monkeypatch.setattr(SessionRegistry, "load", load)
+    await world.restart()
+    assert payloads(await world.connect("s", present=True)) == [b"1", b"3"]
+    assert not violations(world.disk.decoded())
 
 
 @pytest.mark.parametrize("times", [1, 1000])
-def test_a_subscription_that_fails_is_replaced_and_loses_nothing(
-    monkeypatch: pytest.MonkeyPatch, times: int
+@in_world()
+async def test_a_subscription_that_fails_is_replaced_and_loses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            receiver = await world.connect("s", filters=[("a", 1)])
-            sender = await world.connect("d")
-            trap.left = times
-            sender.send(
-                p.publish("a", b"1", 1, 1),
-                p.publish("x", b"-", 2, 9),
-                p.publish("a", b"2", 1, 2),
-                p.publish("a", b"zero"),
-                p.publish("a", b"3", 1, 3),
-            )
-            await world.go(0.1)
-            publish(sender, 4)
-            await world.go(0.1)
-            assert (receiver.open, sender.open) == (True, True)
-            received = payloads(receiver)
-            assert [one for one in received if one != b"zero"] == [b"1", b"2", b"3", b"4"]
-            assert received.count(b"zero") == 1
-
-    simulate(scenario)
+    receiver = await world.connect("s", filters=[("a", 1)])
+    sender = await world.connect("d")
+    trap.left = times
+    sender.send(
+        p.publish("a", b"1", 1, 1),
+        p.publish("x", b"-", 2, 9),
+        p.publish("a", b"2", 1, 2),
+        p.publish("a", b"zero"),
+        p.publish("a", b"3", 1, 3),
+    )
+    await world.go(0.1)
+    publish(sender, 4)
+    await world.go(0.1)
+    assert (receiver.open, sender.open) == (True, True)
+    received = payloads(receiver)
+    assert [one for one in received if one != b"zero"] == [b"1", b"2", b"3", b"4"]
+    assert received.count(b"zero") == 1
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
-    monkeypatch: pytest.MonkeyPatch, qos: int
+@in_world()
+async def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
+    world: World, monkeypatch: pytest.MonkeyPatch, qos: int
 ) -> None:
     """The SUBSCRIBE is taken before the session has heard of the failure."""
     trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            receiver = await world.connect("s", filters=[("a", 1)])
-            session = world.broker.sessions.find_session("s")
-            assert session is not None
-            assert session.connection is not None
-            (subscriber,) = world.broker.node.router.subscribers("s")
-            assert subscriber.actor is not None
-            trap.left = 1
-            world.broker.kernel.tell(subscriber.actor, ChangeQos(1))
-            again = Packets(session.connection, [Subscribe(9, [("a", qos)])])
-            world.broker.kernel.tell(session, again)
-            await world.go(1)
-            assert trap.sprung == 1
-            publish(await world.connect("d"), 2)
-            await world.go(1)
-            answer, *got = receiver.take()
-            assert answer == Suback(9, (qos,))
-            assert [one.qos for one in got if isinstance(one, p.Publish)] == [qos]
-            assert receiver.open
-            assert world.broker.sessions.find_session("s") is session
-            (subscriber,) = world.broker.node.router.subscribers("s")
-            assert subscriber.actor is not None
-            assert world.broker.kernel.population[Subscription] == 1
-
-    simulate(scenario)
+    receiver = await world.connect("s", filters=[("a", 1)])
+    session = world.broker.sessions.find_session("s")
+    assert session is not None
+    assert session.connection is not None
+    (subscriber,) = world.broker.node.router.subscribers("s")
+    assert subscriber.actor is not None
+    trap.left = 1
+    world.broker.kernel.tell(subscriber.actor, ChangeQos(1))
+    again = Packets(session.connection, [Subscribe(9, [("a", qos)])])
+    world.broker.kernel.tell(session, again)
+    await world.go(1)
+    assert trap.sprung == 1
+    publish(await world.connect("d"), 2)
+    await world.go(1)
+    answer, *got = receiver.take()
+    assert answer == Suback(9, (qos,))
+    assert [one.qos for one in got if isinstance(one, p.Publish)] == [qos]
+    assert receiver.open
+    assert world.broker.sessions.find_session("s") is session
+    (subscriber,) = world.broker.node.router.subscribers("s")
+    assert subscriber.actor is not None
+    assert world.broker.kernel.population[Subscription] == 1
 
 
 @pytest.mark.parametrize("times", [1, 1000])
-def test_a_subscription_that_fails_on_retained_messages_sends_them_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, times: int
+@in_world()
+async def test_a_subscription_that_fails_on_retained_messages_sends_them_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            sender = await world.connect("d")
-            sender.send(p.publish("a", b"kept", 1, 1, retain=True))
-            await world.go(0.1)
-            trap.left = times
-            receiver = await world.connect("s")
-            receiver.send(p.subscribe(3, ("a", 1)))
-            await world.go(0.1)
-            publishes = [one for one in receiver.take() if isinstance(one, Publish)]
-            assert publishes == [Publish("a", b"kept", 1, 1, retain=True)]
-
-    simulate(scenario)
+    sender = await world.connect("d")
+    sender.send(p.publish("a", b"kept", 1, 1, retain=True))
+    await world.go(0.1)
+    trap.left = times
+    receiver = await world.connect("s")
+    receiver.send(p.subscribe(3, ("a", 1)))
+    await world.go(0.1)
+    publishes = [one for one in receiver.take() if isinstance(one, Publish)]
+    assert publishes == [Publish("a", b"kept", 1, 1, retain=True)]
 
 
 # Connections.
 
 
-def test_a_connection_that_fails_closes_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world()
+async def test_a_connection_that_fails_closes_itself_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trap = FailingMethod(
         monkeypatch,
         Connection,
         "on_receive",
         lambda actor, _told: actor.client_id == "s",
     )
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            watcher = await world.connect("watcher", filters=[("#", 1)])
-            client = await world.connect("s", filters=[("a", 1)], will=p.Will("w", b"gone", 1))
-            trap.left = 1
-            client.send(p.pingreq())
-            await world.go(0.1)
-            assert (client.open, watcher.open) == (False, True)
-            assert payloads(watcher) == [b"gone"]
-            assert len(world.broker.admission.connections) == 1
-            publish(watcher, 1)
-            await world.go(0.1)
-            assert payloads(await world.connect("s", present=True)) == [b"1"]
-
-    simulate(scenario)
+    watcher = await world.connect("watcher", filters=[("#", 1)])
+    client = await world.connect("s", filters=[("a", 1)], will=p.Will("w", b"gone", 1))
+    trap.left = 1
+    client.send(p.pingreq())
+    await world.go(0.1)
+    assert (client.open, watcher.open) == (False, True)
+    assert payloads(watcher) == [b"gone"]
+    assert len(world.broker.admission.connections) == 1
+    publish(watcher, 1)
+    await world.go(0.1)
+    assert payloads(await world.connect("s", present=True)) == [b"1"]
 
 
-def test_a_connection_that_fails_before_its_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world()
+async def test_a_connection_that_fails_before_its_connect(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trap = FailingMethod(monkeypatch, Connection, "on_receive", lambda _actor, _told: True)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            at_rest = len(world.broker.kernel)
-            trap.left = 1
-            client = SimClient(world)
-            client.send(p.connect("s"))
-            await world.go(0.1)
-            assert not client.open
-            assert not world.broker.admission.connections
-            assert len(world.broker.kernel) == at_rest
-            assert (await world.connect("s")).open
-
-    simulate(scenario)
+    at_rest = len(world.broker.kernel)
+    trap.left = 1
+    client = SimClient(world)
+    client.send(p.connect("s"))
+    await world.go(0.1)
+    assert not client.open
+    assert not world.broker.admission.connections
+    assert len(world.broker.kernel) == at_rest
+    assert (await world.connect("s")).open
 
 
 def test_deliveries_of_a_failed_session_survive_a_crash_during_its_rebuild(

@@ -70,25 +70,21 @@ async def test_unrecorded_messages_have_no_such_limit(world: World) -> None:
     assert [len(one.payload) for one in other.take() if isinstance(one, p.Publish)] == [2 * MIB]
 
 
-def test_names_that_json_makes_long_are_no_failure() -> None:
+@in_world(max_record=MIB // 2)
+async def test_names_that_json_makes_long_are_no_failure(world: World) -> None:
     """With half of a record's bytes as payload, and names at their longest, it does not fit."""
     name = "\x01" * 65_535
-
-    async def scenario() -> None:
-        async with World(max_record=MIB // 2).running() as world:
-            other = await world.connect("other")
-            sender = await world.connect(name, filters=[(name, 1)])
-            sender.send(p.publish(name, bytes(100), 1, 1))
-            await world.go(0.2)
-            assert p.Puback(1) in sender.take()
-            sender.send(p.publish(name, bytes(MIB // 2 - 70_000), 1, 2))
-            await world.go(0.2)
-            assert not sender.open
-            await goes_on(world, other, 1)
-            assert not world.broker.node.rebuilding
-            compare(world)
-
-    simulate(scenario)
+    other = await world.connect("other")
+    sender = await world.connect(name, filters=[(name, 1)])
+    sender.send(p.publish(name, bytes(100), 1, 1))
+    await world.go(0.2)
+    assert p.Puback(1) in sender.take()
+    sender.send(p.publish(name, bytes(MIB // 2 - 70_000), 1, 2))
+    await world.go(0.2)
+    assert not sender.open
+    await goes_on(world, other, 1)
+    assert not world.broker.node.rebuilding
+    compare(world)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from harness import packets as p
 from actors.node import backpressure
 from actors.node.read_pause import ReadPause
 from actors.session import delivery
-from simulation.world import SimClient, World, simulate
+from simulation.world import SimClient, World, in_world, simulate
 
 _TICK = 0.01
 _WAITS = ReadPause.BACKLOG | ReadPause.SLOW_READER
@@ -96,16 +96,15 @@ def test_publishers_that_wait_for_each_others_backlogs_do_not_deadlock(
 
 
 @pytest.mark.parametrize("ring", [2, 3])
-def test_publishers_that_wait_for_each_other_without_reading_do_not_deadlock(ring: int) -> None:
+@in_world(write_high=300)
+async def test_publishers_that_wait_for_each_other_without_reading_do_not_deadlock(
+    world: World, ring: int
+) -> None:
     def done(peer: Peer) -> bool:
         return not peer.transport.arrived and not peer.transport.buffer
 
-    async def scenario() -> None:
-        async with World(write_high=300).running() as world:
-            peers = await publish_in_a_ring(world, ring, 0, done)
-            for peer in peers:
-                assert 0 < peer.longest <= backpressure._LONGEST + 2 * _TICK
-                assert peer.got[-1:] == [b"2000"]
-            assert not any(peer.connection.paused for peer in peers)
-
-    simulate(scenario)
+    peers = await publish_in_a_ring(world, ring, 0, done)
+    for peer in peers:
+        assert 0 < peer.longest <= backpressure._LONGEST + 2 * _TICK
+        assert peer.got[-1:] == [b"2000"]
+    assert not any(peer.connection.paused for peer in peers)

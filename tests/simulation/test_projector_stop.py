@@ -6,57 +6,49 @@ from collections.abc import Sequence
 import pytest
 from harness import packets as p
 
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.world import SimClient, World, in_world
 
 MILLISECOND = 0.001
 
 
 @pytest.mark.parametrize("before", range(0, 60, 2))
-def test_a_stop_during_a_round_loses_no_session(before: int) -> None:
+@in_world(delay=lambda: 8 * MILLISECOND)
+async def test_a_stop_during_a_round_loses_no_session(world: World, before: int) -> None:
     """What the round has taken and not written is written by the last one."""
-
-    async def scenario() -> None:
-        async with World(delay=lambda: 8 * MILLISECOND).running() as world:
-            await world.go(1 - before * MILLISECOND)  # the next round begins after a second
-            client = SimClient(world)
-            client.send(p.connect("c", clean=False))
-            await world.go(20 * MILLISECOND)
-            assert client.take() == [p.Connack(0, session_present=False)]
-            await world.broker.drain()
-            await world.restart()
-            await world.connect("c", present=True)
-
-    simulate(scenario)
+    await world.go(1 - before * MILLISECOND)  # the next round begins after a second
+    client = SimClient(world)
+    client.send(p.connect("c", clean=False))
+    await world.go(20 * MILLISECOND)
+    assert client.take() == [p.Connack(0, session_present=False)]
+    await world.broker.drain()
+    await world.restart()
+    await world.connect("c", present=True)
 
 
 @pytest.mark.parametrize("grows", [True, False])
 @pytest.mark.parametrize("before", range(28, 48, 4))
-def test_a_stop_during_a_round_leaves_a_session_of_several_parts_whole(
-    before: int, *, grows: bool
+@in_world(delay=lambda: 8 * MILLISECOND)
+async def test_a_stop_during_a_round_leaves_a_session_of_several_parts_whole(
+    world: World, before: int, *, grows: bool
 ) -> None:
     few = [(f"few/{number}", 0) for number in range(2)]
     many = [(f"many/{number}/" + "x" * 1000, 0) for number in range(150)]
-
-    async def scenario() -> None:
-        async with World(delay=lambda: 8 * MILLISECOND).running() as world:
-            client = await world.connect("c", filters=few)
-            if not grows:
-                await subscribe(world, client, many)
-            await round_ended(world)
-            await world.go(1 - before * MILLISECOND)
-            if grows:
-                client.send(p.subscribe(7, *many))
-            else:
-                client.send(p.unsubscribe(7, *(one for one, _ in many)))
-            await world.go(20 * MILLISECOND)
-            await world.broker.drain()
-            await world.restart()
-            assert world.broker.projector.marked
-            await world.connect("c", present=True)
-            state = world.broker.node.state.sessions["c"]
-            assert len(state.subscriptions) == (152 if grows else 2)
-
-    simulate(scenario)
+    client = await world.connect("c", filters=few)
+    if not grows:
+        await subscribe(world, client, many)
+    await round_ended(world)
+    await world.go(1 - before * MILLISECOND)
+    if grows:
+        client.send(p.subscribe(7, *many))
+    else:
+        client.send(p.unsubscribe(7, *(one for one, _ in many)))
+    await world.go(20 * MILLISECOND)
+    await world.broker.drain()
+    await world.restart()
+    assert world.broker.projector.marked
+    await world.connect("c", present=True)
+    state = world.broker.node.state.sessions["c"]
+    assert len(state.subscriptions) == (152 if grows else 2)
 
 
 async def subscribe(world: World, client: SimClient, filters: Sequence[tuple[str, int]]) -> None:

@@ -11,7 +11,7 @@ from harness.plainaudit import violations
 from actors.kernel.gathering import Gathering
 from actors.kernel.kernel import Kernel
 from simulation.fold import compare
-from simulation.world import SimClient, World, simulate
+from simulation.world import SimClient, World, in_world, simulate
 
 DISK = 0.001
 """Seconds until a record is on disk in these worlds."""
@@ -197,62 +197,53 @@ def test_a_wait_of_clients_that_wait_for_answers_is_found(monkeypatch: pytest.Mo
     assert closed_loops(4, 0.003) < 0.9 * closed_loops(4, 0.0)
 
 
-def test_a_read_that_waits_is_handled_before_other_input_of_its_client() -> None:
-    async def scenario() -> None:
-        async with World(lambda: DISK, commit_delay=0.05).running() as world:
-            noise = [Publisher(world, str(number)) for number in range(20)]
-            reader = await world.connect("r", filters=[("x", 1)])
-            leaver = await world.connect("leaver", will=p.Will("x", b"will", 1))
-            for number in range(300):
-                noise[number % 20].publish()
-                await world.go(0.005)
-            kernel = world.broker.kernel
-            leaver.send(p.publish("x", b"1", 1, 1))
-            leaver.send(p.publish("x", b"2", 1, 2))
-            assert kernel._gathered, "it waits"
-            assert not kernel.scheduled
-            leaver.drop()
-            await world.go(0.2)
-            found = [one.payload for one in reader.take() if isinstance(one, Publish)]
-            assert found == [b"1", b"2", b"will"]
-
-    simulate(scenario)
+@in_world(delay=lambda: DISK, commit_delay=0.05)
+async def test_a_read_that_waits_is_handled_before_other_input_of_its_client(world: World) -> None:
+    noise = [Publisher(world, str(number)) for number in range(20)]
+    reader = await world.connect("r", filters=[("x", 1)])
+    leaver = await world.connect("leaver", will=p.Will("x", b"will", 1))
+    for number in range(300):
+        noise[number % 20].publish()
+        await world.go(0.005)
+    kernel = world.broker.kernel
+    leaver.send(p.publish("x", b"1", 1, 1))
+    leaver.send(p.publish("x", b"2", 1, 2))
+    assert kernel._gathered, "it waits"
+    assert not kernel.scheduled
+    leaver.drop()
+    await world.go(0.2)
+    found = [one.payload for one in reader.take() if isinstance(one, Publish)]
+    assert found == [b"1", b"2", b"will"]
 
 
-def test_what_waited_for_others_waits_for_the_disk() -> None:
-    async def scenario() -> None:
-        async with World(lambda: DISK, commit_delay=0.003).running() as world:
-            publishers, _ = await at_rate(world, 1000, 0.5)
-            world.log.hold()
-            done = [one.done for one in publishers]
-            for number in range(100):
-                publishers[number % 20].publish()
-                await world.go(0.001)
-            await world.go(0.1)
-            assert [one.done for one in publishers] == done
-            world.log.release()
-            await world.go(0.1)
-            assert all(one.done == one.sent for one in publishers)
-
-    simulate(scenario)
+@in_world(delay=lambda: DISK, commit_delay=0.003)
+async def test_what_waited_for_others_waits_for_the_disk(world: World) -> None:
+    publishers, _ = await at_rate(world, 1000, 0.5)
+    world.log.hold()
+    done = [one.done for one in publishers]
+    for number in range(100):
+        publishers[number % 20].publish()
+        await world.go(0.001)
+    await world.go(0.1)
+    assert [one.done for one in publishers] == done
+    world.log.release()
+    await world.go(0.1)
+    assert all(one.done == one.sent for one in publishers)
 
 
-def test_a_connect_ends_the_wait() -> None:
-    async def scenario() -> None:
-        async with World(lambda: 0.0, commit_delay=0.05).running() as world:
-            publishers, _ = await at_rate(world, 100, 3.0)
-            publisher = publishers[0]
-            await world.go(0.005)
-            for one in publishers:
-                one.publish()
-                if world.broker.kernel._gathered:
-                    break
-            assert world.broker.kernel._gathered
-            newcomer = SimClient(world)
-            newcomer.send(p.connect("new"))
-            await world.go(0.01)
-            assert isinstance(newcomer.take()[0], Connack)
-            assert not world.broker.kernel._gathered
-            assert publisher.done == publisher.sent
-
-    simulate(scenario)
+@in_world(delay=lambda: 0.0, commit_delay=0.05)
+async def test_a_connect_ends_the_wait(world: World) -> None:
+    publishers, _ = await at_rate(world, 100, 3.0)
+    publisher = publishers[0]
+    await world.go(0.005)
+    for one in publishers:
+        one.publish()
+        if world.broker.kernel._gathered:
+            break
+    assert world.broker.kernel._gathered
+    newcomer = SimClient(world)
+    newcomer.send(p.connect("new"))
+    await world.go(0.01)
+    assert isinstance(newcomer.take()[0], Connack)
+    assert not world.broker.kernel._gathered
+    assert publisher.done == publisher.sent

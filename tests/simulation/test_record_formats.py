@@ -9,7 +9,7 @@ from harness.plainaudit import violations
 
 from eventstore.format.records import format_of
 from simulation.fold import compare
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.world import SimClient, World, in_world
 
 
 class Reader(SimClient):
@@ -42,7 +42,8 @@ async def test_a_process_with_older_siblings_writes_no_record_that_they_refuse(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_kills_between_formats_lose_nothing(seed: int) -> None:
+@in_world(ack_delay=0.01)
+async def test_kills_between_formats_lose_nothing(world: World, seed: int) -> None:
     chance = random.Random(seed)
 
     async def life(world: World, record_format: int, got: list[bytes], first: int) -> None:
@@ -64,20 +65,16 @@ def test_kills_between_formats_lose_nothing(seed: int) -> None:
         await world.go(0.05)
         await world.restart(keep=chance.randint(0, 1))
 
-    async def scenario() -> None:
-        async with World(ack_delay=0.01).running() as world:
-            got: list[bytes] = []
-            for number, record_format in enumerate((1, 2, 1, 2), 0):
-                await life(world, record_format, got, 1 + 100 * number)
-            Reader(world, got).send(p.connect("r", clean=False))
-            await world.go(3)
-            compare(world)
-            assert violations(world.disk.decoded()) == []
-            written = [data[3] for data in world.disk.stream.history.values()]
-            assert {1, 2} == set(written)
-            assert written != sorted(written)
-            numbers = {int(payload) for payload in got}
-            for number in range(4):
-                assert set(range(1 + 100 * number, 61 + 100 * number)) <= numbers
-
-    simulate(scenario)
+    got: list[bytes] = []
+    for number, record_format in enumerate((1, 2, 1, 2), 0):
+        await life(world, record_format, got, 1 + 100 * number)
+    Reader(world, got).send(p.connect("r", clean=False))
+    await world.go(3)
+    compare(world)
+    assert violations(world.disk.decoded()) == []
+    written = [data[3] for data in world.disk.stream.history.values()]
+    assert {1, 2} == set(written)
+    assert written != sorted(written)
+    numbers = {int(payload) for payload in got}
+    for number in range(4):
+        assert set(range(1 + 100 * number, 61 + 100 * number)) <= numbers

@@ -14,7 +14,7 @@ from eventstore.format.events import WillFired
 from protocol.mqtt.packets import Subscribe
 from protocol.mqtt.subscription_options import NO_LOCAL
 from simulation.checking import acknowledged, check_promises
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.world import SimClient, World, in_world
 
 
 @pytest.mark.mqtt("MQTT-3.1.4-2", "MQTT-3.1.4-4")
@@ -189,7 +189,8 @@ async def test_output_to_a_resumed_client_that_reads_nothing_is_bounded(world: W
     assert all(one.dup for one in resent)
 
 
-def test_a_check_is_cancelled_when_its_client_leaves() -> None:
+@in_world(connect_timeout=5.0)
+async def test_a_check_is_cancelled_when_its_client_leaves(world: World) -> None:
     class Slow:
         def __init__(self) -> None:
             self.begun = self.cancelled = 0
@@ -209,21 +210,17 @@ def test_a_check_is_cancelled_when_its_client_leaves() -> None:
         def close(self) -> None:
             """Nothing to do."""
 
-    async def scenario() -> None:
-        async with World(connect_timeout=5.0).running() as world:
-            slow = Slow()
-            world.broker.admission.authenticator = slow
-            gone, stays = SimClient(world), SimClient(world)
-            gone.send(p.connect("a", username="u", password=b"p"))
-            stays.send(p.connect("b", username="u", password=b"p"))
-            await world.go(1)
-            gone.drop()
-            await world.go(1)
-            assert (slow.begun, slow.cancelled) == (2, 1)
-            await world.go(10)
-            assert (slow.begun, slow.cancelled) == (2, 2)
-
-    simulate(scenario)
+    slow = Slow()
+    world.broker.admission.authenticator = slow
+    gone, stays = SimClient(world), SimClient(world)
+    gone.send(p.connect("a", username="u", password=b"p"))
+    stays.send(p.connect("b", username="u", password=b"p"))
+    await world.go(1)
+    gone.drop()
+    await world.go(1)
+    assert (slow.begun, slow.cancelled) == (2, 1)
+    await world.go(10)
+    assert (slow.begun, slow.cancelled) == (2, 2)
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-6")
@@ -243,8 +240,9 @@ async def test_a_new_session_gets_nothing_that_was_meant_for_the_one_before(
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-6")
-def test_a_new_session_gets_nothing_of_one_that_was_frozen_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world()
+async def test_a_new_session_gets_nothing_of_one_that_was_frozen_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a restart the will of a session is read, published, and matches that session itself.
 
@@ -256,25 +254,21 @@ def test_a_new_session_gets_nothing_of_one_that_was_frozen_meanwhile(
         await may_read.wait()
         await step(loader)
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            will = p.Will("t", b"it is gone", 1, retain=False)
-            await world.connect("c", will=will, filters=[("t", 1)])
-            monkeypatch.setattr(MessageLoader, "_step", later)
-            await world.restart()
-            await world.go(4)  # it has nothing to do, and is stopped
-            new = SimClient(world)
-            new.send(p.connect("c", clean=True))
-            await world.go(1)
-            assert new.take() == []
-            may_read.set()
-            await world.go(1)
-            assert new.take() == [Connack(0)]
-            fired = [one for one in world.disk.events() if isinstance(one, WillFired)]
-            assert [one.session for one in fired] == ["c"]
-            await check_promises(world)
-
-    simulate(scenario)
+    will = p.Will("t", b"it is gone", 1, retain=False)
+    await world.connect("c", will=will, filters=[("t", 1)])
+    monkeypatch.setattr(MessageLoader, "_step", later)
+    await world.restart()
+    await world.go(4)  # it has nothing to do, and is stopped
+    new = SimClient(world)
+    new.send(p.connect("c", clean=True))
+    await world.go(1)
+    assert new.take() == []
+    may_read.set()
+    await world.go(1)
+    assert new.take() == [Connack(0)]
+    fired = [one for one in world.disk.events() if isinstance(one, WillFired)]
+    assert [one.session for one in fired] == ["c"]
+    await check_promises(world)
 
 
 @pytest.mark.mqtt("MQTT-3.3.5-1")

@@ -8,7 +8,7 @@ from actors.session.session_messages import Publication
 from eventstore.format.events import MessagePublished
 from simulation.fold import compare, fold
 from simulation.network import SimClient
-from simulation.world import World, in_world, simulate
+from simulation.world import World, in_world
 
 TOPIC = "camera/jpg"
 SIZE = 4 * LARGE
@@ -62,7 +62,8 @@ async def test_all_are_delivered_and_one_in_twenty_is_recorded(world: World) -> 
     assert not world.broker.node.state.retained.unrecorded
 
 
-def test_the_bridge_and_other_observers_get_all_of_them() -> None:
+@in_world()
+async def test_the_bridge_and_other_observers_get_all_of_them(world: World) -> None:
     class Observer:
         """Notes what a bridge would pass on."""
 
@@ -73,15 +74,11 @@ def test_the_bridge_and_other_observers_get_all_of_them() -> None:
             assert not publication.taken
             self.payloads += publication.batch.payloads
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            observer = Observer()
-            world.broker.node.add_observer(observer)
-            camera = await world.connect("camera")
-            await film(world, camera, 12)
-            assert observer.payloads == [picture(number) for number in range(1, 13)]
-
-    simulate(scenario)
+    observer = Observer()
+    world.broker.node.add_observer(observer)
+    camera = await world.connect("camera")
+    await film(world, camera, 12)
+    assert observer.payloads == [picture(number) for number in range(1, 13)]
 
 
 @in_world()

@@ -196,8 +196,9 @@ async def test_a_will_that_was_armed_long_ago_is_still_sent(world: World) -> Non
     assert payloads(reader) == [b"it is gone"]
 
 
-def test_a_session_that_was_replaced_misses_nothing_that_was_cut_off(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world(bounded)
+async def test_a_session_that_was_replaced_misses_nothing_that_was_cut_off(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it was reading its successor read, and needed no more: then the log may be cut."""
     may_read, load = asyncio.Event(), MessageLoader.load
@@ -215,74 +216,66 @@ def test_a_session_that_was_replaced_misses_nothing_that_was_cut_off(
         else:
             load(loader, session, refs)
 
-    async def scenario() -> None:
-        async with bounded().running() as world:
-            reader = await world.connect("reader", filters=[("w", 1)])
-            await world.connect("c", will=p.Will("w", b"it is gone", 1, retain=False))
-            await world.go(5)
-            reader.send(p.disconnect())
-            await world.go(0.1)
-            monkeypatch.setattr(MessageLoader, "load", first_waits)
-            await world.restart()  # the will must be read
-            assert asked == [world.broker.sessions.find_session("c")]
-            world.broker.kernel.restart(asked[0])
-            reader = await world.connect("reader", present=True)
-            assert payloads(reader) == [b"it is gone"]
-            reader.send(p.puback(1))
-            noisy = await world.connect("noisy")
-            while world.broker.node.log.first < 10:
-                await traffic(world, noisy, 10)
-            may_read.set()
-            await world.go(5)
-            assert world.failure() is None
-            assert noisy.open
-            compare(world)
-
-    simulate(scenario)
+    reader = await world.connect("reader", filters=[("w", 1)])
+    await world.connect("c", will=p.Will("w", b"it is gone", 1, retain=False))
+    await world.go(5)
+    reader.send(p.disconnect())
+    await world.go(0.1)
+    monkeypatch.setattr(MessageLoader, "load", first_waits)
+    await world.restart()  # the will must be read
+    assert asked == [world.broker.sessions.find_session("c")]
+    world.broker.kernel.restart(asked[0])
+    reader = await world.connect("reader", present=True)
+    assert payloads(reader) == [b"it is gone"]
+    reader.send(p.puback(1))
+    noisy = await world.connect("noisy")
+    while world.broker.node.log.first < 10:
+        await traffic(world, noisy, 10)
+    may_read.set()
+    await world.go(5)
+    assert world.failure() is None
+    assert noisy.open
+    compare(world)
 
 
 @pytest.mark.parametrize("first", ["from", "to"])
-def test_a_message_that_moves_during_the_search_is_carried(
-    monkeypatch: pytest.MonkeyPatch, first: str
+@in_world(bounded, message_cache=1)
+async def test_a_message_that_moves_during_the_search_is_carried(
+    world: World, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """Its receiver may have been examined before it arrived, its publisher after it left."""
     carry, breathe = Retention._carry, Retention._yield_time
     carrying: list[Position] = []
+    if first == "from":
+        sender = await world.connect("from")
+    receiver = await world.connect("to", filters=[("old/#", 2)])
+    if first == "to":
+        sender = await world.connect("from")
+    sender.send(p.publish("old/1", b"first", 1, 1), p.publish("old/2", b"second", 2, 2))
+    noisy = await world.connect("noisy")
 
-    async def scenario() -> None:
-        async with bounded(message_cache=1).running() as world:
-            if first == "from":
-                sender = await world.connect("from")
-            receiver = await world.connect("to", filters=[("old/#", 2)])
-            if first == "to":
-                sender = await world.connect("from")
-            sender.send(p.publish("old/1", b"first", 1, 1), p.publish("old/2", b"second", 2, 2))
-            noisy = await world.connect("noisy")
+    async def in_small_steps(retention_: Retention, before: Position) -> None:
+        carrying.append(before)
+        monkeypatch.setattr(retention, "_SLICE", -1.0)
+        await carry(retention_, before)
+        monkeypatch.setattr(retention, "_SLICE", 0.002)
 
-            async def in_small_steps(retention_: Retention, before: Position) -> None:
-                carrying.append(before)
-                monkeypatch.setattr(retention, "_SLICE", -1.0)
-                await carry(retention_, before)
-                monkeypatch.setattr(retention, "_SLICE", 0.002)
+    async def released_meanwhile(retention_: Retention, started: float) -> None:
+        await breathe(retention_, started)
+        if carrying:
+            sender.send(p.pubrel(2))
+            await asyncio.sleep(0.1)
 
-            async def released_meanwhile(retention_: Retention, started: float) -> None:
-                await breathe(retention_, started)
-                if carrying:
-                    sender.send(p.pubrel(2))
-                    await asyncio.sleep(0.1)
-
-            monkeypatch.setattr(Retention, "_carry", in_small_steps)
-            monkeypatch.setattr(Retention, "_yield_time", released_meanwhile)
-            while world.broker.node.log.first == 1:
-                await traffic(world, noisy, 10)
-            assert payloads(receiver) == [b"first", b"second"]
-            receiver.drop()
-            await world.go(1)
-            again = await world.connect("to", present=True)
-            assert payloads(again) == [b"first", b"second"]
-            compare(world)
-
-    simulate(scenario)
+    monkeypatch.setattr(Retention, "_carry", in_small_steps)
+    monkeypatch.setattr(Retention, "_yield_time", released_meanwhile)
+    while world.broker.node.log.first == 1:
+        await traffic(world, noisy, 10)
+    assert payloads(receiver) == [b"first", b"second"]
+    receiver.drop()
+    await world.go(1)
+    again = await world.connect("to", present=True)
+    assert payloads(again) == [b"first", b"second"]
+    compare(world)
 
 
 def test_messages_of_a_failed_session_are_carried_when_it_is_rebuilt(

@@ -23,25 +23,22 @@ subscribe = ['a/secret']
 """
 
 
-def test_a_group_has_so_many_members() -> None:
-    async def scenario() -> None:
-        async with World(bounds=LimitOptions(max_shared_members=2)).running() as world:
-            one, two = await members(world, "m1", "m2")
-            three = await world.connect("m3")
-            three.send(p.subscribe(1, (SHARED, 1), ("$share/other/a/+", 1), ("a/b", 1)))
-            await world.go(0.1)
-            assert three.take() == [Suback(1, (0x80, 1, 1))]
-            assert world.broker.node.limits.refused.counts["shared_members"] == 1
-            one.send(p.subscribe(2, (SHARED, 2)))  # it is a member already
-            await world.go(0.1)
-            assert one.take() == [Suback(2, (2,))]
-            two.send(p.unsubscribe(3, SHARED))
-            three.send(p.subscribe(4, (SHARED, 1)))
-            await world.go(0.1)
-            assert three.take() == [Suback(4, (1,))]
-            prove(world)
-
-    simulate(scenario)
+@in_world(bounds=LimitOptions(max_shared_members=2))
+async def test_a_group_has_so_many_members(world: World) -> None:
+    one, two = await members(world, "m1", "m2")
+    three = await world.connect("m3")
+    three.send(p.subscribe(1, (SHARED, 1), ("$share/other/a/+", 1), ("a/b", 1)))
+    await world.go(0.1)
+    assert three.take() == [Suback(1, (0x80, 1, 1))]
+    assert world.broker.node.limits.refused.counts["shared_members"] == 1
+    one.send(p.subscribe(2, (SHARED, 2)))  # it is a member already
+    await world.go(0.1)
+    assert one.take() == [Suback(2, (2,))]
+    two.send(p.unsubscribe(3, SHARED))
+    three.send(p.subscribe(4, (SHARED, 1)))
+    await world.go(0.1)
+    assert three.take() == [Suback(4, (1,))]
+    prove(world)
 
 
 @pytest.mark.parametrize("strategy", ["balanced", "topic"])

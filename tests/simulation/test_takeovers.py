@@ -8,7 +8,7 @@ from harness.packets import Connack
 
 from actors.limits.limit_options import LimitOptions
 from eventstore.format.events import SessionTakenOver
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.world import SimClient, World, in_world
 
 ACCEPTED = Connack(0, session_present=True)
 HOSTS = [f"192.0.2.{number}" for number in range(1, 20)]
@@ -136,13 +136,10 @@ async def test_a_client_that_reconnects_every_second_is_never_held_back(world: W
     assert world.broker.node.limits.refused.counts == {}
 
 
-def test_flapping_leaves_a_hundred_connections_in_a_row_alone() -> None:
-    async def scenario() -> None:
-        async with World(takeover_delay=0.0, bounds=LimitOptions()).running() as world:
-            await world.connect("c")
-            for _ in range(100):
-                client = come(world)
-                await world.go(0.01)
-                assert client.take() == [ACCEPTED]
-
-    simulate(scenario)
+@in_world(takeover_delay=0.0, bounds=LimitOptions())
+async def test_flapping_leaves_a_hundred_connections_in_a_row_alone(world: World) -> None:
+    await world.connect("c")
+    for _ in range(100):
+        client = come(world)
+        await world.go(0.01)
+        assert client.take() == [ACCEPTED]

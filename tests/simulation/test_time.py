@@ -60,18 +60,15 @@ async def test_a_connect_must_come_in_time(world: World) -> None:
     assert not world.broker.admission.connections
 
 
-def test_the_time_that_a_client_waited_at_the_main_process_counts() -> None:
-    async def scenario() -> None:
-        async with World(connect_timeout=10.0).running() as world:
-            options = ListenerOptions("", 1000, 10.0)
-            client = SimClient(world, listener=Listener(options, 0), waited=4.0)
-            client.send(p.connect("c")[:5])
-            await world.go(5.9)
-            assert client.open
-            await world.go(0.2)
-            assert not client.open
-
-    simulate(scenario)
+@in_world(connect_timeout=10.0)
+async def test_the_time_that_a_client_waited_at_the_main_process_counts(world: World) -> None:
+    options = ListenerOptions("", 1000, 10.0)
+    client = SimClient(world, listener=Listener(options, 0), waited=4.0)
+    client.send(p.connect("c")[:5])
+    await world.go(5.9)
+    assert client.open
+    await world.go(0.2)
+    assert not client.open
 
 
 @in_world(ack_wait=30.0)

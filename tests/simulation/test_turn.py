@@ -399,8 +399,9 @@ def test_the_state_is_that_of_the_log() -> None:
 
 
 @pytest.mark.plain
-def test_packets_that_fail_on_the_fast_path_go_to_the_actors(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world()
+async def test_packets_that_fail_on_the_fast_path_go_to_the_actors(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pass has changed nothing by then: the one that fails ends alone."""
     failed = []
@@ -409,18 +410,14 @@ def test_packets_that_fail_on_the_fast_path_go_to_the_actors(
         failed.append(1)
         raise RuntimeError("trapped")
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            publishers, subscribers = await connected(world, 5, 1)
-            monkeypatch.setattr(FastPath, "_read_publish", read_publish)
-            for at, client in enumerate(publishers):
-                client.send(p.publish(f"t/{at}", b"x", 1, 5))
-            await world.go(1)
-            assert failed
-            assert all(client.take() == [p.Puback(5)] for client in publishers)
-            assert all(len(client.take()) == 1 for client in subscribers)
-
-    simulate(scenario)
+    publishers, subscribers = await connected(world, 5, 1)
+    monkeypatch.setattr(FastPath, "_read_publish", read_publish)
+    for at, client in enumerate(publishers):
+        client.send(p.publish(f"t/{at}", b"x", 1, 5))
+    await world.go(1)
+    assert failed
+    assert all(client.take() == [p.Puback(5)] for client in publishers)
+    assert all(len(client.take()) == 1 for client in subscribers)
 
 
 @pytest.mark.plain

@@ -38,23 +38,19 @@ async def test_a_large_subscribe_is_granted_in_parts_and_answered_once(world: Wo
     assert world.broker.kernel.parts - parts >= len(granted) - 1
 
 
-def test_long_filters_are_granted_and_removed_a_few_at_a_time() -> None:
+@in_world()
+async def test_long_filters_are_granted_and_removed_a_few_at_a_time(world: World) -> None:
     long = [f"{'x' * 30_000}/{number}" for number in range(32)]
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = await world.connect("c")
-            parts = [world.broker.kernel.parts]
-            for packet in (p.subscribe(7, *[(one, 1) for one in long]), p.unsubscribe(8, *long)):
-                client.send(packet)
-                await world.go(0.5)
-                parts.append(world.broker.kernel.parts)
-            assert [type(one) for one in client.take()] == [p.Suback, p.Unsuback]
-            assert world.broker.node.router.subscriptions == 0
-            granted, removed = (after - before for before, after in itertools.pairwise(parts))
-            assert min(granted, removed) >= len(long) // 2 - 1
-
-    simulate(scenario)
+    client = await world.connect("c")
+    parts = [world.broker.kernel.parts]
+    for packet in (p.subscribe(7, *[(one, 1) for one in long]), p.unsubscribe(8, *long)):
+        client.send(packet)
+        await world.go(0.5)
+        parts.append(world.broker.kernel.parts)
+    assert [type(one) for one in client.take()] == [p.Suback, p.Unsuback]
+    assert world.broker.node.router.subscriptions == 0
+    granted, removed = (after - before for before, after in itertools.pairwise(parts))
+    assert min(granted, removed) >= len(long) // 2 - 1
 
 
 def test_others_come_between_the_parts_of_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,42 +357,37 @@ async def test_clients_that_only_acknowledge_or_ping_shorten_no_parts(world: Wor
 
 
 @pytest.mark.plain
-def test_a_client_that_waits_for_its_rate_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with World(bounds=LimitOptions(client=Quota(publish_rate=100))).running() as world:
-            client = await world.connect("c")
-            await world.go(5)  # it counts as new no longer
-            parts = world.broker.kernel.parts
+@in_world(bounds=LimitOptions(client=Quota(publish_rate=100)))
+async def test_a_client_that_waits_for_its_rate_is_no_stranger(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await world.connect("c")
+    await world.go(5)  # it counts as new no longer
+    parts = world.broker.kernel.parts
 
-            def tell_low_priority(_actor: object, message: object, *, first: bool = False) -> None:
-                pytest.fail(f"put off: {message!r}")
+    def tell_low_priority(_actor: object, message: object, *, first: bool = False) -> None:
+        pytest.fail(f"put off: {message!r}")
 
-            monkeypatch.setattr(world.broker.kernel, "tell_low_priority", tell_low_priority)
-            messages = [p.publish("t", bytes(400), 1, pid) for pid in range(1, 1001)]
-            client.send(b"".join(messages))
-            await world.go(12)
-            assert world.broker.kernel.parts - parts > 20
-            acknowledged = [one.packet_id for one in client.take() if isinstance(one, p.Puback)]
-            assert acknowledged == list(range(1, 1001))
-
-    simulate(scenario)
+    monkeypatch.setattr(world.broker.kernel, "tell_low_priority", tell_low_priority)
+    messages = [p.publish("t", bytes(400), 1, pid) for pid in range(1, 1001)]
+    client.send(b"".join(messages))
+    await world.go(12)
+    assert world.broker.kernel.parts - parts > 20
+    acknowledged = [one.packet_id for one in client.take() if isinstance(one, p.Puback)]
+    assert acknowledged == list(range(1, 1001))
 
 
-def test_wildcard_patterns_beyond_the_bound_are_refused_and_counted() -> None:
+@in_world(bounds=LimitOptions(max_wildcard_patterns=10))
+async def test_wildcard_patterns_beyond_the_bound_are_refused_and_counted(world: World) -> None:
     bomb = [("/".join(levels), 0) for levels in itertools.product("a+", repeat=8)]
-
-    async def scenario() -> None:
-        async with World(bounds=LimitOptions(max_wildcard_patterns=10)).running() as world:
-            client = await world.connect("c")
-            client.send(p.subscribe(7, *bomb))
-            await world.go(0.5)
-            (answer,) = client.take()
-            assert isinstance(answer, p.Suback)
-            assert answer.codes.count(0x80) == len(bomb) - 11
-            assert world.broker.node.limits.refused.counts["wildcard_patterns"] > 0
-            assert world.broker.node.router.subscriptions == 11
-
-    simulate(scenario)
+    client = await world.connect("c")
+    client.send(p.subscribe(7, *bomb))
+    await world.go(0.5)
+    (answer,) = client.take()
+    assert isinstance(answer, p.Suback)
+    assert answer.codes.count(0x80) == len(bomb) - 11
+    assert world.broker.node.limits.refused.counts["wildcard_patterns"] > 0
+    assert world.broker.node.router.subscriptions == 11
 
 
 def test_one_address_with_many_sessions_leaves_wildcard_patterns_to_others() -> None:
@@ -439,37 +430,36 @@ async def test_many_retained_messages_are_replayed_in_several_batches(world: Wor
     assert found.actor.handled == 3
 
 
-def test_subscriptions_of_all_sessions_have_a_limit_and_no_owner_takes_all() -> None:
-    async def scenario() -> None:
-        async with World(bounds=LimitOptions(max_subscriptions_total=40)).running() as world:
-            router = world.broker.node.router
-            for number in range(5):
-                greedy = await world.connect(f"greedy-{number}", clean=False)
-                filters = [(f"{number}/{each}", 0) for each in range(10)]
-                greedy.send(p.subscribe(7, *filters, filters[0]))
-                await world.go(0.5)
-                if number % 2:
-                    greedy.drop()  # what it holds counts for as long as its session lasts
-                    await world.go(5)
-            assert router.subscriptions == 20
-            assert world.broker.node.limits.refused.counts["subscriptions_total"] > 0
-            other = SimClient(world, host="198.51.100.7")
-            other.send(p.connect("other"), p.subscribe(8, *((f"o/{n}", 1) for n in range(12))))
-            await world.go(0.5)
-            (answer,) = (one for one in other.take() if isinstance(one, p.Suback))
-            assert list(answer.codes) == [1] * 10 + [0x80] * 2
-            # A filter that it has may be subscribed to again, and room that is made is used.
-            other.send(p.subscribe(9, ("o/0", 0)), p.unsubscribe(10, "o/1", "o/2"))
-            other.send(p.subscribe(11, ("o/new", 0)))
-            await world.go(0.5)
-            codes = [list(one.codes) for one in other.take() if isinstance(one, p.Suback)]
-            assert codes == [[0], [0]]
-            again = await world.connect("greedy-0", clean=True)
-            again.send(p.subscribe(7, ("again", 0)))
-            await world.go(0.5)
-            assert [one.codes[0] for one in again.take() if isinstance(one, p.Suback)] == [0]
-
-    simulate(scenario)
+@in_world(bounds=LimitOptions(max_subscriptions_total=40))
+async def test_subscriptions_of_all_sessions_have_a_limit_and_no_owner_takes_all(
+    world: World,
+) -> None:
+    router = world.broker.node.router
+    for number in range(5):
+        greedy = await world.connect(f"greedy-{number}", clean=False)
+        filters = [(f"{number}/{each}", 0) for each in range(10)]
+        greedy.send(p.subscribe(7, *filters, filters[0]))
+        await world.go(0.5)
+        if number % 2:
+            greedy.drop()  # what it holds counts for as long as its session lasts
+            await world.go(5)
+    assert router.subscriptions == 20
+    assert world.broker.node.limits.refused.counts["subscriptions_total"] > 0
+    other = SimClient(world, host="198.51.100.7")
+    other.send(p.connect("other"), p.subscribe(8, *((f"o/{n}", 1) for n in range(12))))
+    await world.go(0.5)
+    (answer,) = (one for one in other.take() if isinstance(one, p.Suback))
+    assert list(answer.codes) == [1] * 10 + [0x80] * 2
+    # A filter that it has may be subscribed to again, and room that is made is used.
+    other.send(p.subscribe(9, ("o/0", 0)), p.unsubscribe(10, "o/1", "o/2"))
+    other.send(p.subscribe(11, ("o/new", 0)))
+    await world.go(0.5)
+    codes = [list(one.codes) for one in other.take() if isinstance(one, p.Suback)]
+    assert codes == [[0], [0]]
+    again = await world.connect("greedy-0", clean=True)
+    again.send(p.subscribe(7, ("again", 0)))
+    await world.go(0.5)
+    assert [one.codes[0] for one in again.take() if isinstance(one, p.Suback)] == [0]
 
 
 def test_a_client_that_changes_too_many_subscriptions_waits_but_not_its_successor() -> None:

@@ -8,7 +8,7 @@ from harness import mqtt5_packets as p
 from harness.plainaudit import audit_plainly, checked_records
 from simulation.loop import simulate
 from simulation.network import SimClient
-from simulation.world import World
+from simulation.world import World, in_world
 
 from eventstore.format.events import MessageDropped
 from projections.audit import single_event_rules
@@ -77,28 +77,27 @@ def test_messages_dropped_as_too_large_are_too_large(seed: int) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("retain", [True, False])
-def test_qos_0_messages_that_are_too_large_are_counted(qos: int, *, retain: bool) -> None:
-    async def scenario() -> None:
-        async with World().running() as world:
-            reader, writer = comes(world, "s", 100), comes(world, "p")
-            await world.go(0.1)
-            if not retain:
-                reader.send(p.subscribe(1, ("t/#", 0)))
-                await world.go(0.1)
-            number = 1 if qos else None
-            for size in (50, 200, 150):
-                topic = f"t/{size}"
-                writer.send(p.publish(topic, bytes(size), qos, number, retain=retain))
-            await world.go(0.1)
-            if retain:
-                reader.send(p.subscribe(1, ("t/#", 0)))
-                await world.go(0.1)
-            drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
-            assert {(one.reason, one.filter) for one in drops} == {("packet_too_large", "t/#")}
-            assert sum(one.count for one in drops) == 2
-            assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
-
-    simulate(scenario)
+@in_world()
+async def test_qos_0_messages_that_are_too_large_are_counted(
+    world: World, qos: int, *, retain: bool
+) -> None:
+    reader, writer = comes(world, "s", 100), comes(world, "p")
+    await world.go(0.1)
+    if not retain:
+        reader.send(p.subscribe(1, ("t/#", 0)))
+        await world.go(0.1)
+    number = 1 if qos else None
+    for size in (50, 200, 150):
+        topic = f"t/{size}"
+        writer.send(p.publish(topic, bytes(size), qos, number, retain=retain))
+    await world.go(0.1)
+    if retain:
+        reader.send(p.subscribe(1, ("t/#", 0)))
+        await world.go(0.1)
+    drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+    assert {(one.reason, one.filter) for one in drops} == {("packet_too_large", "t/#")}
+    assert sum(one.count for one in drops) == 2
+    assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -11,7 +11,6 @@ from eventstore.format.events import (
     Assigned,
     Completed,
     Delivered,
-    Expired,
     MessageDropped,
     MessagePublished,
     Queued,
@@ -27,7 +26,6 @@ from eventstore.format.events import (
 from eventstore.format.positions import from_runs, position
 from projections.audit.rule_table import Rule, Violation
 from projections.audit.session_audit import SessionAudit
-from projections.audit.subscription_spans import SubscriptionSpans
 
 NO_LOCAL, IF_NEW, NEVER = 0x04, 0x10, 0x20
 NOW = 1_700_000_000
@@ -94,43 +92,12 @@ def delivered(*refs: int, first: int = 1, queued: int = -1, retain: bool = False
 # ------------------------------------------------------------------------------------- expiry
 
 
-@pytest.mark.parametrize("seconds", [NOW + 4, NOW + 5])
-def test_a_message_may_be_sent_until_it_expires(seconds: int) -> None:
-    sent = delivered(M[0], queued=0)
-    assert rules(opened(), subscribed(), queued(M[0], expires=NOW + 5), (seconds, sent)) == []
-
-
 def test_an_expired_message_is_not_sent() -> None:
     sent = delivered(M[0], M[1], queued=0)
     waits = Queued("s", "t", 1, [M[0], M[1]], 0, expires=[0, NOW + 5])
     (found,) = audited(opened(), subscribed(), waits, (NOW + 6, sent))
     assert (found.rule, found.at) == (Rule.EXPIRY, position(104, 2))
     assert found.what == "message 51.0 was sent 1 s too late"
-
-
-@pytest.mark.parametrize("seconds", [NOW + 5, NOW + 99])
-def test_a_message_expires_when_its_time_has_come(seconds: int) -> None:
-    gone = Expired("s", "t", [M[0]], 0)
-    assert rules(opened(), subscribed(), queued(M[0], expires=NOW + 5), (seconds, gone)) == []
-
-
-@pytest.mark.parametrize("expires", [0, NOW + 5])
-def test_no_message_expires_before_its_time(expires: int) -> None:
-    gone = Expired("s", "t", [M[0]], 0)
-    found = rules(opened(), subscribed(), queued(M[0], expires=expires), (NOW + 4, gone))
-    assert found == [(Rule.EXPIRY, 3)]
-
-
-def test_expired_messages_were_in_the_queue() -> None:
-    gone = Expired("s", "t", [M[0], M[0]], 0)
-    waits = queued(M[0], expires=NOW)
-    assert rules(opened(), subscribed(), waits, (NOW + 3, gone)) == [(Rule.EXPIRY, 3)]
-
-
-def test_sent_messages_do_not_expire() -> None:
-    steps = [opened(), subscribed(), queued(M[0], expires=NOW + 5), delivered(M[0], queued=0)]
-    again = (NOW + 99, Redelivered("s", [1], "ack_wait"))
-    assert rules(*steps, again, (NOW + 99, Acked("s", [1]))) == []
 
 
 # ---------------------------------------------------------------------------- receive maximum
@@ -185,33 +152,12 @@ def own(retain: bool = False) -> Event:
 OWN = position(103, 1)
 
 
-@pytest.mark.parametrize("send", [delivered(OWN), queued(OWN)])
-def test_a_client_does_not_get_its_own_messages(send: Event) -> None:
-    assert rules(opened(), subscribed(NO_LOCAL), own(), send) == [(Rule.NO_LOCAL, 3)]
-    assert rules(opened(), subscribed(), own(), send) == []
-    other = delivered(M[0]) if isinstance(send, Delivered) else queued(M[0])
-    assert rules(opened(), subscribed(NO_LOCAL), own(), other) == []
-
-
 def test_another_subscription_may_bring_a_client_its_own_messages() -> None:
     both = Subscribed("s", [("t", 1), ("#", 1)], options=[NO_LOCAL, 0])
     assert rules(opened(), both, own(), delivered(OWN)) == []
     gone = Unsubscribed("s", ["#"])
     steps = [opened(), both, own(), gone, delivered(OWN)]
     assert rules(*steps) == [(Rule.NO_LOCAL, 4)]
-
-
-def test_a_message_that_matches_no_subscription_is_not_an_own_message() -> None:
-    elsewhere = Subscribed("s", [("u", 1)], options=[NO_LOCAL])
-    for steps in ([opened(), own(retain=True)], [opened(), elsewhere, own()]):
-        assert Rule.NO_LOCAL not in {rule for rule, _ in rules(*steps, delivered(OWN))}
-
-
-def test_own_messages_are_not_expected_with_no_local() -> None:
-    spans = SubscriptionSpans("s")
-    for at, event in enumerate([opened(), subscribed(), subscribed(NO_LOCAL)], 1):
-        spans.take(event, position(at, 0))
-    assert [(one.since >> 20, one.no_local) for one in spans.finish()] == [(2, False), (3, True)]
 
 
 # ---------------------------------------------------------------------------- retain handling
@@ -229,11 +175,6 @@ def replayed(*steps: Event) -> list[tuple[str, int]]:
 RETAINED = delivered(M[0], retain=True)
 
 
-@pytest.mark.parametrize("options", [0, NO_LOCAL, IF_NEW])
-def test_a_new_subscription_brings_retained_messages(options: int) -> None:
-    assert replayed(opened(), subscribed(options), RETAINED) == []
-
-
 @pytest.mark.parametrize(
     "steps",
     [
@@ -249,51 +190,7 @@ def test_retained_messages_are_sent_as_requested(steps: list[Event], send: Event
     assert found == [(Rule.RETAIN_HANDLING, len(steps))]
 
 
-def test_a_subscription_that_ended_is_new_again() -> None:
-    steps = [subscribed(), Unsubscribed("s", ["t"]), subscribed(IF_NEW)]
-    assert replayed(opened(), *steps, RETAINED) == []
-
-
-def test_another_filter_of_the_same_packet_brings_its_retained_messages() -> None:
-    both = Subscribed("s", [("t", 1), ("u", 1)], options=[NEVER, 0])
-    assert replayed(opened(), both, Queued("s", "t", 1, [M[0]], 0, retain=True)) == []
-
-
 # ------------------------------------------------------------------------------------ the rest
-
-
-def test_a_session_continues_unless_clean_start_is_set() -> None:
-    closed = SessionClosed("s", "closed")
-    assert rules(opened(), closed, opened(resumed=True)) == []
-    assert rules(opened(), closed, opened(clean_start=True)) == []
-    assert rules(opened(), closed, opened()) == [(Rule.SESSION, 2)]
-    assert rules(opened(), closed, opened(resumed=True, clean_start=True)) == [(Rule.SESSION, 2)]
-
-
-@pytest.mark.parametrize("expiry", [0, 30])
-def test_a_session_ends_after_its_expiry(expiry: int) -> None:
-    closed = SessionClosed("s", "disconnect", expiry=expiry)
-    found = rules(opened(), closed, opened(resumed=True))
-    assert found == ([] if expiry else [(Rule.SESSION, 2)])
-
-
-def test_a_shared_subscription_assigns_messages_in_order() -> None:
-    group = "$share/g/t"
-    begin: list[Event] = [
-        SessionOpened(group, False, False, 5),
-        Subscribed(group, [("t", 1)]),
-    ]
-    waits = Queued(group, "t", 1, [M[0], M[1]], 2, expires=NOW + 5)
-    direct = Assigned(group, "ann", [M[2]])
-    assert rules(*begin, waits, Assigned(group, "ann", [M[0]], 1), session=group) == []
-    assert rules(*begin, direct, session=group) == []
-    wrong = rules(*begin, waits, Assigned(group, "ann", [M[1]], 1), session=group)
-    assert wrong == [(Rule.QUEUE, 3)]
-    late = rules(*begin, waits, (NOW + 6, Assigned(group, "ann", [M[0]], 1)), session=group)
-    assert late == [(Rule.EXPIRY, 3)]
-    back = Queued(group, "t", 1, [M[0]], 1, behind=0)
-    given = Assigned(group, "ann", [M[0]], 1)
-    assert rules(*begin, waits, given, back, given, session=group) == []
 
 
 def test_a_member_returns_only_its_deliveries() -> None:
@@ -334,8 +231,3 @@ def test_refused_deliveries_have_no_latency() -> None:
         audit.take(delivered(M[number]), at, 1000)
         audit.take(Acked("s", [1], reasons=[code] if code else []), at + 1, 2000)
     assert sum(audit.latencies[1]) == 2
-
-
-def test_only_a_delivery_of_qos_2_is_refused_by_pubrec() -> None:
-    steps = [opened(), subscribed(), delivered(M[0])]
-    assert rules(*steps, Refused("s", [1], [0x80])) == [(Rule.ACKNOWLEDGEMENT, 3)]

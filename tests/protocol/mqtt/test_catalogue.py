@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import pytest
-from catalogue import BAD, CONNECT, CONNECT_3_1, GOOD, LIMIT, Bad, Good
 from codec_helpers import decode, encode
+from harness.catalogue import BAD, CONNECT, CONNECT_3_1, GOOD, LIMIT, Bad, Good
 from harness.client_packets import bytewise
 
 from protocol.mqtt.connect_subscribe_decoder import parse_connect

@@ -3,8 +3,8 @@
 from itertools import pairwise
 
 import pytest
-from catalogue import BAD, CONNECT, GOOD, LIMIT
 from codec_helpers import decode, encode, flat
+from harness.catalogue import BAD, CONNECT, GOOD, LIMIT
 from harness.client_packets import bytewise
 from harness.examples import examples
 from hypothesis import example, given

@@ -55,6 +55,7 @@ def test_wildcards_are_for_filters_only(legal: str) -> None:
     ],
 )
 @pytest.mark.mqtt("MQTT-4.7.1-2", "MQTT-4.7.1-3")
+@pytest.mark.mqtt5("MQTT-4.7.0-1", "MQTT-4.7.1-1", "MQTT-4.7.1-2")
 def test_illegal_wildcards(illegal: str, statement: str) -> None:
     with pytest.raises(TopicError) as caught:
         validate_topic_filter(illegal)

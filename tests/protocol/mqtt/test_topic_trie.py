@@ -238,6 +238,7 @@ def test_the_examples_of_the_standard(topic_filter: str, yes: list[str], no: lis
     assert not any(matched(topic_filter, topic) for topic in no)
 
 
+@pytest.mark.mqtt5("MQTT-4.7.2-1")
 @pytest.mark.mqtt("MQTT-4.7.2-1")
 def test_leading_wildcards_do_not_match_dollar_topics() -> None:
     assert not any(matched(f, "$SYS/monitor/Clients") for f in ("#", "+/monitor/Clients", "+/#"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from catalogue_v5 import ALIASES
+from harness.catalogue_v5 import ALIASES
 
 from protocol.mqtt.client_packet_encoder_v5 import (
     encode_auth,

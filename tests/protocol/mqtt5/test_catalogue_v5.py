@@ -1,9 +1,9 @@
 """The catalogue of level 5: decoded whole, byte by byte, cut everywhere, two at once; written."""
 
 import pytest
-from catalogue_v5 import BAD5, CONNECT5, GOOD5, LIMIT, Bad5, Good5
 from client_captures import CAPTURES
 from codec_helpers_v5 import decode_v5, decoder_v5, encode_v5
+from harness.catalogue_v5 import BAD5, CONNECT5, GOOD5, LIMIT, Bad5, Good5
 from harness.client_packets import bytewise
 
 from protocol.mqtt.connect_decoder_v5 import parse_connect_v5
@@ -62,6 +62,7 @@ def test_good_two_at_once(first: Good5) -> None:
         assert found[1:] == [first.packet, second.packet]
 
 
+@pytest.mark.mqtt5("MQTT-3.15.1-1", "MQTT-3.15.2-1", "MQTT-4.12.0-5")
 @pytest.mark.parametrize("entry", BAD5, ids=named)
 def test_bad(entry: Bad5) -> None:
     for pieces in _cuts(entry.raw):
@@ -127,6 +128,7 @@ def test_lower_levels_are_refused_in_the_old_way(level: int) -> None:
     assert decoder.error.connack is ConnectCode.UNACCEPTABLE_PROTOCOL_VERSION
 
 
+@pytest.mark.mqtt5("MQTT-3.1.2-1", "MQTT-3.1.2-2")
 @pytest.mark.parametrize("level", [6, 0x85, 255])
 def test_of_a_level_above_5_nothing_but_the_level_is_read(level: int) -> None:
     decoder = decoder_v5(LIMIT)

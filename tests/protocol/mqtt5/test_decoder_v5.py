@@ -3,8 +3,8 @@
 from itertools import pairwise
 
 import pytest
-from catalogue_v5 import ALIASES, BAD5, CONNECT5, GOOD5, LIMIT
 from codec_helpers_v5 import decode_v5, decoder_v5, encode_v5, flat_v5
+from harness.catalogue_v5 import ALIASES, BAD5, CONNECT5, GOOD5, LIMIT
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-from catalogue_v5 import BAD5
+from harness.catalogue_v5 import BAD5
 
 from protocol.mqtt.property_table import PROPERTIES
 from protocol.mqtt.reason_codes import STATEMENTS

@@ -252,6 +252,8 @@ _ID = ConnectCode.IDENTIFIER_REJECTED
 BAD = [
     # What comes first, and what may come at all
     Bad("publish first", b"\x30\x04\0\1tm", "MQTT-3.1.0-1", after=b""),
+    Bad("subscribe first", b"\x82\x06\0\1\0\1t\0", "MQTT-3.1.0-1", after=b""),
+    Bad("disconnect first", b"\xe0\x00", "MQTT-3.1.0-1", after=b""),
     Bad("pingreq first", b"\xc0\x00", "MQTT-3.1.0-1", after=b""),
     Bad("HTTP first", b"GET / HTTP/1.1\r\n\r\n", "MQTT-3.1.0-1", after=b""),
     Bad("TLS first", b"\x16\x03\x01\x02\x00", "MQTT-2.2.2-2", after=b""),
