@@ -16,6 +16,7 @@ import structlog
 from actors.inspection.inspector import Refused, shown, text
 from actors.inspection.nameless_sessions import remove_nameless, sessions_of
 from actors.inspection.operations import clear_topics
+from actors.inspection.requested_names import RequestedNames
 from actors.maintenance.recovery import until_durable
 from actors.session.content_sealing import ContentSealing, period_ms
 from actors.session.decisions.subscribing import by_text
@@ -94,6 +95,7 @@ class Erasure:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._lock = asyncio.Lock()
+        self.requested = RequestedNames(node, self)
         node.erase = self.begin
 
     async def finish(self) -> None:
@@ -115,6 +117,7 @@ class Erasure:
         if again:
             _log.warning("contents were erased after this log was copied", keys=len(again))
             await self.erase(again, _BROKER, RESTORED)
+        await self.requested.carry_out()
 
     async def end_nameless(self) -> None:
         """End at a start the sessions of names that were erased before it."""
@@ -169,11 +172,16 @@ class Erasure:
         }
 
     def change(self, request: Mapping[str, Any], by: str) -> Work:
-        """Erase the contents of the topics that match ``filter``."""
+        """Erase the contents of the topics that match ``filter``, or a name.
+
+        With ``logs``, the request to erase the name is stored for other logs.
+        """
         node = self._node
         if node.sealing is None:
             raise Refused("nothing is sealed: personal_topics is not set")
         work = self._erase_matching if "filter" in request else self._erase_name
+        if "logs" in request:
+            work = self.requested.store
         task = asyncio.get_running_loop().create_task(work(request, by))
         yield task
         done = task.result()

@@ -65,7 +65,9 @@ async def begin_sealing(node: NodeContext, *, continues: bool) -> None:
 async def _load_names(node: NodeContext, sealing: ContentSealing) -> None:
     """Open the names that have tokens; raises KeysMissing if the settings would show some."""
     options = node.options
-    names = PersonalNames(options.personal_clients, options.personal_users, sealing)
+    partition = node.exchange.partition if node.exchange is not None else (0, 1)
+    patterns_of = options.personal_clients, options.personal_users
+    names = PersonalNames(*patterns_of, sealing, partition)
     for _ in names.load([*node.state.keys.by_topic]):
         await asyncio.sleep(0)
     for kind, setting in ((CLIENT, "personal_clients"), (USER, "personal_users")):

@@ -120,8 +120,6 @@ def _name_contradictions(settings: "Settings") -> Iterator[str]:
             yield f"{setting} also needs personal_key_file, the file with the keys"
         if settings.pseudonyms:
             yield f"{setting} and pseudonyms cannot be combined: both replace names"
-        if settings.processes > 1:
-            yield f"{setting} needs one process: its tokens belong to one log"
     if settings.personal_users and settings.bridge_user_map:
         yield "personal_users and bridge_user_map cannot be combined: it needs the users' names"
     if settings.personal_users and settings.web_api_jwt:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import EventStoreError
 from eventstore.format.sealing import KEY_BYTES
+from eventstore.partitions import split_log_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -227,6 +228,15 @@ class KeyReader:
 def file_of_process(path: Path, number: int) -> Path:
     """Return the key file of one of several processes; ``path`` is that of the settings."""
     return path.with_name(f"{path.name}-p{number}")
+
+
+def file_of_log(path: Path, own: str, other: str) -> Path:
+    """Return the key file of another log of a node; ``path`` is that of the log ``own``."""
+    places = split_log_name(own), split_log_name(other)
+    if places[0] is None or places[1] is None:
+        return path
+    whole = path.with_name(path.name.removesuffix(f"-p{places[0][1]}"))
+    return file_of_process(whole, places[1][1])
 
 
 def copy_keys(source: Path, target: Path, node: str) -> None:
