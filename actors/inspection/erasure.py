@@ -53,7 +53,6 @@ _SHOWN = 1000
 _KEYS = 500
 """Maximum number of keys of one erasure: it begins in one turn."""
 _NEVER_MS = 1 << 53
-NOT_SEVERAL = "--before: a broker with several logs erases all contents of topics only"
 _LONGEST_PAUSE = 3600.0
 """Seconds after which it is looked again for contents that are too old."""
 
@@ -267,8 +266,6 @@ class Erasure:
             raise Refused(str(error)) from None
         if not isinstance(before_ms, int):
             raise Refused("before_ms is not an integer")
-        if before_ms and self._node.exchange is not None:
-            raise Refused(NOT_SEVERAL)
         return Scope(topic_filter, before_ms and max(1, before_ms - self._node.clock.jumped_ms))
 
     async def keys(self, scope: Scope) -> list[tuple[str, int]]:
@@ -307,19 +304,24 @@ class Erasure:
                     await self._destroy()
         return outcome
 
-    def begin(self, topics: list[str], by: str, cause: str) -> bool:
+    def begin(self, topics: list[str], by: str, cause: str, before_ms: int = 0) -> bool:
         """Record an erasure in this turn, as another log of the node did, unless one is pending.
 
-        Takes the topics off the list; returns whether none is left. The keys are destroyed later.
+        ``before_ms``: only contents of periods that ended up to then, in steady time; 0: all. Takes
+        the topics off the list; returns whether none is left. The keys are destroyed later.
         """
-        topic_keys = self._node.state.keys
+        topic_keys, scope = self._node.state.keys, Scope("", before_ms)
         while topics:
             if self._lock.locked() or topic_keys.pending:
                 return False
             chosen = by_text(topics[:_KEYS], str)[0]
-            keys = [(topic, key.number) for topic in chosen for key in topic_keys.of(topic)]
+            keys = [
+                (topic, number)
+                for topic in chosen
+                for number in scope.numbers(topic, topic_keys.of(topic))
+            ]
             part = by_text(keys[:_KEYS], itemgetter(0))[0] if keys else []
-            self._request(part, by, cause, 0, Outcome(0, 0, []))
+            self._request(part, by, cause, before_ms, Outcome(0, 0, []))
             if len(part) == len(keys):
                 del topics[: len(chosen)]
             if topic_keys.pending:
@@ -373,7 +375,7 @@ class Erasure:
             if self._has_retained(topic, own, not left_keys):
                 present.append(topic)
             if node.sealing is not None:
-                node.sealing.forget(topic, left_keys[0].since if left_keys else at)
+                node.sealing.forget(topic, min((key.since for key in left_keys), default=at))
         if present:
             clear_topics(node, present, by)
         node.messages.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.commands.bulk_change import confirmed, operator_name
@@ -58,7 +59,7 @@ async def _erase(flags: SourceFlags, scope: dict[str, Any], manner: ChangeOption
         receivers = sorted({name for _, each in receiving for name in each["receivers"]})
         broker, plan = max(plans, key=lambda each: int(each[1]["total"]))
         matching, before_ms = text.name(scope["filter"]), scope["before_ms"]
-        left = _left(plan)
+        left = _left(max((each for _, each in plans), key=itemgetter("left_until_ms")))
         if not plan["total"]:
             if before_ms:
                 raise Refused(

@@ -44,6 +44,9 @@ def test_all_processes_erase(tmp_path: Path, *, killed: bool) -> None:
                 reader.disconnect()
         play(broker)
         assert readable_in(broker.data_dir) == {PLAIN}
+        before = ("--before", "now", "--yes")
+        remaining = refused("erase", "--topic", ALICE, *before, *data, code=1)
+        assert "from before that time remain, in periods that end by" in remaining
         if killed:
             os.kill(processes(broker)[1], signal.SIGKILL)
         if not killed:
