@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from actors.inspection.inspector import Work
     from actors.session.node_context import NodeContext
-    from eventstore.log.key_file import KeyFile
+    from eventstore.log.shared_keys import Keys
     from projections.state.topic_keys import TopicKey
 
 _log = structlog.get_logger("foldmq")
@@ -436,17 +436,19 @@ class Erasure:
         await until_durable(node, node.journal.end)
         _log.info("erased", erasure=erasure, keys=len(numbers))
 
-    async def _destroy_again(self, keys: KeyFile) -> None:
+    async def _destroy_again(self, keys: Keys) -> None:
         """Destroy the keys that belong to no topic: an older copy of the file has them again."""
         topic_keys = self._node.state.keys
         used = {key.number for held in topic_keys.by_topic.values() for key in held.keys}
         numbers: list[int] = []
-        for begin in range(1, topic_keys.last + 1, _KEYS_AT_ONCE):
-            part = range(begin, min(begin + _KEYS_AT_ONCE, topic_keys.last + 1))
-            numbers += [
-                number for number in part if number not in used and keys.key(number) is not None
-            ]
-            await asyncio.sleep(0)
+        for existing in keys.ranges:
+            end = min(existing.stop, topic_keys.last + 1)
+            for begin in range(existing.start, end, _KEYS_AT_ONCE):
+                part = range(begin, min(begin + _KEYS_AT_ONCE, end))
+                numbers += [
+                    number for number in part if number not in used and keys.key(number) is not None
+                ]
+                await asyncio.sleep(0)
         if not numbers:
             return
         await in_thread(keys.erase, numbers, topic_keys.erasure)

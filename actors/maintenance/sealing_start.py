@@ -18,7 +18,7 @@ from eventstore.log.key_file import KeyDamaged
 if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from eventstore.log.jetstream_log import EventLog
-    from eventstore.log.key_file import KeyFile
+    from eventstore.log.shared_keys import Keys
 
 
 class KeysMissing(EventStoreError):  # noqa: N818 - named for the condition
@@ -81,7 +81,7 @@ async def _load_names(node: NodeContext, sealing: ContentSealing) -> None:
         node.names = names
 
 
-async def _check_newest(node: NodeContext, keys: KeyFile) -> None:
+async def _check_newest(node: NodeContext, keys: Keys) -> None:
     """Compare the newest key with the hash that the log has of it, unless that was cut off.
 
     Files of the same node may have other keys under the same numbers, for example if one was made

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from eventstore.format.event_parsing import LogEvent
     from eventstore.format.positions import Position
-    from eventstore.log.key_file import KeyFile
     from eventstore.log.message_store import Message
+    from eventstore.log.shared_keys import Keys
     from projections.state.topic_keys import TopicKeys
     from protocol.errors import FoldmqError
 
@@ -60,7 +60,7 @@ class ContentSealing:
     def __init__(
         self,
         filters: Sequence[str],
-        keys: KeyFile,
+        keys: Keys,
         state: Callable[[], TopicKeys],
         emit: Callable[[LogEvent], Position],
         fail: Callable[[FoldmqError], None],

@@ -102,8 +102,6 @@ def personal_contradictions(settings: "Settings") -> Iterator[str]:
             f"personal_key_file = {path}: must not be in the data directory, whose copies would "
             "have the keys: move it"
         )
-    if settings.cluster is not None:
-        yield "personal_key_file and cluster cannot be combined: its nodes would need the same keys"
 
 
 def _name_contradictions(settings: "Settings") -> Iterator[str]:
