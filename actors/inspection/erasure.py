@@ -241,10 +241,11 @@ class Erasure:
         return "" if names is None else names.entry(kind, name)
 
     def name(self, request: Mapping[str, Any]) -> Work:
-        """Return the token of a name, and the sessions that its erasure ends."""
+        """Return the token of a name, what sessions its erasure ends, and the number of logs."""
         entry, node = parts_of(self._entry(request)), self._node
+        logs = max(1, len(node.logs))
         if entry is None:
-            return {"token": None, "sessions": [], "total": 0}
+            return {"token": None, "sessions": [], "total": 0, "logs": logs}
         sessions: list[str] = []
         for name in sessions_of(node, lambda name, user: entry.token in (name, user)):
             if name is None:
@@ -255,6 +256,7 @@ class Erasure:
             "token": entry.shown,
             "sessions": sorted(sessions)[:_SHOWN],
             "total": len(sessions),
+            "logs": logs,
         }
 
     def _scope(self, request: Mapping[str, Any]) -> Scope:

@@ -113,6 +113,11 @@ async def _erase_name(flags: SourceFlags, scope: dict[str, str], manner: ChangeO
     async with open_brokers(flags) as brokers:
         _check_all(brokers)
         plans = await brokers.each(lambda broker: broker.ask("erasures.name", **scope))
+        if not brokers.several and plans[0][1]["logs"] > 1:
+            raise UsageError(
+                f"--{kind}: the broker has {plans[0][1]['logs']} logs, which all have names: give "
+                "--config or --data-dir"
+            )
         known = [(broker, plan) for broker, plan in plans if plan["token"] is not None]
         away = [*brokers.absent]
         if kind == CLIENT and brokers.several:  # the other logs have no token of it

@@ -17,7 +17,8 @@ from harness.packets import Publish, Will
 from harness.waiting import until
 
 from e2e.test_erasure import ALICE, ANNA, ERASED, KEPT, PLAIN, TOPICS, names_in, readable_in
-from e2e.tools import Ran, run
+from e2e.test_partitioned_cluster import Partitioned, client_in
+from e2e.tools import Ran, refused, run
 
 pytestmark = pytest.mark.timeout(300)
 AT = ("--nats-url", "{url}", "--nats-user", USER, "--nats-password", PASSWORD, "--node", "c1")
@@ -162,3 +163,65 @@ def test_a_node_that_does_not_share_the_keys_says_so(
         nodes.clean_up()
         other.clean_up()
         lost.clean_up()
+
+
+@pytest.mark.timeout(600)
+def test_a_cluster_with_several_logs_erases(tmp_path: Path, nats: Nats, shared: Path) -> None:
+    """A node is killed; a log without a leader erases a name when it has one again."""
+    more = settings(shared / "keys").partition("failover_grace")
+    cluster = Partitioned(tmp_path, nats, more[1] + more[2])
+    phones = [client_in(log, ALICE) for log in range(2)]
+    try:
+        cluster.start()
+        port = cluster.nodes[0].port
+        with contextlib.closing(Clients("127.0.0.1", port)) as clients:
+            for log in range(2):
+                reader = clients.connect(client_in(log, "reader"), clean=False)
+                reader.subscribe(("home/#", 1))
+                reader.disconnect()
+                clients.connect(phones[log], clean=False, username=ANNA)
+            writer = clients.connect("writer")
+            writer.publish(f"{TOPICS}/kept", ERASED[0].encode(), 1, retain=True)
+            writer.publish("home/bob/kept", KEPT.encode(), 1, retain=True)
+            writer.publish("news", PLAIN.encode(), 1)
+            writer.receive_all()
+        access = ["--nats-url", nats.url, "--nats-user", USER, "--nats-password", PASSWORD]
+        whole = ["--config", str(cluster.nodes[0].config_file)]
+        one_log = refused("erase", "--user", ANNA, "--yes", *access, "--node", "c1-p0", code=2)
+        assert "the broker has 2 logs, which all have names" in one_log
+        assert "in all logs" in run("erase", "--topic", "home/alice/#", "--yes", *whole).out
+        cluster.kill(cluster.nodes[1])
+        erased = run_until_answered("erase", "--user", ANNA, "--yes", *whole)
+        assert "erased in c1-p" in erased.out
+
+        def no_token() -> bool:
+            words = ["erase", "--user", ANNA, "--yes", *whole]
+            return "has no token" in forkserver.run(words, environment(), 90.0)[2].decode()
+
+        until(no_token, "both logs")
+        run_until_answered("erase", "--client", phones[1], "--yes", *whole)
+        cluster.start_again()
+        listed = run_until_answered("erase", "--list", "--json", *whole).out.splitlines()
+        rows = [json.loads(line) for line in listed]
+        assert {row["log"] for row in rows} == {"c1-p0", "c1-p1"}
+        assert all(row["done"] for row in rows)
+        with contextlib.closing(Clients("127.0.0.1", port)) as clients:
+            for log in range(2):
+                name = client_in(log, "reader")
+                reader = clients.connect(name, clean=False, session_present=True)
+                assert reader.expect_publish("home/bob/kept", KEPT.encode(), 1)
+        for log in range(2):
+            one = [*access, "--node", f"c1-p{log}"]
+            assert "intact" in run("log", "verify", *one).out
+            run("backup", str(tmp_path / f"backup-{log}"), *one)
+        assert "kept:" in run("audit", *whole).out
+        for node in cluster.nodes:
+            node.stop()
+        places = [*(node.data_dir for node in cluster.nodes), nats.folder, shared]
+        places += [tmp_path / "backup-0", tmp_path / "backup-1"]
+        assert readable_in(*places) == {PLAIN}
+        assert names_in(*places, names=(ALICE, ANNA)) == set()
+        for text in (ERASED[0], KEPT, ALICE, ANNA):
+            assert not any(text in node.log for node in cluster.nodes)
+    finally:
+        cluster.clean_up()
