@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from actors.session.content_sealing import ContentSealing
 from actors.session.personal_names import PersonalNames
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from eventstore.log.jetstream_log import EventLog
     from eventstore.log.shared_keys import Keys
+
+
+_AT_ONCE: Final = 1024
+"""Topics whose keys are looked at before others have their turn."""
 
 
 class KeysMissing(EventStoreError):  # noqa: N818 - named for the condition
@@ -40,8 +44,11 @@ async def begin_sealing(node: NodeContext, *, continues: bool) -> None:
                 "the file with the keys"
             )
         return
-    numbers = (key.number for topic_keys in held.by_topic.values() for key in topic_keys.keys)
-    damaged = sum(map(keys.is_damaged, numbers))
+    damaged = 0
+    for number, topic_keys in enumerate([*held.by_topic.values()], 1):
+        damaged += sum(keys.is_damaged(key.number) for key in topic_keys.keys)
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
     if damaged:
         raise KeyDamaged(
             f"personal_key_file = {keys.path}: keys are missing or damaged, and were not erased: "
