@@ -213,6 +213,9 @@ class Broker(LoopActor):
         if self.node.options.personal_keep:
             work = self.inspection.erasure.keep(self.node.options.personal_keep)
             self._background.append(self._loop.create_task(work, name="personal_keep"))
+        if self.node.names is not None and self.exchange is not None:
+            work = self.inspection.erasure.requested.watch()
+            self._background.append(self._loop.create_task(work, name="requested_names"))
         if self.node.options.destinations or self.node.state.destinations:
             open_destinations(self.node)
             self.kernel.wake()

@@ -275,15 +275,18 @@ class EffectRecorder:
         sealing = self._node.sealing
         if sealing is None:
             return packet
+        named: set[int] = set()
         for number, at in enumerate(chosen):
-            block = taken.blocks[at] if taken.blocks else b""
-            if isinstance(taken.payloads[at], SealedBytes) or isinstance(block, SealedBytes):
-                topic = taken.topics[at].decode()
-                sealing.adopt(topic)
-                self._erasures.took(name, topic)
-            packet.payloads[number] = bytes(packet.payloads[number])
+            payload, block = taken.payloads[at], taken.blocks[at] if taken.blocks else b""
             if packet.blocks:
                 packet.blocks[number] = bytes(packet.blocks[number])
+            part = block if isinstance(block, SealedBytes) else payload
+            if isinstance(part, SealedBytes):
+                topic, clock = taken.topics[at].decode(), self._node.clock
+                published_ms = (part.time_ms or clock.time_ms()) - clock.jumped_ms
+                key = sealing.adopt(topic, published_ms, named)
+                self._erasures.took(name, topic)
+                packet.payloads[number] = SealedBytes.of(payload, key, opened=True)
         return packet
 
     def _block(self, taken: TakenMessages, at: int) -> bytes:

@@ -500,6 +500,11 @@ class LogExchange(LoopActor):
         else:
             self.kernel.later(self, work)
 
+    @property
+    def partition(self) -> tuple[int, int]:
+        """The number of this log among those of the node, and their total number."""
+        return self._number, len(self._names)
+
     # Shared subscriptions.
 
     def home_of(self, name: str) -> str:

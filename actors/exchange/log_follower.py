@@ -19,14 +19,16 @@ from actors.exchange.taken_messages import (
     taken_messages,
 )
 from eventstore.errors import CorruptLog, LogUnavailable, LostLog
-from eventstore.format.positions import INDEX_BITS, position
+from eventstore.format.erasure_events import KeysSnapshot, TopicsKeyed
+from eventstore.format.positions import INDEX_BITS, from_runs, position
 from eventstore.format.records import ChainChecker, decode_record
+from eventstore.format.sealing import SealedBytes
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.message_store import MessageStore, StoredMessages, messages_of
 from eventstore.reading.publications import Releases, with_content
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from actors.session.node_context import NodeContext
     from eventstore.format.positions import Position
@@ -49,6 +51,8 @@ _PUSHED = 1024 * 1024
 """Bytes of records kept that the other broker has sent; later ones are read from the log."""
 _UNRELEASED = 16 * 1024 * 1024
 """Bytes of QoS 2 messages kept until they are released; others are read from the log again."""
+
+_OF_KEYS = frozenset({"TopicsKeyed", "KeysSnapshot"})
 
 
 class TurnReached(Protocol):
@@ -242,7 +246,7 @@ class LogFollower:
                 elif isinstance(effect, TakenReferences):
                     if not here:  # most were published in the same turn
                         for part in parts:
-                            here.add_record(part)
+                            here.put(part.sequence, _dated(part, _ends_of_keys(parts)))
                     taken.effects.append(assigned(effect, await self._find(effect.refs, here)))
                 elif isinstance(effect, TakenErasure):
                     await self._find_topics(effect)
@@ -299,11 +303,18 @@ class LogFollower:
                 if min(wanted) >= self._log.first:  # otherwise it was cut meanwhile
                     raise
             else:
+                ends = _ends_of_keys(records)
                 for record in records:
-                    store.add_record(record)
+                    if record.part and record.sealed:  # the part before may name its keys
+                        before = await self._log.read_some([record.sequence - 1])
+                        ends |= _ends_of_keys(before)
+                for record in records:
+                    store.put(record.sequence, _dated(record, ends))
                 return
+        periods: dict[int, int] = {}
         async for record in self._log.read(self._log.first, tail.sequence):
-            for stored in messages_of(record):
+            periods |= _ends_of_keys([record])
+            for stored in _dated(record, periods):
                 store.add(stored)
                 self._unreleased.add(stored)  # adjacent messages will be needed next
             if all(store.get(ref) is not None for ref in refs if ref >> INDEX_BITS in wanted):
@@ -313,3 +324,31 @@ class LogFollower:
         if reason != self._logged_problem:
             self._logged_problem = reason
             _log.warning("another log cannot be followed", log=self.name, reason=reason)
+
+
+def _ends_of_keys(records: Iterable[Record]) -> dict[int, int]:
+    """Return the keys that records name, and the ends of their periods in steady time; 0: never."""
+    ends: dict[int, int] = {}
+    for record in records:
+        if not any(raw["e"] in _OF_KEYS for raw in record.raw_events):
+            continue
+        for _, event in record.events():
+            if isinstance(event, TopicsKeyed):
+                ends.update((key, event.ends_ms) for key in from_runs(event.keys))
+            elif isinstance(event, KeysSnapshot) and event.ends_ms:
+                keys = from_runs(event.keys)
+                ends.update(zip(keys, from_runs(event.ends_ms), strict=True))
+    return ends
+
+
+def _dated(record: Record, periods: Mapping[int, int]) -> list[StoredMessages]:
+    """Return the messages of a record; those sealed under keys of earlier periods are as old.
+
+    These are repeated, or copies of messages of another log.
+    """
+    messages = messages_of(record)
+    for stored in messages if record.sealed and periods else ():
+        for part in (*stored.payloads, *stored.blocks):
+            if isinstance(part, SealedBytes) and periods.get(part.key):
+                part.time_ms = min(part.time_ms, periods[part.key] - 1 + record.jumps.total_ms)
+    return messages

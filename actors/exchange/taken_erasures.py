@@ -3,6 +3,8 @@
 A log has copies of what it took from others, under keys of its own. So when another log records
 that an operator requested an erasure, this one erases the topics that match, too; and when another
 log does so because it followed, this one erases what it had taken from there since its own erasure.
+Copies are sealed under keys of the period of their publication, so an erasure of periods that ended
+before a time is one of the same contents in all logs.
 A position in the other log is recorded only with what had to be erased up to it, so a crash delays
 an erasure, but leaves nothing out.
 """
@@ -65,14 +67,15 @@ class TakenErasures:
         erase = self._node.erase
         if erase is None:
             return True
-        if not taken.requested:
+        before_ms = taken.before_ms and max(1, taken.before_ms - self._node.clock.jumped_ms)
+        if not (taken.requested or before_ms):
             taken.topics = [topic for topic in taken.topics if self._has_copies(log, topic)]
-        return erase(taken.topics, taken.by, FOLLOWED if taken.requested else COPIES)
+        return erase(taken.topics, taken.by, FOLLOWED if taken.requested else COPIES, before_ms)
 
     def _has_copies(self, log: str, topic: str) -> bool:
         """Return whether the contents of a topic here may include some from a log."""
         keys = self._node.state.keys.of(topic)
         if not keys:
             return False
-        since = keys[0].since
+        since = min(key.since for key in keys)
         return since <= self._began or self._copies.get(log, {}).get(topic, 0) >= since

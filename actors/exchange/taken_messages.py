@@ -91,6 +91,8 @@ class TakenErasure:
     by: str
     requested: bool
     """Whether that log was the first one; otherwise it followed another."""
+    before_ms: int = 0
+    """Only contents of periods that ended up to then, Unix time in milliseconds; 0: all."""
 
 
 @dataclass(slots=True)
@@ -199,7 +201,10 @@ def _of_node(event: Event, at: Position, record: Record) -> Iterator[_Found]:
     elif isinstance(event, ErasureRequested):
         if event.cause in (REQUEST, FOLLOWED):
             topics = [*dict.fromkeys(event.topics)]  # each is there once for each of its keys
-            yield TakenErasure(at, topics, event.filter, event.by, event.cause == REQUEST)
+            before_ms = event.before_ms and event.before_ms + record.time_ms - record.steady_ms
+            yield TakenErasure(
+                at, topics, event.filter, event.by, event.cause == REQUEST, before_ms
+            )
     elif isinstance(event, Followed):
         yield Acknowledged(event.log, event.through)
 

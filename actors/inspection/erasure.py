@@ -16,6 +16,7 @@ import structlog
 from actors.inspection.inspector import Refused, shown, text
 from actors.inspection.nameless_sessions import remove_nameless, sessions_of
 from actors.inspection.operations import clear_topics
+from actors.inspection.requested_names import RequestedNames
 from actors.maintenance.recovery import until_durable
 from actors.session.content_sealing import ContentSealing, period_ms
 from actors.session.decisions.subscribing import by_text
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from actors.inspection.inspector import Work
     from actors.session.node_context import NodeContext
-    from eventstore.log.key_file import KeyFile
+    from eventstore.log.shared_keys import Keys
     from projections.state.topic_keys import TopicKey
 
 _log = structlog.get_logger("foldmq")
@@ -52,7 +53,6 @@ _SHOWN = 1000
 _KEYS = 500
 """Maximum number of keys of one erasure: it begins in one turn."""
 _NEVER_MS = 1 << 53
-NOT_SEVERAL = "--before: a broker with several logs erases all contents of topics only"
 _LONGEST_PAUSE = 3600.0
 """Seconds after which it is looked again for contents that are too old."""
 
@@ -94,6 +94,7 @@ class Erasure:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._lock = asyncio.Lock()
+        self.requested = RequestedNames(node, self)
         node.erase = self.begin
 
     async def finish(self) -> None:
@@ -115,6 +116,7 @@ class Erasure:
         if again:
             _log.warning("contents were erased after this log was copied", keys=len(again))
             await self.erase(again, _BROKER, RESTORED)
+        await self.requested.carry_out()
 
     async def end_nameless(self) -> None:
         """End at a start the sessions of names that were erased before it."""
@@ -169,11 +171,16 @@ class Erasure:
         }
 
     def change(self, request: Mapping[str, Any], by: str) -> Work:
-        """Erase the contents of the topics that match ``filter``."""
+        """Erase the contents of the topics that match ``filter``, or a name.
+
+        With ``logs``, the request to erase the name is stored for other logs.
+        """
         node = self._node
         if node.sealing is None:
             raise Refused("nothing is sealed: personal_topics is not set")
         work = self._erase_matching if "filter" in request else self._erase_name
+        if "logs" in request:
+            work = self.requested.store
         task = asyncio.get_running_loop().create_task(work(request, by))
         yield task
         done = task.result()
@@ -234,10 +241,11 @@ class Erasure:
         return "" if names is None else names.entry(kind, name)
 
     def name(self, request: Mapping[str, Any]) -> Work:
-        """Return the token of a name, and the sessions that its erasure ends."""
+        """Return the token of a name, what sessions its erasure ends, and the number of logs."""
         entry, node = parts_of(self._entry(request)), self._node
+        logs = max(1, len(node.logs))
         if entry is None:
-            return {"token": None, "sessions": [], "total": 0}
+            return {"token": None, "sessions": [], "total": 0, "logs": logs}
         sessions: list[str] = []
         for name in sessions_of(node, lambda name, user: entry.token in (name, user)):
             if name is None:
@@ -248,6 +256,7 @@ class Erasure:
             "token": entry.shown,
             "sessions": sorted(sessions)[:_SHOWN],
             "total": len(sessions),
+            "logs": logs,
         }
 
     def _scope(self, request: Mapping[str, Any]) -> Scope:
@@ -259,8 +268,6 @@ class Erasure:
             raise Refused(str(error)) from None
         if not isinstance(before_ms, int):
             raise Refused("before_ms is not an integer")
-        if before_ms and self._node.exchange is not None:
-            raise Refused(NOT_SEVERAL)
         return Scope(topic_filter, before_ms and max(1, before_ms - self._node.clock.jumped_ms))
 
     async def keys(self, scope: Scope) -> list[tuple[str, int]]:
@@ -299,19 +306,24 @@ class Erasure:
                     await self._destroy()
         return outcome
 
-    def begin(self, topics: list[str], by: str, cause: str) -> bool:
+    def begin(self, topics: list[str], by: str, cause: str, before_ms: int = 0) -> bool:
         """Record an erasure in this turn, as another log of the node did, unless one is pending.
 
-        Takes the topics off the list; returns whether none is left. The keys are destroyed later.
+        ``before_ms``: only contents of periods that ended up to then, in steady time; 0: all. Takes
+        the topics off the list; returns whether none is left. The keys are destroyed later.
         """
-        topic_keys = self._node.state.keys
+        topic_keys, scope = self._node.state.keys, Scope("", before_ms)
         while topics:
             if self._lock.locked() or topic_keys.pending:
                 return False
             chosen = by_text(topics[:_KEYS], str)[0]
-            keys = [(topic, key.number) for topic in chosen for key in topic_keys.of(topic)]
+            keys = [
+                (topic, number)
+                for topic in chosen
+                for number in scope.numbers(topic, topic_keys.of(topic))
+            ]
             part = by_text(keys[:_KEYS], itemgetter(0))[0] if keys else []
-            self._request(part, by, cause, 0, Outcome(0, 0, []))
+            self._request(part, by, cause, before_ms, Outcome(0, 0, []))
             if len(part) == len(keys):
                 del topics[: len(chosen)]
             if topic_keys.pending:
@@ -365,7 +377,7 @@ class Erasure:
             if self._has_retained(topic, own, not left_keys):
                 present.append(topic)
             if node.sealing is not None:
-                node.sealing.forget(topic, left_keys[0].since if left_keys else at)
+                node.sealing.forget(topic, min((key.since for key in left_keys), default=at))
         if present:
             clear_topics(node, present, by)
         node.messages.clear()
@@ -426,17 +438,19 @@ class Erasure:
         await until_durable(node, node.journal.end)
         _log.info("erased", erasure=erasure, keys=len(numbers))
 
-    async def _destroy_again(self, keys: KeyFile) -> None:
+    async def _destroy_again(self, keys: Keys) -> None:
         """Destroy the keys that belong to no topic: an older copy of the file has them again."""
         topic_keys = self._node.state.keys
         used = {key.number for held in topic_keys.by_topic.values() for key in held.keys}
         numbers: list[int] = []
-        for begin in range(1, topic_keys.last + 1, _KEYS_AT_ONCE):
-            part = range(begin, min(begin + _KEYS_AT_ONCE, topic_keys.last + 1))
-            numbers += [
-                number for number in part if number not in used and keys.key(number) is not None
-            ]
-            await asyncio.sleep(0)
+        for existing in keys.ranges:
+            end = min(existing.stop, topic_keys.last + 1)
+            for begin in range(existing.start, end, _KEYS_AT_ONCE):
+                part = range(begin, min(begin + _KEYS_AT_ONCE, end))
+                numbers += [
+                    number for number in part if number not in used and keys.key(number) is not None
+                ]
+                await asyncio.sleep(0)
         if not numbers:
             return
         await in_thread(keys.erase, numbers, topic_keys.erasure)

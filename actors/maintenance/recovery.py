@@ -144,6 +144,7 @@ async def adopt(node: NodeContext, projector: Projector, found: FollowedState) -
     if jumped is not None:
         node.record_jump(jumped)
     _take_clients(node)
+    await begin_sealing(node, continues=False)
     projector.begin()
     await _record_start(node)
     # Clients wait for this broker, but need not wait for this work.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from actors.session.content_sealing import ContentSealing
 from actors.session.personal_names import PersonalNames
@@ -18,7 +18,11 @@ from eventstore.log.key_file import KeyDamaged
 if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from eventstore.log.jetstream_log import EventLog
-    from eventstore.log.key_file import KeyFile
+    from eventstore.log.shared_keys import Keys
+
+
+_AT_ONCE: Final = 1024
+"""Topics whose keys are looked at before others have their turn."""
 
 
 class KeysMissing(EventStoreError):  # noqa: N818 - named for the condition
@@ -40,8 +44,11 @@ async def begin_sealing(node: NodeContext, *, continues: bool) -> None:
                 "the file with the keys"
             )
         return
-    numbers = (key.number for topic_keys in held.by_topic.values() for key in topic_keys.keys)
-    damaged = sum(map(keys.is_damaged, numbers))
+    damaged = 0
+    for number, topic_keys in enumerate([*held.by_topic.values()], 1):
+        damaged += sum(keys.is_damaged(key.number) for key in topic_keys.keys)
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
     if damaged:
         raise KeyDamaged(
             f"personal_key_file = {keys.path}: keys are missing or damaged, and were not erased: "
@@ -65,7 +72,9 @@ async def begin_sealing(node: NodeContext, *, continues: bool) -> None:
 async def _load_names(node: NodeContext, sealing: ContentSealing) -> None:
     """Open the names that have tokens; raises KeysMissing if the settings would show some."""
     options = node.options
-    names = PersonalNames(options.personal_clients, options.personal_users, sealing)
+    partition = node.exchange.partition if node.exchange is not None else (0, 1)
+    patterns_of = options.personal_clients, options.personal_users
+    names = PersonalNames(*patterns_of, sealing, partition)
     for _ in names.load([*node.state.keys.by_topic]):
         await asyncio.sleep(0)
     for kind, setting in ((CLIENT, "personal_clients"), (USER, "personal_users")):
@@ -79,7 +88,7 @@ async def _load_names(node: NodeContext, sealing: ContentSealing) -> None:
         node.names = names
 
 
-async def _check_newest(node: NodeContext, keys: KeyFile) -> None:
+async def _check_newest(node: NodeContext, keys: Keys) -> None:
     """Compare the newest key with the hash that the log has of it, unless that was cut off.
 
     Files of the same node may have other keys under the same numbers, for example if one was made

@@ -125,8 +125,8 @@ class StateReader:
             if state.inbound:
                 inbound[state.session] = list(state.inbound.values())
 
-        keys = None if log.keys is None else log.keys.key
-        loader = ProjectionLoader(self._state, found, position(tail.sequence + 1, 0), keys)
+        end = position(tail.sequence + 1, 0)
+        loader = ProjectionLoader(self._state, found, end, log.content_key)
         count = 0
         try:
             async for key, data in log.projections.read():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from actors.session.decisions.subscribing import by_text
 from eventstore.format.erasure_events import TopicsKeyed
-from eventstore.format.events import MessagePublished, WillArmed
+from eventstore.format.events import LOG_SESSION, MessagePublished, WillArmed
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
 from eventstore.format.positions import to_runs
 from eventstore.format.sealing import SealedBytes, is_closed, key_check
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from eventstore.format.event_parsing import LogEvent
     from eventstore.format.positions import Position
-    from eventstore.log.key_file import KeyFile
     from eventstore.log.message_store import Message
+    from eventstore.log.shared_keys import Keys
     from projections.state.topic_keys import TopicKeys
     from protocol.errors import FoldmqError
 
@@ -60,7 +60,7 @@ class ContentSealing:
     def __init__(
         self,
         filters: Sequence[str],
-        keys: KeyFile,
+        keys: Keys,
         state: Callable[[], TopicKeys],
         emit: Callable[[LogEvent], Position],
         fail: Callable[[FoldmqError], None],
@@ -136,6 +136,8 @@ class ContentSealing:
         """
         if type(event) in _REPEATS:
             return self._repeated(event, pieces, size)
+        if type(event) is MessagePublished and event.session.startswith(LOG_SESSION):
+            return self._taken(event, pieces, size)
         topics: Sequence[str] = [event.topic] if type(event) is WillArmed else event.topics
         personal = [topic for topic in topics if self.is_personal(topic)]
         if not personal:
@@ -168,10 +170,48 @@ class ContentSealing:
                 numbers[at] = key if key in own else self._state().number_of(topics[at])
         return _with_keys(event, pieces, size, numbers)
 
-    def adopt(self, topic: str) -> None:
-        """Give a key to a topic whose contents another log has sealed, personal here or not."""
+    def _taken(
+        self, event: MessagePublished, pieces: Sequence[bytes], size: int
+    ) -> tuple[Sequence[bytes], int]:
+        """Keep the keys that messages of another log got from :meth:`adopt`."""
+        topics = [event.topics[at] for at in indices(event.which, event.topics, event.count)]
+        payloads = pieces[len(event.blocks) :]
+        numbers = [payload.key if isinstance(payload, SealedBytes) else 0 for payload in payloads]
+        plain = {topic for topic, key in zip(topics, numbers, strict=True) if not key}
+        personal = [topic for topic in plain if self.is_personal(topic)]
+        self._add_keys(personal)
+        for at, topic in enumerate(topics):
+            if not numbers[at] and topic in personal:
+                numbers[at] = self._state().number_of(topic)
+        return _with_keys(event, pieces, size, numbers) if any(numbers) else (pieces, size)
+
+    def adopt(self, topic: str, published_ms: int, named: set[int]) -> int:
+        """Return the key for contents that another log has sealed; the topic gets it if needed.
+
+        That is the key of the period in which they were published, in steady time, so that their
+        age is the same in all logs. If that period is over, it is named again, unless it is among
+        ``named``: readers of the record see from when the contents are.
+        """
         self._plain.pop(topic, None)
-        self._add_keys([topic])
+        period = self._period_ms
+        ends_ms = (published_ms // period + 1) * period
+        if ends_ms > self._now_ms():
+            self._add_keys([topic])
+            return self._state().number_of(topic)
+        fitting = [key for key in self._state().of(topic) if not 0 < key.ends_ms <= published_ms]
+        if fitting and (
+            self.is_full or fitting[0].begins_ms <= published_ms or fitting[0].ends_ms == ends_ms
+        ):
+            number, key = fitting[0].number, self.keys.key(fitting[0].number)
+            ends_ms = fitting[0].ends_ms
+        else:
+            number, key = self._unused_key()
+        if number not in named and 0 < ends_ms <= self._now_ms():
+            named.add(number)
+            event = TopicsKeyed([topic], [number], [key_check(key or b"")])
+            event.begins_ms, event.ends_ms = ends_ms - period, ends_ms
+            self._emit(event)
+        return number
 
     def _add_keys(self, topics: Sequence[str]) -> None:
         """Record a key for each topic that has none for the present period, in this turn."""

@@ -144,6 +144,10 @@ class MessageExchange(Protocol):
         """The position up to which each other log was taken."""
 
     @property
+    def partition(self) -> tuple[int, int]:
+        """The number of this log among those of the node, and their total number."""
+
+    @property
     def lags(self) -> list[dict[str, Any]]:
         """The logs that are not taken whole: number of records left, and since when, in ms."""
 

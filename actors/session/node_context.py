@@ -234,9 +234,10 @@ class NodeContext:
         """Seals the contents of personal topics; None: there are none, and were none."""
         self.names: PersonalNames | None = None
         """Replaces names of persons; None: there are no patterns of them, and were none."""
-        self.erase: Callable[[list[str], str, str], bool] | None = None
+        self.erase: Callable[[list[str], str, str, int], bool] | None = None
         """Records in this turn that contents of some topics are erased, which it takes off the
-        list; returns whether none is left. Arguments: topics, operator and cause."""
+        list; returns whether none is left. Arguments: topics, operator, cause, and the time up to
+        which periods ended, 0: all."""
         self.rebuilding: set[str] = set()
         """Failed sessions whose state is currently not in the fold."""
         self.retained_pace = RetainedPace(self)

@@ -3,6 +3,9 @@
 A name that a pattern matches gets a key and a token when its client has logged in, and keeps both
 until an erasure destroys the key. From then on nothing can tell whose token it was; the same name
 gets another one.
+
+Of several logs, each has tokens of its own. A client identifier gets one that belongs to its log,
+as the identifier does; so does each identifier that begins as a token does.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from eventstore.format.name_entries import (
     new_entry,
     parts_of,
 )
+from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -40,10 +44,18 @@ class PersonalNames:
     """The names of a broker that have tokens."""
 
     def __init__(
-        self, clients: Sequence[str], users: Sequence[str], sealing: ContentSealing
+        self,
+        clients: Sequence[str],
+        users: Sequence[str],
+        sealing: ContentSealing,
+        partition: tuple[int, int] = (0, 1),
     ) -> None:
-        """``clients`` and ``users`` are patterns as for file names; those of a kind may be none."""
+        """``clients`` and ``users`` are patterns as for file names; those of a kind may be none.
+
+        ``partition`` is the number of the log among those of the node, and their total number.
+        """
         self._sealing = sealing
+        self._number, self._logs = partition
         self._patterns = {
             kind: re.compile("|".join(map(translate, patterns)))
             for kind, patterns in ((CLIENT, clients), (USER, users))
@@ -98,6 +110,8 @@ class PersonalNames:
     def _matches(self, kind: str, name: str) -> bool:
         if not name or (kind == CLIENT and _ASSIGNED.fullmatch(name)):
             return False  # an assigned identifier would use up a key for each connection
+        if kind == CLIENT and self._logs > 1 and name.startswith(MARK):
+            return True  # with a second mark it would belong to another log
         return self._patterns[kind].match(name) is not None
 
     def token(self, kind: str, name: str) -> str:
@@ -121,9 +135,14 @@ class PersonalNames:
                 continue
             if len(name.encode("utf-8", "surrogatepass")) > LONGEST_NAME or self._sealing.is_full:
                 return False
-            entry = self._sealing.add_name(partial(new_entry, kind, name))
+            is_usable = self._is_home if kind == CLIENT else _is_any
+            entry = self._sealing.add_name(partial(new_entry, kind, name, is_usable))
             self._add(kind, name, entry)
         return True
+
+    def _is_home(self, token: str) -> bool:
+        """Return whether a session with this name belongs to the log."""
+        return partition_of(token, self._logs) == self._number
 
     def _add(self, kind: str, name: str, topic: str) -> None:
         entry = parts_of(topic)
@@ -140,6 +159,13 @@ class PersonalNames:
             if named is not None:
                 del self._entries[named]
                 self._counts[named[0]] -= 1
+
+    def entries(self) -> Iterator[tuple[tuple[str, str] | None, str]]:
+        """Yield kind and name of each entry, and the entry; None after a part of all."""
+        for number, (named, entry) in enumerate([*self._entries.items()], 1):
+            yield named, entry
+            if number % _AT_ONCE == 0:
+                yield None, ""
 
     def client_of(self, name: str) -> str:
         """Return the client identifier of a session; an erased one remains a token."""
@@ -164,3 +190,7 @@ class PersonalNames:
 
     def _lacks_token(self, kind: str, shown: str | None) -> bool:
         return kind in self._patterns and shown == MARK
+
+
+def _is_any(_token: str) -> bool:
+    return True

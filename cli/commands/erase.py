@@ -3,17 +3,19 @@
 import asyncio
 import sys
 import time
+from operator import itemgetter
 from typing import Any, Final
 
 from cli.commands.bulk_change import ChangeOptions, confirmed, operator_name
 from cli.common import text
-from cli.logs.broker_client import NoAnswer, Refused
+from cli.logs.broker_client import NoAnswer, NoLiveBroker, Refused
 from cli.logs.broker_search import open_brokers
-from cli.logs.log_brokers import LogBrokers
+from cli.logs.log_brokers import LogBrokers, log_of_session
 from cli.logs.point_resolution import parse_point
 from cli.logs.source_flags import SourceFlags, run_to_end
 from cli.logs.topic_flags import check_filter
 from eventstore.errors import UsageError
+from eventstore.format.name_entries import CLIENT
 
 _LONGEST: Final = 60.0
 """Seconds after which it is no longer awaited that all logs have erased."""
@@ -43,8 +45,7 @@ async def erase(
             raise UsageError(f"--before {text.escaped(before)}: must be a time, not a position")
     scope: dict[str, Any] = {"filter": topic_filter, "before_ms": before_ms}
     async with open_brokers(flags) as brokers:
-        if len(brokers.logs) > 1 and not brokers.several:
-            raise UsageError("an erasure is one of all logs: leave --node out")
+        _check_all(brokers)
         plans = await brokers.each(lambda broker: broker.ask("erasures", **scope))
         receiving = await brokers.each(
             lambda broker: broker.ask("erasures.receivers", filter=topic_filter)
@@ -52,7 +53,7 @@ async def erase(
         receivers = sorted({name for _, each in receiving for name in each["receivers"]})
         broker, plan = max(plans, key=lambda each: int(each[1]["total"]))
         matching = text.name(topic_filter)
-        left = _left(plan)
+        left = _left(max((each for _, each in plans), key=itemgetter("left_until_ms")))
         if not plan["total"]:
             if before_ms:
                 raise Refused(
@@ -99,33 +100,60 @@ async def erase_name(flags: SourceFlags, kind: str, name: str, manner: ChangeOpt
 
     Raises UsageError if it has none, NoAnswer if the result is unknown.
     """
-    scope = {"kind": kind, "name": name}
+    scope, shown = {"kind": kind, "name": name}, text.name(name)
     async with open_brokers(flags) as brokers:
-        ((broker, plan), *others) = await brokers.each(
-            lambda broker: broker.ask("erasures.name", **scope)
-        )
-        kind, shown = scope["kind"], text.name(scope["name"])
-        if others:
-            raise UsageError(f"--{kind}: a broker with several logs has no tokens")
-        if plan["token"] is None:
+        _check_all(brokers)
+        plans = await brokers.each(lambda broker: broker.ask("erasures.name", **scope))
+        if not brokers.several and plans[0][1]["logs"] > 1:
+            raise UsageError(
+                f"--{kind}: the broker has {plans[0][1]['logs']} logs, which all have names: give "
+                "--config or --data-dir"
+            )
+        known = [(broker, plan) for broker, plan in plans if plan["token"] is not None]
+        away = [*brokers.absent]
+        if kind == CLIENT and brokers.several:  # the other logs have no token of it
+            away = [log for log in away if log == log_of_session(brokers.logs, scope["name"])]
+        if not known and not away:
             raise UsageError(
                 f"--{kind} {shown}: has no token: personal_{kind}s never matched it at a login, or "
                 "it was erased"
             )
-        sessions = text.count_of(plan["total"], "session")
-        what = f"erase the name of {plan['token']} for ever, and end {sessions}"
-        if not await confirmed(
-            [f"  {text.name(session)}" for session in plan["sessions"]], what, manner
-        ):
-            return
-        try:
-            done = await broker.ask("change", do="erase", by=operator_name(), **scope)
-        except NoAnswer as error:
-            raise NoAnswer(f"{error}; the name may still be erased: try again") from None
-    sys.stdout.write(
-        f"erased: {done['token']}, {text.count_of(done['sessions'], 'session')} "
-        f"(erasure {done['erasures'][0]})\n{_COPIES}"
-    )
+        sessions = text.count_of(sum(plan["total"] for _, plan in known), "session")
+        tokens = ", ".join(plan["token"] for _, plan in known) or f"a {kind}"
+        what = f"erase the name of {tokens} for ever, and end {sessions}"
+        names = [text.name(session) for _, plan in known for session in plan["sessions"]]
+        done: list[tuple[str, dict[str, Any]]] = []
+        if await confirmed([f"  {name}" for name in names], what, manner):
+            request = {"do": "erase", "by": operator_name(), **scope}
+            try:
+                if away:  # first, so that it is not forgotten
+                    await plans[0][0].ask("change", logs=away, **request)
+                for broker, _ in known:
+                    answer = await broker.ask("change", **request)
+                    done.append((f" in {broker.node}" if brokers.several else "", answer))
+            except (NoAnswer, NoLiveBroker) as error:
+                again = f"{error}; the name may still be erased: try again"
+                raise type(error)(again) from None
+            for log in map(text.name, away):
+                sys.stdout.write(
+                    f"log {log} does not answer: it erases the name before it serves clients "
+                    "again\n"
+                )
+    for place, answer in done:
+        sys.stdout.write(
+            f"erased{place}: {answer['token']}, {text.count_of(answer['sessions'], 'session')} "
+            f"(erasure {answer['erasures'][0]})\n"
+        )
+    if done:
+        sys.stdout.write(_COPIES)
+    if away:
+        brokers.check_complete()
+
+
+def _check_all(brokers: LogBrokers) -> None:
+    """Raise UsageError if one of several logs was chosen."""
+    if len(brokers.logs) > 1 and not brokers.several:
+        raise UsageError("an erasure is one of all logs: leave --node out")
 
 
 def _left(plan: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ from cluster.peer_listener import PeerListener
 from eventstore.datadir import DataDir
 from eventstore.display import escaped
 from eventstore.log.jetstream_log import EventLog
-from eventstore.log.key_file import KeyReader, file_of_process
+from eventstore.log.key_file import KeyReader, file_of_log, file_of_process
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.nats.connection import ConnectionOptions
 from eventstore.nats.direct_client import DirectClient
@@ -229,10 +229,8 @@ class ProcessMember:
         readers = {name: await store.connect_reader() for name in names if name != link.name}
         others = [OtherLog(name, _log_of(store, reader, name)) for name, reader in readers.items()]
         if key_file is not None:
-            whole = key_file.with_name(key_file.name.removesuffix(f"-p{self.facts.number}"))
             for name, log in others:
-                path = file_of_process(whole, names.index(name))
-                log.key_reader = KeyReader(path, name)
+                log.key_reader = KeyReader(file_of_log(key_file, link.name, name), name)
         await link.listen(join(names, others, link), readers)
 
     def take_connections(

@@ -192,6 +192,12 @@ class ClusterMember:
         }
 
     @property
+    def leader_epoch(self) -> int:
+        """The epoch of the leader that this node follows; 0: it knows none, or leads."""
+        standby = self._standby if self._leader is None else None
+        return standby.leader.epoch if standby is not None and standby.leader is not None else 0
+
+    @property
     def passes_on(self) -> bool:
         """Whether this node accepts clients while another one leads."""
         return self.edges is not None

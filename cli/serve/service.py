@@ -74,7 +74,8 @@ from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, StoreGone
 from eventstore.format.record_size import largest_packet
 from eventstore.format.records import FORMAT
-from eventstore.log.key_file import KeyFile
+from eventstore.log.key_file import KeyFile, KeyReader
+from eventstore.log.shared_keys import SharedKeys, check_directory, watch_directory
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from projections.log_proof import SHOWN_AT_START, Doubt, statement
 from protocol.errors import FoldmqError
@@ -252,9 +253,6 @@ class Service:
             stack, settings, datadir, self._refused, logs, visitors, disk_owner
         )
         self._node = store.name
-        if settings.personal_key_file is not None:
-            store.log.keys = KeyFile(settings.personal_key_file, self._node)
-            stack.callback(store.log.keys.close)
         self._largest = store.largest
         self._renew_nats_tls = store.renew_nats_tls
         settings = self._settings = fit_packet_size(
@@ -265,6 +263,7 @@ class Service:
         owner = datadir if process is None else process.owner
         self._key = pseudonym_key(settings, owner)
         leadership = await self._lead(stack, store, datadir)
+        self._open_keys(stack, store, leadership)
         settings = self._settings
         waiting = self._member.edges.release() if self._member and self._member.edges else {}
         permissions = make_permissions(settings)
@@ -337,9 +336,12 @@ class Service:
         self, stack: contextlib.AsyncExitStack, store: Store, datadir: DataDir
     ) -> Leadership | None:
         """Return the leadership once this node leads its cluster; None without a cluster."""
-        cluster = self._settings.cluster
+        cluster, keys = self._settings.cluster, self._settings.personal_key_file
         if cluster is None:
             return None
+        if keys is not None:
+            check_directory(keys)
+            store.log.key_reader = KeyReader(keys, self._node)  # while another node leads
         member = ClusterMember(self._settings, store, cluster, datadir.node(), SystemClock())
         self._member = self._monitor.member = member
         member.on_move = self._on_move
@@ -360,7 +362,10 @@ class Service:
         progress = Progress(tell=self._notifier.starting)
         member.certificates = await self._look_at_certificates(self._settings)
         following = asyncio.create_task(self._reload_while_following(member))
-        watching = asyncio.create_task(self._watch_certificates(member))
+        watching = [asyncio.create_task(self._watch_certificates(member))]
+        if keys is not None:
+            work = watch_directory(keys, lambda: member.leader_epoch)
+            watching.append(asyncio.create_task(work))
         if process is not None:
             process.on_reload = lambda: self._note_reload(member, self._outcome)
         try:
@@ -368,8 +373,21 @@ class Service:
             return await member.lead(stack, progress, on_following)
         finally:
             progress.close()
-            following.cancel()
-            watching.cancel()
+            for task in (following, *watching):
+                task.cancel()
+
+    def _open_keys(
+        self, stack: contextlib.AsyncExitStack, store: Store, leadership: Leadership | None
+    ) -> None:
+        """Open the keys of sealed contents, if there are any; raises KeyFileError."""
+        path = self._settings.personal_key_file
+        if path is None:
+            return
+        if leadership is None:
+            store.log.keys = KeyFile(path, self._node)
+        else:
+            store.log.keys = SharedKeys(path, self._node, leadership.epoch)
+        stack.callback(store.log.keys.close)
 
     def _pass_on(self, stack: contextlib.AsyncExitStack, member: ClusterMember, node: str) -> None:
         """Accept clients while another node leads, and pass them on to it."""

@@ -61,7 +61,7 @@ class StorageFields(SettingsGroup):
     personal_key_file: ExpandedPath | None = Field(
         default=None,
         description="File with the keys of personal topics and names, outside the data directory; "
-        "made at the first start; several processes add -pN.",
+        "made at the first start. In a cluster all nodes share its directory.",
     )
     personal_keep: Seconds = Field(
         default=0.0,
@@ -102,8 +102,6 @@ def personal_contradictions(settings: "Settings") -> Iterator[str]:
             f"personal_key_file = {path}: must not be in the data directory, whose copies would "
             "have the keys: move it"
         )
-    if settings.cluster is not None:
-        yield "personal_key_file and cluster cannot be combined: its nodes would need the same keys"
 
 
 def _name_contradictions(settings: "Settings") -> Iterator[str]:
@@ -120,8 +118,6 @@ def _name_contradictions(settings: "Settings") -> Iterator[str]:
             yield f"{setting} also needs personal_key_file, the file with the keys"
         if settings.pseudonyms:
             yield f"{setting} and pseudonyms cannot be combined: both replace names"
-        if settings.processes > 1:
-            yield f"{setting} needs one process: its tokens belong to one log"
     if settings.personal_users and settings.bridge_user_map:
         yield "personal_users and bridge_user_map cannot be combined: it needs the users' names"
     if settings.personal_users and settings.web_api_jwt:

@@ -23,7 +23,8 @@ class TopicsKeyed:
     """Topics that had no key, or none whose period goes on, and entries of names."""
     keys: list[Run]
     """The number of the key of each topic; no other topic has or had it. A key that the topic has
-    already is used for a longer period: there is no room for others."""
+    already is used for a longer period: there is no room for others; or, if its period is over, for
+    messages of another log in this turn, which were published in it."""
     checks: list[str]
     """A hash of each key, in hexadecimal: no other key opens its contents."""
     e: Literal["TopicsKeyed"] = "TopicsKeyed"

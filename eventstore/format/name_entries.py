@@ -4,15 +4,22 @@ The key of a name is recorded like that of a topic. In the place of the topic is
 no topic of a client is like, as it has a ``+``: ``$+client/~TOKEN/SEALED`` for a client identifier,
 ``$+user/...`` for a user name. The token is a hash of the key, and stands for the name everywhere
 else. Without the key the entry says nothing about the name but about how long it is.
+
+Of several logs, each has the token of a client identifier that belongs to it: the hash is repeated
+until its partition is that log's.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from typing import Final, NamedTuple
+from itertools import count
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from eventstore.format.sealing import SALT_BYTES, RecordSeal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CLIENT: Final = "client"
 USER: Final = "user"
@@ -45,14 +52,24 @@ class NameEntry(NamedTuple):
         return f"{self.kind} {self.token}"
 
 
-def new_entry(kind: str, name: str, key: bytes) -> str:
-    """Return the entry of a name of at most ``LONGEST_NAME`` bytes, under a key of its own."""
+def new_entry(kind: str, name: str, is_usable: Callable[[str], bool], key: bytes) -> str:
+    """Return the entry of a name of at most ``LONGEST_NAME`` bytes, under a key of its own.
+
+    Its token is the first one that ``is_usable``.
+    """
     raw = name.encode("utf-8", "surrogatepass")
     plain = len(raw).to_bytes(_LENGTH_BYTES, "big") + raw
     plain += bytes(-len(plain) % _PADDED_TO)
     sealed = base64.urlsafe_b64encode(_turned(plain, key)).decode()
-    digest = hashlib.blake2b(key, digest_size=_TOKEN_BYTES, person=_TOKEN).digest()
-    return f"{_ROOT}{kind}/{MARK}{base64.b32encode(digest).decode().lower()}/{sealed}"
+    token = next(filter(is_usable, (_token(key, number) for number in count())))
+    return f"{_ROOT}{kind}/{token}/{sealed}"
+
+
+def _token(key: bytes, number: int) -> str:
+    """Return one of the tokens that a key may stand for, from 0."""
+    salt = number.to_bytes(hashlib.blake2b.SALT_SIZE, "big")
+    digest = hashlib.blake2b(key, digest_size=_TOKEN_BYTES, person=_TOKEN, salt=salt).digest()
+    return MARK + base64.b32encode(digest).decode().lower()
 
 
 def parts_of(topic: str) -> NameEntry | None:

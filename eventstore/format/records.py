@@ -405,7 +405,8 @@ class Record:
                 (begin + first_sealed(data), end)
             )
             if number:
-                return SealedBytes.of(data, number, opened=number in self.opened)
+                opened = number in self.opened
+                return SealedBytes.of(data, number, opened=opened, time_ms=self.time_ms)
         return data
 
     @property

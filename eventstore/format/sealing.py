@@ -43,6 +43,8 @@ class SealedBytes(bytes):
     opened: bool
     """Whether these bytes are the content. Otherwise its key does not exist, or is not known
     here."""
+    time_ms: int
+    """Time of the record in which it was published, Unix time in milliseconds; 0: not known."""
 
     @property
     def closed_key(self) -> int:
@@ -50,11 +52,12 @@ class SealedBytes(bytes):
         return 0 if self.opened else self.key
 
     @classmethod
-    def of(cls, data: bytes, key: int, *, opened: bool) -> SealedBytes:
+    def of(cls, data: bytes, key: int, *, opened: bool, time_ms: int = 0) -> SealedBytes:
         """Return such bytes."""
         made = cls(data)
         made.key = key
         made.opened = opened
+        made.time_ms = time_ms
         return made
 
 

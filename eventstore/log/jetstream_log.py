@@ -12,10 +12,11 @@ import orjson
 from eventstore.errors import CorruptLog, EventStoreError, LogUnavailable, LostLog
 from eventstore.format.records import Record, link_of, message_id
 from eventstore.log.journal import Clock
-from eventstore.log.key_file import KeyFile, KeyReader
+from eventstore.log.key_file import KeyReader
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.log_writer import VERDICT_EVERY, VERDICTS, LogWriter, StoreRecovery
 from eventstore.log.record_reader import LogTail, read_records, read_some, read_tail
+from eventstore.log.shared_keys import Keys
 from eventstore.log.watermark import Watermark
 from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.jetstream import (
@@ -129,7 +130,7 @@ class EventLog:
         """Stream sequence at which the log begins; known after :meth:`tail`."""
         self.projections = projections
         """The store of the projections."""
-        self.keys: KeyFile | None = None
+        self.keys: Keys | None = None
         """The keys of sealed contents; None: the broker has none."""
         self.key_reader: KeyReader | None = None
         """The keys of the log of another process."""
@@ -269,10 +270,16 @@ class EventLog:
 
     def opened(self, record: Record) -> Record:
         """Return a record with its contents opened, as far as their keys exist."""
-        keys = self.keys or self.key_reader
-        if record.sealed and keys is not None:
-            record.open(keys.key)
+        key = self.content_key
+        if record.sealed and key is not None:
+            record.open(key)
         return record
+
+    @property
+    def content_key(self) -> Callable[[int], bytes | None] | None:
+        """Returns the keys of sealed contents by their numbers; None: they are not known here."""
+        keys = self.keys or self.key_reader
+        return None if keys is None else keys.key
 
     async def _check_fence(self) -> None:
         if self._writer is not None:

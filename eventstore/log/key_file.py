@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import EventStoreError
 from eventstore.format.sealing import KEY_BYTES
+from eventstore.partitions import split_log_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 KEYS_AHEAD: Final = 1024
 """Keys by which the file grows: the event loop makes and syncs them in less than 10 ms."""
+_KEYS_OF_EPOCH: Final = 1_000_000_000
+"""The keys of a leader have numbers of this and more, times its epoch."""
 _HEAD_BYTES: Final = 128
 _SLOT: Final = struct.Struct(">32sQ24s")
 _NO_FILE: Final = "is not a file with keys of personal topics"
@@ -51,9 +54,14 @@ class KeyFile:
     :meth:`erase` may be called in another thread, one call at a time.
     """
 
-    def __init__(self, path: Path, node: str) -> None:
-        """Open the file of a node, or make it."""
+    def __init__(self, path: Path, node: str, epoch: int = 0) -> None:
+        """Open the file of a node, or make it.
+
+        ``epoch`` is that of the leader whose keys it has, in a cluster: then it is not locked.
+        """
         self.path = path
+        self._epoch = epoch
+        self._first = epoch * _KEYS_OF_EPOCH + 1
         self._erasing = threading.Lock()
         self._head = _head(node)
         try:
@@ -73,7 +81,8 @@ class KeyFile:
 
     def _load(self) -> bytearray:
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not self._epoch:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise KeyFileError(
                 f"personal_key_file = {self.path}: another broker uses it: each needs its own"
@@ -94,7 +103,12 @@ class KeyFile:
     @property
     def end(self) -> int:
         """The first number without a slot."""
-        return 1 + len(self._slots) // _SLOT.size
+        return self._first + len(self._slots) // _SLOT.size
+
+    @property
+    def ranges(self) -> list[range]:
+        """The numbers that keys have or had."""
+        return [range(self._first, self.end)]
 
     def key(self, number: int) -> bytes | None:
         """Return a key by its number; None: it was erased, or does not exist."""
@@ -109,7 +123,7 @@ class KeyFile:
     def last_erasure(self) -> int:
         """The number of the last erasure that destroyed a key; 0: none did."""
         last = 0
-        for number, (_, erasure, _) in enumerate(_SLOT.iter_unpack(self._slots), 1):
+        for number, (_, erasure, _) in enumerate(_SLOT.iter_unpack(self._slots), self._first):
             if erasure > last:
                 last = max(last, self.erasure(number))
         return last
@@ -119,9 +133,10 @@ class KeyFile:
         return self._slot(number) == (None, 0)
 
     def _slot(self, number: int) -> tuple[bytes | None, int]:
-        if not 1 <= number < self.end:
+        if not self._first <= number < self.end:
             return None, 0
-        key, erasure, check = _SLOT.unpack_from(self._slots, (number - 1) * _SLOT.size)
+        at = (number - self._first) * _SLOT.size
+        key, erasure, check = _SLOT.unpack_from(self._slots, at)
         return (key, erasure) if check == _check(number, key, erasure) else (None, 0)
 
     def extend(self) -> None:
@@ -142,10 +157,10 @@ class KeyFile:
         """
         with self._erasing:
             for number in numbers:
-                if not 1 <= number < self.end:
+                if not self._first <= number < self.end:
                     continue
                 slot = _packed(number, _NO_KEY, self.erasure(number) or erasure)
-                at = (number - 1) * _SLOT.size
+                at = (number - self._first) * _SLOT.size
                 self._write(_HEAD_BYTES + at, slot, sync=False)
                 self._slots[at : at + _SLOT.size] = slot
             self._sync()
@@ -187,31 +202,33 @@ class KeyFile:
 
 
 class KeyReader:
-    """The key file of a running broker, in another process: every key is read when it is needed."""
+    """The keys of a running broker, in another process: every key is read when it is needed."""
 
     def __init__(self, path: Path, node: str) -> None:
-        """Read the file of a node, which may not exist before it has a key."""
+        """Read the files of a node, or of the leaders of a cluster; one exists with its keys."""
         self._path = path
         self._node = node
-        self._file = -1
+        self._files: dict[int, int] = {}
+        """Descriptors by epoch."""
 
     def key(self, number: int) -> bytes | None:
         """Return a key by its number; None: it was erased. Raises KeyFileError or KeyDamaged."""
-        if self._file < 0:
-            self._file = self._open()
+        epoch, place = epoch_of(number), (number - 1) % _KEYS_OF_EPOCH
         for _ in range(_LOOKS):  # the broker may be overwriting it
-            slot = os.pread(self._file, _SLOT.size, _HEAD_BYTES + (number - 1) * _SLOT.size)
+            if epoch not in self._files:
+                self._files[epoch] = self._open(file_of_epoch(self._path, epoch))
+            slot = os.pread(self._files[epoch], _SLOT.size, _HEAD_BYTES + place * _SLOT.size)
             if len(slot) == _SLOT.size:
                 key, erasure, check = _SLOT.unpack(slot)
                 if check == _check(number, key, erasure):
                     return None if erasure else key
+            os.close(self._files.pop(epoch))  # a network file system looks again at the next open
         raise KeyDamaged(
             f"personal_key_file = {self._path}: key {number} is missing or damaged, and was not "
             "erased: restore the file from its newest copy"
         )
 
-    def _open(self) -> int:
-        path = self._path
+    def _open(self, path: Path) -> int:
         try:
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
@@ -224,9 +241,28 @@ class KeyReader:
         return file
 
 
+def epoch_of(number: int) -> int:
+    """Return the epoch of the leader that made a key; 0: there is no cluster."""
+    return number // _KEYS_OF_EPOCH
+
+
+def file_of_epoch(path: Path, epoch: int) -> Path:
+    """Return the file of the leader of an epoch; ``path`` is that of the settings."""
+    return path.with_name(f"{path.name}.e{epoch}") if epoch else path
+
+
 def file_of_process(path: Path, number: int) -> Path:
     """Return the key file of one of several processes; ``path`` is that of the settings."""
     return path.with_name(f"{path.name}-p{number}")
+
+
+def file_of_log(path: Path, own: str, other: str) -> Path:
+    """Return the key file of another log of a node; ``path`` is that of the log ``own``."""
+    places = split_log_name(own), split_log_name(other)
+    if places[0] is None or places[1] is None:
+        return path
+    whole = path.with_name(path.name.removesuffix(f"-p{places[0][1]}"))
+    return file_of_process(whole, places[1][1])
 
 
 def copy_keys(source: Path, target: Path, node: str) -> None:

@@ -16,6 +16,7 @@ from eventstore.format.erasure_events import (
     KeysSnapshot,
     TopicsKeyed,
 )
+from eventstore.format.events import LOG_SESSION
 from eventstore.format.name_entries import parts_of, place_of, topic_shown
 from eventstore.format.positions import from_runs
 from eventstore.format.sealing import SealedBytes
@@ -37,6 +38,7 @@ _DAY_MS = 86_400_000
 """Milliseconds within which an erasure is completed in a log that goes on."""
 _LATE_MS = 60_000
 """Milliseconds by which a record may be later than what was decided for it."""
+_NEVER_MS = 1 << 53
 
 
 def shown(topic: str) -> str:
@@ -51,7 +53,7 @@ class KeyNotes:
         self._note = note
         self._about = about
         self._keys: dict[str, tuple[int, int]] = {}
-        """The newest key of each topic that this piece names, and the end of its period."""
+        """The end of the newest period of each topic that this piece names, and its key."""
 
     def take(self, event: KeyEvent, at: Position, time_ms: int) -> None:
         """Note an event; ``time_ms`` is the time of its record."""
@@ -66,14 +68,14 @@ class KeyNotes:
             if isinstance(event, ErasureRequested):
                 values |= {"erasure": event.erasure, "before_ms": event.before_ms}
                 for topic, key in zip(event.topics, keys, strict=True):
-                    if self._keys.get(topic, (0, 0))[0] == key:
+                    if self._keys.get(topic, (0, 0))[1] == key:
                         del self._keys[topic]
             else:
                 ends = self._ends(event, len(keys))
                 values["ends_ms"] = ends
-                for topic, *newest in zip(event.topics, keys, ends, strict=True):
-                    key, ends_ms = newest
-                    self._keys[topic] = max(self._keys.get(topic, (0, 0)), (key, ends_ms))
+                for topic, key, ends_ms in zip(event.topics, keys, ends, strict=True):
+                    newest = ends_ms or _NEVER_MS, key
+                    self._keys[topic] = max(self._keys.get(topic, (0, 0)), newest)
             if isinstance(event, KeysSnapshot):
                 values |= {"erasure": event.erasure, "last": event.highest}
                 values["pending"] = from_runs(event.pending)
@@ -93,14 +95,20 @@ class KeyNotes:
         return ends
 
     def check(self, event: MessagePublished, at: Position, record: Record) -> None:
-        """Check that an event's messages are sealed under the keys of their topics."""
+        """Check that an event's messages are sealed under the keys of their topics.
+
+        Those of another log may be sealed under an older key, that of their publication.
+        """
         if not any(topic in self._keys for topic in event.topics):
             return
+        is_copy = event.session.startswith(LOG_SESSION)
         for number, payload in enumerate(record.payloads(event)):
             topic = event.topics[event.which[number] if event.which else 0]
-            topic_key, ends_ms = self._keys.get(topic, (0, 0))
+            ends_ms, topic_key = self._keys.get(topic, (0, 0))
             key = payload.key if isinstance(payload, SealedBytes) else None
             if not payload or not topic_key:
+                continue
+            if is_copy and key is not None:
                 continue
             if key != topic_key:
                 what = "is not sealed" if key is None else f"is sealed under key {key}"
@@ -133,22 +141,26 @@ def erasure_breaks(
 def erased_spans(notes: Iterable[LogNote]) -> dict[str, list[ErasedSpan]]:
     """Return what was erased of each topic or token; the notes are in the order of the log.
 
-    A key that only a checkpoint names sealed what was published before, at unknown positions.
+    A key that only a checkpoint names sealed what was published before, at unknown positions; and
+    so did one of a period that was over when it was named, for messages of another log.
     """
-    begins: dict[str, dict[int, Position]] = {}
-    """The keys of each topic, and where each was named."""
+    begins: dict[str, dict[int, tuple[Position, int]]] = {}
+    """The keys of each topic, where each was named, and the end of its period."""
     spans: dict[str, list[ErasedSpan]] = {}
     for note in notes:
         pairs = [*zip(note.values.get("topics", ()), note.values.get("keys", ()), strict=True)]
         if note.values["e"] != "ErasureRequested":
-            for topic, key in pairs:
-                begins.setdefault(topic, {}).setdefault(key, note.at)
+            ends = note.values.get("ends_ms", ())
+            for (topic, key), ends_ms in zip(pairs, ends, strict=True):
+                named = begins.setdefault(topic, {})
+                named[key] = named.get(key, (note.at,))[0], ends_ms or _NEVER_MS
             continue
         for topic, key in pairs:
             named = begins.get(topic, {})
-            later = [at for other, at in named.items() if other > key]
+            begin, ends_ms = named.get(key, (note.at, 0))
+            later = [at for at, other_ms in named.values() if other_ms > ends_ms]
             end = min([note.at, *later])
-            span = ErasedSpan(note.at, named.get(key, end), end)
+            span = ErasedSpan(note.at, min(begin, end), end)
             entry = parts_of(topic)
             place = topic if entry is None else place_of(entry.token)
             spans.setdefault(place, []).append(span)
@@ -194,12 +206,16 @@ class _Keys:
         self.erasure = self.erasure or 0
         for (topic, key), ends_ms in zip(pairs, values["ends_ms"], strict=True):
             held = self._by_topic.setdefault(topic, {})
-            newest = max(held, default=0)
+            newest = max(held, key=lambda key: held[key] or _NEVER_MS, default=0)
             if key in held:
-                if not 0 < held[key] < ends_ms:
+                is_over = 0 < ends_ms <= values["time_ms"]  # then messages of another log follow
+                if not (0 < held[key] < ends_ms or (is_over and held[key] == ends_ms)):
                     yield f"key {key} of {shown(topic)} is named again, but for no longer period"
             elif key <= self._last:
                 yield f"key {key} is named for {shown(topic)}, but was named before"
+            elif 0 < ends_ms <= values["time_ms"]:  # for messages of another log
+                if ends_ms in held.values():
+                    yield f"{shown(topic)} gets another key for the period of one that it has"
             elif newest and not held[newest]:
                 yield f"{shown(topic)} gets a second key, but its first one was not erased"
             elif newest and values["time_ms"] < held[newest]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 32 * 1024
 """Characters of topics from which an event of a checkpoint is full."""
+_NEVER_MS = 1 << 53
 _ENTRY = 40
 """Characters that a key counts for besides the name of its topic."""
 
@@ -42,7 +43,8 @@ class KeysOfTopic(NamedTuple):
     changed: Position
     """Position of the event that changed them last."""
     keys: tuple[TopicKey, ...]
-    """In order of their numbers: the last one seals what is published."""
+    """In the order of the ends of their periods: the last one seals what is published. The others
+    also seal what another log published in their periods."""
 
     def encode(self) -> bytes:
         """Return them as the projections store them."""
@@ -57,6 +59,10 @@ class KeysOfTopic(NamedTuple):
         if isinstance(stored, int):
             return cls(version, (TopicKey(stored, version),))
         return cls(version, tuple(TopicKey(*key) for key in stored))
+
+
+def _end(key: TopicKey) -> tuple[int, int]:
+    return key.ends_ms or _NEVER_MS, key.number
 
 
 class TopicKeys:
@@ -117,7 +123,7 @@ class TopicKeys:
         known = [other for other in self.of(topic) if other.number == key.number]
         if known:
             key = key._replace(since=known[0].since, begins_ms=known[0].begins_ms)
-        self._set(topic, tuple(sorted([*others, key])), at)
+        self._set(topic, tuple(sorted([*others, key], key=_end)), at)
         self.last = max(self.last, key.number)
 
     def _set(self, topic: str, keys: tuple[TopicKey, ...], at: Position) -> None:
@@ -150,14 +156,15 @@ class TopicKeys:
         part: list[tuple[str, TopicKey]] = []
         size = 0
         for topic in [*self.by_topic]:
-            last = 0
-            while later := [key for key in self.of(topic) if key.number > last]:
+            done: set[int] = set()
+            while left := [key for key in self.of(topic) if key.number not in done]:
                 if size > _AT_ONCE:
                     yield self._repeated(part)
                     part, size = [], 0
                     continue
-                part.append((topic, later[0]))
-                size, last = size + len(topic) + _ENTRY, later[0].number
+                part.append((topic, left[0]))
+                size += len(topic) + _ENTRY
+                done.add(left[0].number)
         yield self._repeated(part)
 
     def _repeated(self, part: Sequence[tuple[str, TopicKey]]) -> KeysSnapshot:

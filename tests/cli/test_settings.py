@@ -634,11 +634,9 @@ PARTITIONED = {**CLUSTER, "partitions": 2, "cluster_listen": "127.0.0.1:7883"}
         ({**PERSONAL, "personal_topics": "a/#/b"}, "personal_topics = a/#/b: '#' is not"),
         ({**PERSONAL, "personal_topics": "$SYS/#"}, "topics that begin with $ are not sealed"),
         ({**PERSONAL, "data_dir": "/k"}, "must not be in the data directory"),
-        ({**PERSONAL, **CLUSTER}, "personal_key_file and cluster cannot be combined"),
         ({"personal_clients": "a*"}, "personal_clients also needs personal_key_file"),
         ({**NAMES, "personal_users": "{}"}, "personal_users = {}: write * for the name of a"),
         ({**NAMES, "pseudonyms": True}, "personal_clients and pseudonyms cannot be combined"),
-        ({**NAMES, "processes": "2"}, "personal_clients needs one process"),
         (
             {**NAMES, "personal_users": "a*", "bridge_user_map": "ann=x"},
             "personal_users and bridge_user_map cannot be combined",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -111,14 +112,14 @@ def test_contents_are_never_in_a_file_and_gone_for_ever(tmp_path: Path, *, kille
 ALICE, ANNA = "phone-älice-7f3a", "änna-7f3a"
 
 
-def names_in(*places: Path) -> set[str]:
+def names_in(*places: Path, names: Iterable[str] = (ALICE, ANNA)) -> set[str]:
     """The names of persons that can be read in files, in any form."""
     return {
         name
         for place in places
         for file in ([place] if place.is_file() else place.rglob("*"))
         if file.is_file()
-        for name in (ALICE, ANNA)
+        for name in names
         if any(
             form in unpacked(file.read_bytes())
             for form in (*forms(name), json.dumps(name)[1:-1].encode())

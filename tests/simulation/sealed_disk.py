@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors.inspection import erasure
+from actors.inspection import erasure, requested_names
 from eventstore.format.records import Record
 from simulation.world import Disk
 
@@ -33,4 +33,5 @@ def without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     async def here(work: Any, *arguments: Any) -> Any:
         return work(*arguments)
 
-    monkeypatch.setattr(erasure, "in_thread", here)
+    for module in (erasure, requested_names):
+        monkeypatch.setattr(module, "in_thread", here)

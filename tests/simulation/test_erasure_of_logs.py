@@ -23,6 +23,7 @@ from eventstore.format.node_events import Followed
 from eventstore.format.positions import from_runs
 from eventstore.log.key_file import KeyFile, KeyReader
 from eventstore.log.message_store import messages_of
+from eventstore.partitions import short_name
 from simulation.inspection import change
 from simulation.partitions import PartitionWorld, name_in
 from simulation.sealed_disk import OpenDisk, without_threads
@@ -44,9 +45,15 @@ class SealedPartition(PartitionWorld):
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, personal_topics=("home/+/#",), **options)
-        self._folder = tempfile.TemporaryDirectory()
-        self.path = Path(self._folder.name, "keys")
+        self.folder = tempfile.TemporaryDirectory()
         self.disk = OpenDisk(self.server.streams[0], lambda number: self.keys.key(number))
+
+    @property
+    def path(self) -> Path:
+        """The file with its keys, beside those of the others."""
+        (first, *_) = self.all
+        assert isinstance(first, SealedPartition)
+        return Path(first.folder.name, f"keys-{short_name(self.name)}")
 
     def open_log(self) -> SimLog:
         log = super().open_log()

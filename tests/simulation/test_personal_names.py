@@ -122,6 +122,7 @@ async def test_an_erased_client_is_unknown_and_gone(world: SealedWorld, *, resta
         "token": f"client {token}",
         "sessions": [token],
         "total": 1,
+        "logs": 1,
     }
     done = await erase(world, CLIENT, ALICE)
     assert done == {

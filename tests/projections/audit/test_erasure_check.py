@@ -62,6 +62,14 @@ A, B, C = ("a", 1), ("b", 2), ("c", 3)
         [period(1, 2, A), period(2, 4, ("a", 2)), requested(1, A, before=3), Erased(1, 1)],
         [period(1, 2, A, B), period(2, 4, ("a", 3)), requested(1, A, ("a", 3)), Erased(1, 2)],
         [
+            period(2, 9, A),
+            period(1, 2, ("a", 2)),  # for messages of another log, twice
+            period(1, 2, ("a", 2)),
+            requested(1, ("a", 2), before=2),
+            Erased(1, 1),
+            period(1, 2, ("a", 3)),
+        ],
+        [
             period(1, 2, A),
             period(1, 9, A),
             KeysSnapshot(["a"], [1], 1, 0, begins_ms=[1], ends_ms=[9]),
@@ -98,7 +106,12 @@ def test_what_a_broker_writes_is_sound(events: list[Any]) -> None:
         ([keyed(A), KeysSnapshot(["a"], [2], 2, 0)], "repeats other keys than there are"),
         ([keyed(A), KeysSnapshot(["a"], [7], 1, 0)], "repeats another key of a"),
         ([period(1, 9, A), period(2, 9, ("a", 2))], "gets another key in the period of key 1"),
-        ([period(1, 2, A), period(1, 2, A)], "named again, but for no longer period"),
+        ([period(1, 9, A), period(1, 9, A)], "named again, but for no longer period"),
+        ([period(1, 9, A), period(0, 1, A)], "named again, but for no longer period"),
+        (
+            [period(1, 9, A), period(0, 1, ("a", 2)), period(0, 1, ("a", 3))],
+            "gets another key for the period of one that it has",
+        ),
         ([period(1, 9, A), requested(1, A, before=8)], "key 1 of a, which was in use later"),
         ([keyed(A), requested(1, A, before=8)], "key 1 of a, which was in use later"),
         (

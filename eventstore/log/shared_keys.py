@@ -1,0 +1,125 @@
+"""The keys of a log that the nodes of a cluster lead in turn, in a directory that they share.
+
+Each leader makes keys in a file of its own, which its epoch names, with numbers of its epoch: a
+leader that was replaced, and does not know yet, can only extend a file that nobody needs any more.
+All of them overwrite keys in all files, but only those whose erasure is in the log: that can be
+done twice. So there is no lock, which a suspended or unreachable node could keep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import structlog
+
+from eventstore.log.key_file import KeyFile, KeyFileError, epoch_of, file_of_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+_log = structlog.get_logger("foldmq")
+
+_LOOK_EVERY: Final = 5.0
+_LOOKS: Final = 3
+"""Looks in a row that find no file of the leader, until that is a problem: it has just begun."""
+
+
+class SharedKeys:
+    """The open files; as :class:`KeyFile`. Every method raises KeyFileError."""
+
+    def __init__(self, path: Path, node: str, epoch: int) -> None:
+        """Open the files of earlier leaders, and make that of an epoch; ``path`` is a setting."""
+        self.path = path
+        self._own = KeyFile(file_of_epoch(path, epoch), node, epoch)
+        self._files = {epoch: self._own}
+        try:
+            # Only now: the directory has changed, so that a network file system lists it anew.
+            for place in path.parent.iterdir():
+                name, _, number = place.name.rpartition(".e")
+                if name == path.name and number.isdecimal() and int(number) not in self._files:
+                    self._files[int(number)] = KeyFile(place, node, int(number))
+        except OSError as error:
+            self.close()
+            raise KeyFileError(f"{path.parent}: cannot be read: {error.strerror}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def end(self) -> int:
+        """The first number of this epoch without a key."""
+        return self._own.end
+
+    @property
+    def ranges(self) -> list[range]:
+        """The numbers that keys have or had."""
+        return [each for _, file in sorted(self._files.items()) for each in file.ranges]
+
+    def key(self, number: int) -> bytes | None:
+        """Return a key by its number; None: it was erased, or does not exist."""
+        file = self._files.get(epoch_of(number))
+        return None if file is None else file.key(number)
+
+    def erasure(self, number: int) -> int:
+        """Return the number of the erasure that destroyed a key; 0: none did."""
+        file = self._files.get(epoch_of(number))
+        return 0 if file is None else file.erasure(number)
+
+    @property
+    def last_erasure(self) -> int:
+        """The number of the last erasure that destroyed a key; 0: none did."""
+        return max(file.last_erasure for file in self._files.values())
+
+    def is_damaged(self, number: int) -> bool:
+        """Return whether a key neither exists nor was erased."""
+        file = self._files.get(epoch_of(number))
+        return file is None or file.is_damaged(number)
+
+    def extend(self) -> None:
+        """Add new keys, on disk when this returns."""
+        self._own.extend()
+
+    def erase(self, numbers: Iterable[int], erasure: int) -> None:
+        """Destroy keys, on disk when this returns; it can be repeated."""
+        by_epoch: dict[int, list[int]] = {}
+        for number in numbers:
+            by_epoch.setdefault(epoch_of(number), []).append(number)
+        for epoch, own in by_epoch.items():
+            file = self._files.get(epoch)
+            if file is not None:
+                file.erase(own, erasure)
+
+    def close(self) -> None:
+        """Close the files once no key is being destroyed, and forget the keys."""
+        for file in self._files.values():
+            file.close()
+
+
+Keys: TypeAlias = KeyFile | SharedKeys
+"""The keys of a log that a broker writes."""
+
+
+def check_directory(path: Path) -> None:
+    """Raise KeyFileError if the directory of the files does not exist."""
+    if not path.parent.is_dir():
+        raise KeyFileError(
+            f"personal_key_file = {path}: {path.parent} does not exist: create it, on a file "
+            "system that all nodes of the cluster share"
+        )
+
+
+async def watch_directory(path: Path, epoch: Callable[[], int]) -> None:
+    """Log an error if a node does not find the file of the leader, whose ``epoch`` it knows."""
+    missed = 0
+    while missed < _LOOKS:
+        await asyncio.sleep(_LOOK_EVERY)
+        known = epoch()
+        is_there = not known or await asyncio.to_thread(file_of_epoch(path, known).exists)
+        missed = 0 if is_there else missed + 1
+    _log.error(
+        "the leader's keys are not in the directory of personal_key_file: this node cannot take "
+        "over; name a directory that all nodes of the cluster share",
+        personal_key_file=str(path),
+    )

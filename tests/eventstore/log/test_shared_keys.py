@@ -1,0 +1,84 @@
+"""The keys that the leaders of a cluster make, in a directory that its nodes share."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from eventstore.log import shared_keys
+from eventstore.log.key_file import KEYS_AHEAD, KeyDamaged, KeyFileError, KeyReader
+from eventstore.log.shared_keys import SharedKeys, check_directory, watch_directory
+
+
+def made(path: Path, epoch: int) -> SharedKeys:
+    keys = SharedKeys(path, "c1", epoch)
+    keys.extend()
+    return keys
+
+
+def test_each_leader_makes_keys_in_a_file_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    (tmp_path / "keys.erase-1").write_bytes(b"")
+    first, second = made(path, 1), made(path, 12)
+    one, twelve = 1_000_000_001, 12_000_000_001
+    assert [each.name for each in sorted(tmp_path.iterdir())] == [
+        "keys.e1",
+        "keys.e12",
+        "keys.erase-1",
+    ]
+    assert second.ranges == [range(one, one + KEYS_AHEAD), range(twelve, twelve + KEYS_AHEAD)]
+    assert (first.end, second.end) == (one + KEYS_AHEAD, twelve + KEYS_AHEAD)
+    assert second.key(one) == first.key(one)
+    assert first.key(twelve) is None
+    assert first.is_damaged(twelve)
+    reader = KeyReader(path, "c1")
+    assert [reader.key(number) for number in (one, twelve)] == [second.key(one), second.key(twelve)]
+    first.extend()  # a leader that does not know yet that it was replaced
+    assert reader.key(twelve) == second.key(twelve)
+    assert reader.key(one + KEYS_AHEAD) == first.key(one + KEYS_AHEAD)
+
+
+def test_a_key_of_an_earlier_leader_is_erased_in_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    first, second = made(path, 1), made(path, 2)
+    numbers = [1_000_000_001, 1_000_000_003, 2_000_000_001, 3_000_000_001]
+    gone = [second.key(number) for number in numbers[:3]]
+    second.erase(numbers, 4)
+    first.erase(numbers, 4)  # both leaders do what is in the log
+    reader = KeyReader(path, "c1")
+    for keys in (second, SharedKeys(path, "c1", 3)):
+        assert [keys.erasure(number) for number in numbers] == [4, 4, 4, 0]
+        assert keys.last_erasure == 4
+        assert keys.key(1_000_000_002) is not None
+    assert [reader.key(number) for number in numbers[:3]] == [None] * 3
+    stored = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert not any(key in stored for key in gone if key is not None)
+
+
+def test_a_file_that_is_missing_or_of_another_cluster_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    made(path, 1).close()
+    with pytest.raises(KeyFileError, match=r"keys\.e2: cannot be opened: No such file"):
+        KeyReader(path, "c1").key(2_000_000_001)
+    with pytest.raises(KeyDamaged, match="key 1000009999 is missing or damaged"):
+        KeyReader(path, "c1").key(1_000_009_999)
+    with pytest.raises(KeyFileError, match="is the file of node c1"):
+        SharedKeys(path, "c2", 2)
+    with pytest.raises(KeyFileError, match="all nodes of the cluster share"):
+        check_directory(tmp_path / "none" / "keys")
+    check_directory(path)
+
+
+def test_a_directory_without_the_leaders_keys_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_keys, "_LOOK_EVERY", 0.0)
+    epochs = iter([0, 1, 1, 2, 2, 2])
+    made(tmp_path / "keys", 1).close()
+    with capture_logs() as lines:
+        asyncio.run(watch_directory(tmp_path / "keys", lambda: next(epochs)))
+    (line,) = lines
+    assert "this node cannot take over" in line["event"]

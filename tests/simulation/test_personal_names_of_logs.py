@@ -1,0 +1,240 @@
+"""Names of persons with several logs: each has tokens of its own, and all of them erase."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from harness import packets as p
+
+from actors.inspection import erasure, requested_names
+from actors.inspection.inspector import Refused
+from actors.session.personal_names import PersonalNames
+from eventstore.errors import EventStoreError
+from eventstore.format.erasure_events import Erased, ErasureRequested, TopicsKeyed
+from eventstore.format.events import SessionOpened
+from eventstore.format.name_entries import CLIENT, USER, is_token
+from eventstore.log.key_file import KeyFileError
+from eventstore.log.name_requests import stored_requests
+from eventstore.partitions import partition_of
+from simulation.inspection import ask, change
+from simulation.network import SimClient
+from simulation.partitions import name_in
+from simulation.sealed_disk import without_threads
+from simulation.test_erasure_of_logs import Scenario, SealedPartition, in_two_logs
+from simulation.test_personal_names import ANNA, forms
+
+__all__ = ["without_threads"]
+
+PATTERNS = {"personal_clients": ("phone-*",), "personal_users": ("anna*",)}
+
+
+def in_two_named_logs(scenario: Scenario, **options: Any) -> None:
+    in_two_logs(scenario, **PATTERNS, **options)
+
+
+def phone(world: SealedPartition, of: str = "phone-alice-7f3a-") -> str:
+    """The client identifier of a person that belongs to a log."""
+    return name_in(world.all, world.all.index(world), of)
+
+
+async def enter(
+    world: SealedPartition, name: str, user: str | None = ANNA, code: int = 0
+) -> SimClient:
+    client = SimClient(world)
+    client.send(p.connect(name, username=user, clean=False))
+    await world.go(0.2)
+    (answer,) = client.take()
+    assert answer.code == code
+    return client
+
+
+async def erase(world: SealedPartition, kind: str, name: str, **more: Any) -> dict[str, Any]:
+    return await change(world, "erase", kind=kind, name=name, **more)
+
+
+def stored_of(world: SealedPartition) -> bytes:
+    files = [each.read_bytes() for each in world.path.parent.iterdir()]
+    keyed = [data for _, _, data in world.keyed.history]
+    return b"\n".join([world.stored(), *keyed, *files])
+
+
+def readable(world: SealedPartition, *names: str) -> list[str]:
+    """The names that are in what a log, or a file beside the keys, has."""
+    stored = stored_of(world)
+    return [name for name in names if any(form in stored for form in forms(name))]
+
+
+def tokens(world: SealedPartition) -> list[str]:
+    return [one.session for one in world.events(SessionOpened) if is_token(one.session)]
+
+
+def test_each_log_has_tokens_that_belong_to_it() -> None:
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        names = [phone(world, f"phone-{at}-") for at in range(20) for world in (here, there)]
+        for at, name in enumerate(names):
+            world = (here, there)[at % 2]
+            client = await enter(world, name)
+            client.drop()
+            await world.go(0.2)
+        for number, world in enumerate((here, there)):
+            assert len({*tokens(world)}) == 20
+            assert {partition_of(token, 2) for token in tokens(world)} == {number}
+            assert not readable(world, ANNA, *names)
+        users = {one.user for world in (here, there) for one in world.events(SessionOpened)}
+        assert len({user for user in users if user is not None and is_token(user)}) == 2
+        for world in (here, there):
+            await world.crash()
+            await world.start()
+        again = await enter(here, names[0])
+        assert tokens(here)[-1] == tokens(here)[0]
+        again.drop()
+
+    in_two_named_logs(scenario)
+
+
+def test_an_identifier_that_looks_like_a_token_belongs_to_its_log() -> None:
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        for world in (here, there):
+            for at in range(6):
+                client = await enter(world, phone(world, f"~pump-{at}-"), None)
+                client.drop()
+                await world.go(0.2)
+        assert len(tokens(here)) == len(tokens(there)) == 6
+
+    in_two_named_logs(scenario)
+
+
+def test_a_user_is_erased_in_all_logs() -> None:
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        clients = [await enter(world, phone(world)) for world in (here, there)]
+        await enter(there, name_in(there.all, 1, "pump"), "carl")
+        for world in (here, there):
+            plan = await ask(world, "erasures.name", kind=USER, name=ANNA)
+            assert plan["total"] == 1
+            done = await erase(world, USER, ANNA)
+            assert (done["keys"], done["sessions"]) == (1, 1)
+            await world.go(1)
+        assert not any(client.open for client in clients)
+        assert not readable(here, ANNA)
+        assert not readable(there, ANNA)
+        assert list(there.broker.node.state.sessions.names()) == [name_in(there.all, 1, "pump")]
+
+    in_two_named_logs(scenario)
+
+
+@pytest.mark.parametrize("kind", [CLIENT, USER])
+def test_a_log_that_is_away_erases_a_name_at_its_start(kind: str) -> None:
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        name = phone(there)
+        first = await enter(there, name)
+        first.drop()
+        (token,) = tokens(there)
+        await there.crash()
+        await enter(here, phone(here))
+        asked = name if kind == CLIENT else ANNA
+        await erase(here, kind, asked, logs=[there.name])
+        assert not readable(here, asked)
+        assert len(stored_requests(there.path)) == 1
+        await there.start()
+        await there.go(2)
+        assert stored_requests(there.path) == []
+        (request,) = there.events(ErasureRequested)
+        assert request.by == "ann@desk"
+        assert len(there.events(Erased)) == 1
+        assert token not in there.broker.node.state.sessions
+        assert there.keys.key(request.keys[0]) is None
+        await enter(there, name)
+        assert (tokens(there)[-1] != token) == (kind == CLIENT)
+
+    in_two_named_logs(scenario)
+
+
+def test_a_broker_that_had_just_begun_is_told_too() -> None:
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        client = await enter(there, phone(there))
+        await enter(here, phone(here))
+        await erase(here, USER, ANNA, logs=[there.name])
+        await there.go(10)
+        assert not client.open
+        assert stored_requests(there.path) == []
+
+    in_two_named_logs(scenario)
+
+
+STEPS = 12
+
+
+@pytest.mark.parametrize("step", range(STEPS))
+def test_a_kill_at_any_step_loses_no_request(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of the disk, and each turn behind it, may be the end."""
+    left = step
+
+    async def failing(work: Any, *arguments: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            work(*arguments)
+        if left < 0 or left == 0:
+            raise KeyFileError("killed")
+        return work(*arguments)
+
+    async def whole(work: Any, *arguments: Any) -> Any:
+        return work(*arguments)
+
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        nonlocal left
+        names = [phone(there), phone(there, "phone-bob-7f3a-")]
+        for name in names:
+            client = await enter(there, name)
+            client.drop()
+        before = there.path.read_bytes()
+        await there.crash()
+        for kind, name in ((CLIENT, names[0]), (USER, ANNA)):
+            await erase(here, kind, name, logs=[there.name])
+        left = step
+        for module in (erasure, requested_names):
+            monkeypatch.setattr(module, "in_thread", failing)
+        try:
+            await there.start()
+            await there.go(0.01 * step)
+        except EventStoreError:
+            pass
+        await there.crash(step % 2)
+        for module in (erasure, requested_names):
+            monkeypatch.setattr(module, "in_thread", whole)
+        await there.start()
+        await there.go(2)
+        assert stored_requests(there.path) == []
+        assert len(there.broker.node.state.sessions) == 0
+        asked = there.events(ErasureRequested)
+        assert [one.erasure for one in asked] == [1, 2]
+        assert [one.erasure for one in there.events(Erased)] == [1, 2]
+        for request in asked:
+            (number,) = request.keys
+            key = before[128 + 64 * (number - 1) :][:32]
+            assert key not in there.path.read_bytes()
+        kept = {number for each in there.events(TopicsKeyed) for number in each.keys} - {
+            number for each in asked for number in each.keys
+        }
+        assert all(there.keys.key(number) for number in kept)
+        assert not readable(there, *names, ANNA)
+
+    in_two_named_logs(scenario)
+
+
+def test_what_cannot_be_asked_for_is_refused() -> None:
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        for logs in (["other"], [here.name], there.name):
+            with pytest.raises(Refused, match="logs must be names of other logs"):
+                await erase(here, USER, ANNA, logs=logs)
+        broken = there.path.with_name(f"{there.path.name}.erase-0")
+        broken.write_bytes(b"x")
+        with pytest.raises(KeyFileError, match="remove it, and erase the name again"):
+            stored_requests(there.path)
+        broken.unlink()
+        (there.path.with_name(f"{there.path.name}.erase-1.new")).write_bytes(b"")
+        assert stored_requests(there.path) == []
+        assert isinstance(here.broker.node.names, PersonalNames)
+
+    in_two_named_logs(scenario)
