@@ -269,9 +269,11 @@ class EventLog:
 
     def opened(self, record: Record) -> Record:
         """Return a record with its contents opened, as far as their keys exist."""
-        keys = self.keys or self.key_reader
-        if record.sealed and keys is not None:
-            record.open(keys.key)
+        if record.sealed:
+            if self.keys is not None:
+                record.open(self.keys.key, self.keys.cipher)
+            elif self.key_reader is not None:
+                record.open(self.key_reader.key)
         return record
 
     async def _check_fence(self) -> None:

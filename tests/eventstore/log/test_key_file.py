@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from eventstore.format.sealing import AreaSeal, content_cipher
+from eventstore.log import key_file
 from eventstore.log.key_file import (
     KEYS_AHEAD,
     KeyDamaged,
@@ -56,6 +58,40 @@ def test_an_erased_key_is_nowhere_in_the_file(tmp_path: Path) -> None:
     again = KeyFile(tmp_path / "keys", "n1")
     assert (again.key(7), again.erasure(7), again.key(8)) == (None, 3, other)
     again.close()
+
+
+def test_the_cipher_of_an_erased_key_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_file, "_CIPHERS", 2)
+    file = KeyFile(tmp_path / "keys", "n1")
+    file.extend()
+    one, two = file.cipher(1), file.cipher(2)
+    assert None is not one is not two is not None
+    assert (file.cipher(1), file.cipher(2)) == (one, two)
+    file.erase([2], 1)
+    assert (file.cipher(1), file.cipher(2)) == (one, None)
+    assert None not in [file.cipher(number) for number in (3, 4, 5, 6)]
+    assert len(file._ciphers) <= 2
+    assert file.cipher(KEYS_AHEAD + 1) is None
+    assert AreaSeal(bytes(16), file.cipher).turned(2, 0, b"secret") == b"sealed"
+    file.close()
+
+
+def test_a_cipher_that_is_made_while_its_key_is_erased_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = KeyFile(tmp_path / "keys", "n1")
+    file.extend()
+
+    def slow(key: bytes) -> object:
+        file.erase([7], 1)
+        return content_cipher(key)
+
+    monkeypatch.setattr(key_file, "content_cipher", slow)
+    assert file.cipher(7) is None
+    assert file._ciphers == {}
+    file.close()
 
 
 def test_a_damaged_key_is_neither_a_key_nor_erased(tmp_path: Path) -> None:
