@@ -2,8 +2,9 @@
 
 The key of a name is recorded like that of a topic. In the place of the topic is an *entry*, which
 no topic of a client is like, as it has a ``+``: ``$+client/~TOKEN/SEALED`` for a client identifier,
-``$+user/...`` for a user name. The token is a hash of the key, and stands for the name everywhere
-else. Without the key the entry says nothing about the name but about how long it is.
+``$+user/...`` for a user name. The token is a hash of the key and a random salt, and stands for the
+name everywhere else. Without the key the entry says nothing about the name but about how long it
+is. An older image of the log may use a key again for another name: the salt is another one then.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import base64
 import hashlib
 from typing import Final, NamedTuple
 
-from eventstore.format.sealing import SALT_BYTES, RecordSeal
+from eventstore.format.sealing import SALT_BYTES, RecordSeal, new_salt
 
 CLIENT: Final = "client"
 USER: Final = "user"
@@ -27,7 +28,7 @@ _TOKEN_CHARACTERS: Final = 16
 _ALPHABET: Final = frozenset("abcdefghijklmnopqrstuvwxyz234567")
 _TOKEN: Final = b"foldmq-token-1"
 _SALT: Final = b"name".ljust(SALT_BYTES)
-"""A key seals one name and nothing else."""
+"""The salt of earlier entries, which do not have one."""
 _PADDED_TO: Final = 32
 _LENGTH_BYTES: Final = 2
 
@@ -50,8 +51,9 @@ def new_entry(kind: str, name: str, key: bytes) -> str:
     raw = name.encode("utf-8", "surrogatepass")
     plain = len(raw).to_bytes(_LENGTH_BYTES, "big") + raw
     plain += bytes(-len(plain) % _PADDED_TO)
-    sealed = base64.urlsafe_b64encode(_turned(plain, key)).decode()
-    digest = hashlib.blake2b(key, digest_size=_TOKEN_BYTES, person=_TOKEN).digest()
+    salt = new_salt()
+    sealed = base64.urlsafe_b64encode(salt + _turned(plain, key, salt)).decode()
+    digest = hashlib.blake2b(salt + key, digest_size=_TOKEN_BYTES, person=_TOKEN).digest()
     return f"{_ROOT}{kind}/{MARK}{base64.b32encode(digest).decode().lower()}/{sealed}"
 
 
@@ -66,7 +68,10 @@ def parts_of(topic: str) -> NameEntry | None:
 
 def name_in(entry: NameEntry, key: bytes) -> str:
     """Return the name that an entry has; raises ValueError if it has none."""
-    plain = _turned(base64.urlsafe_b64decode(entry.sealed), key)
+    data, salt = base64.urlsafe_b64decode(entry.sealed), _SALT
+    if len(data) % _PADDED_TO == SALT_BYTES:
+        salt, data = data[:SALT_BYTES], data[SALT_BYTES:]
+    plain = _turned(data, key, salt)
     size = int.from_bytes(plain[:_LENGTH_BYTES], "big")
     return plain[_LENGTH_BYTES : _LENGTH_BYTES + size].decode("utf-8", "surrogatepass")
 
@@ -91,5 +96,5 @@ def is_token(name: str) -> bool:
     )
 
 
-def _turned(data: bytes, key: bytes) -> bytes:
-    return RecordSeal(_SALT, lambda _: key).turned(1, 0, data)
+def _turned(data: bytes, key: bytes, salt: bytes) -> bytes:
+    return RecordSeal(salt, lambda _: key).turned(1, 0, data)
