@@ -213,11 +213,10 @@ class AreaSeal:
         cipher = self._cipher(key)
         if cipher is None:
             return filler(len(data), key)
-        block, before = divmod(begin, _CIPHER_BLOCK)
-        cipher.reset_nonce(((self._first + block) & _COUNTERS).to_bytes(_CIPHER_BLOCK, "big"))
-        if before:
-            return cipher.update(bytes(before) + data)[before:]
-        return cipher.update(data)
+        first = (self._first + begin // _CIPHER_BLOCK) & _COUNTERS
+        cipher.reset_nonce(first.to_bytes(_CIPHER_BLOCK, "big"))
+        before = begin % _CIPHER_BLOCK
+        return cipher.update(bytes(before) + data)[before:] if before else cipher.update(data)
 
 
 class RecordSeal:

@@ -9,6 +9,7 @@ from harness import mqtt5_packets as p5
 from harness import packets as p
 from structlog.testing import capture_logs
 
+from actors.limits import key_shares
 from actors.limits.limit_options import LimitOptions, Quota
 from actors.session import content_sealing
 from eventstore.format.erasure_events import TopicsKeyed
@@ -24,7 +25,7 @@ from simulation.test_reauthentication import Client5
 
 __all__ = ["without_threads"]
 
-DAY = 86_400.0
+DAY = 20.0
 UNKNOWN = "phone-unknown"
 BROKEN_WILL = p5.connect(
     UNKNOWN, will=p5.Will("t", b"\xff", 1, properties=((p5.PAYLOAD_FORMAT, 1),))
@@ -156,6 +157,7 @@ async def test_keys_never_run_out_for_others(
     world: SealedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(content_sealing, "_MOST_KEYS", 100)
+    monkeypatch.setattr(key_shares, "_DAY", DAY)
     for day in range(10):
         await makes_up_names(world, 12, "198.51.100.7", username=f"day-{day}")
         await world.go(DAY / 2)
