@@ -55,7 +55,7 @@ In this order, integers big-endian:
 | 4 | the letters `FMQ` and the format version, 2 |
 | 32 | SHA-256 of everything after it: the checksum, and the record's *link* |
 | 32 | link of the previous record; zeros in the first record |
-| 1 | flags: 128 in every record; 1: the JSON is deflated; 4: there are destinations |
+| 1 | flags: 128 in every record; 1: the JSON is deflated; 4: destinations; 8, 16: sealed |
 | 4 | length of the JSON header as stored |
 | 4 | length of the JSON header |
 | 2 + 10 each | with flag 4: the number of *destinations*, and these |
@@ -77,15 +77,19 @@ bytes to 16 KiB is deflated, unless it has a `LogSalvaged` or gets no smaller. A
 more than the stated length, which is 64 MiB at most. A record with an unknown flag is refused as
 that of a later version.
 
-A record with flag 8 has sealed contents. The key of the record is the BLAKE2b of 32 bytes over the
-salt, keyed with the key that the header names, with the personalization `foldmq-seal-1`. A part of
-the payload area is sealed with AES-256 in counter mode: the counter is the offset in the area.
+A record with flags 8 and 16 has sealed contents. A part of the payload area is sealed with AES-256
+in counter mode, under the BLAKE2b of 32 bytes over nothing, keyed with the key that the header
+names, with the personalization `foldmq-seal-2`. The counter of the area's first byte is the salt.
+
+With flag 8 alone, which is no longer written, the BLAKE2b is over the salt, with `foldmq-seal-1`,
+and the counter begins at 0; `sealed` is a list of begin, length and key for each part.
 
 The name of a person has a key, too. In the place of a topic, `TopicsKeyed` has its entry,
 `$+client/TOKEN/SEALED` or `$+user/TOKEN/SEALED`, which no topic is like. The token is `~` and the
-base32, in small letters, of a BLAKE2b of 10 bytes over the key with the personalization
-`foldmq-token-1`. Sealed, in base64 for URLs, is the length of the name (2), the name and zeros up
-to a multiple of 32 bytes, as a payload area under this key, whose salt is `name` and spaces.
+base32, in small letters, of a BLAKE2b of 10 bytes over a salt and the key with the personalization
+`foldmq-token-1`. `SEALED`, in base64 for URLs, is the salt (16) and, sealed under it and the key as
+with flag 8 alone, the length of the name (2), the name and zeros up to a multiple of 32 bytes.
+Earlier entries have no salt: it is `name` and spaces, and the token was made without.
 
 The JSON header is an object:
 
@@ -96,7 +100,7 @@ The JSON header is an object:
 | `part` | number of earlier records of the same turn |
 | `last` | `false` if the turn continues in the next record |
 | `jumps` | total of the clock's jumps in milliseconds, and the record with the last one, if any |
-| `sealed` | with flag 8: begin, length and key of each sealed part of the payload area |
+| `sealed` | with flag 16: begins, lengths, keys of sealed parts; one number if all are equal |
 | `events` | the events, each an object |
 
 A changed byte breaks the checksum; a missing, repeated or moved record breaks the chain of links.

@@ -72,6 +72,9 @@ class SessionAdmission:
             connect.client_id = self._admission.known_as(connection.given_id)
             connection.client_id = connect.client_id
             connection.id_assigned = True
+        elif self._node.names is not None:  # it may have got a token meanwhile
+            connect.client_id = self._admission.known_as(connection.given_id)
+            connection.client_id = connect.client_id
         name = connect.client_id
         given = connection.given_id
         if _is_reserved(name) or _is_reserved(given):
@@ -183,6 +186,8 @@ class SessionAdmission:
                 address=connection.address,
             )
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "payload_format")
+            return
+        if not self._admission.names_client(connection, connect):
             return
         session = self._node.directory.session(request.connect.client_id)
         self._node.kernel.tell(session, ConnectionAttached(connection, connect, denied_will))

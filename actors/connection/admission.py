@@ -21,6 +21,7 @@ from actors.connection.core import ConnectionCore
 from actors.connection.listener import Listener, ListenerOptions
 from actors.connection.pseudonyms import name_in_log
 from actors.connection.socket_closer import SocketCloser
+from actors.limits.address_networks import network_of
 from actors.limits.broker_options import BrokerOptions
 from actors.limits.client_limits import ClientLimits
 from actors.limits.limit_options import Quota
@@ -37,7 +38,7 @@ from actors.session.session_messages import (
 from actors.transports.acceptor import Acceptor, start_acceptors
 from actors.transports.stack import build_stack
 from eventstore.format.events import API_USER, NATS_SESSION
-from eventstore.format.name_entries import is_token
+from eventstore.format.name_entries import CLIENT, USER, is_token
 from protocol.mqtt.packets import Connect, ConnectCode, Packet
 
 if TYPE_CHECKING:
@@ -288,12 +289,14 @@ class Admission:
         if given and limits.flaps((user, given), now, shown, connection.address):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "flapping")
             return False
-        if not self.names_client(cast("ClientConnection", connection), connect):
-            return False
-        name, user = connect.client_id, self._node.user_in_log(user)
-        if limits.has_debt(host, user, now):
+        if limits.has_debt(host, self._node.user_in_log(user), now):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "publish_rate")
             return False
+        if not self._gives_token(cast("ClientConnection", connection), USER, user or ""):
+            return False
+        if self._node.names is not None:  # it may have got a token meanwhile
+            connect.client_id = connection.client_id = self.known_as(given)
+        name, user = connect.client_id, self._node.user_in_log(user)
         session: SessionCore | None = self._node.directory.find_session(name)
         old = session.connection if session is not None else None
         if old is not None and user is not None and old.counted_user == user:
@@ -349,17 +352,34 @@ class Admission:
     def names_client(self, connection: ClientConnection, connect: Connect) -> bool:
         """Give a client that has logged in its names in the log; return whether it is admitted.
 
-        Names of persons get tokens, for which there may be no room.
+        Names of persons get tokens, for which there may be no room: call it when nothing else
+        can refuse the client.
         """
         names, verdict = self._node.names, connection.identity
-        if names is None or self._node.draining:  # then it is not admitted
-            return True
-        if not names.admit(connection.given_id, verdict.user if verdict is not None else None):
-            self.limits.refused.add("personal_keys", self._now(), address=connection.address)
-            connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "personal_keys")
+        if names is None or names.lacks_user(verdict.user if verdict is not None else None):
+            return True  # the second: its session refuses it
+        if not self._gives_token(connection, CLIENT, connection.given_id):
             return False
         connect.client_id = connection.client_id = names.client(connection.given_id)
         return True
+
+    def _gives_token(self, connection: ClientConnection, kind: str, name: str) -> bool:
+        """Give a token to a name that needs one, or refuse the client; return whether it did."""
+        names, verdict = self._node.names, connection.identity
+        if names is None or self._node.draining:  # then it is not admitted
+            return True
+        parties: list[tuple[str, str]] = [("address", network_of(connection.host))]
+        user = verdict.user if verdict is not None and not verdict.claimed else None
+        if user is not None and kind == CLIENT:
+            parties.append((USER, user))
+        now = self._now()
+        reason = names.admit(kind, name, parties, now)
+        if not reason:
+            return True
+        shown = self._node.user_in_log(user)
+        self.limits.refused.add(reason, now, address=connection.address, user=shown)
+        connection.refuse(ConnectCode.SERVER_UNAVAILABLE, reason)
+        return False
 
     def authenticate(
         self, connection: ConnectionCore, connect: Connect, credentials: Credentials

@@ -65,7 +65,7 @@ async def begin_sealing(node: NodeContext, *, continues: bool) -> None:
         round(node.options.personal_keep * 1000),
     )
     node.sealing.start(continues=continues)
-    node.journal.key = keys.key
+    node.journal.cipher = keys.cipher
     await _load_names(node, node.sealing)
 
 

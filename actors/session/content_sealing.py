@@ -7,6 +7,7 @@ the journal seals them in the record.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.session.decisions.subscribing import by_text
@@ -22,7 +23,7 @@ from protocol.mqtt.sparkplug import CERTIFICATES
 from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from eventstore.format.event_parsing import LogEvent
     from eventstore.format.positions import Position
@@ -35,6 +36,8 @@ WITH_PAYLOADS: Final = frozenset(
     {MessagePublished, TurnPublished, WillArmed, RetainedSnapshot, MessagesCarried}
 )
 _REPEATS: Final = (RetainedSnapshot, MessagesCarried)
+NO_KEYS: Final[Sequence[int]] = ()
+_DUE: Final = -1
 _KNOWN: Final = 65_536
 """Topics of which it is remembered that no pattern matches them."""
 _AHEAD: Final = 1024
@@ -128,34 +131,50 @@ class ContentSealing:
 
     def prepare(
         self, event: Any, pieces: Sequence[bytes], size: int
-    ) -> tuple[Sequence[bytes], int]:
-        """Return the parts of an event's payload area, with the keys of those to be sealed.
+    ) -> tuple[Sequence[bytes], int, Sequence[int]]:
+        """Return the parts of an event's payload area, their size, and the number of each key.
 
-        Topics without a key get one before. Returns their size, too: a block of properties that
-        belongs to messages with different keys is repeated.
+        Topics without a key get one before. A block of properties that belongs to messages with
+        different keys is repeated. What the state keeps, retained messages and wills, becomes
+        SealedBytes. The keys are empty if nothing is sealed.
         """
         if type(event) in _REPEATS:
             return self._repeated(event, pieces, size)
         if type(event) is MessagePublished and event.session.startswith(LOG_SESSION):
             return self._taken(event, pieces, size)
-        topics: Sequence[str] = [event.topic] if type(event) is WillArmed else event.topics
-        personal = [topic for topic in topics if self.is_personal(topic)]
-        if not personal:
-            return pieces, size
-        self._add_keys(personal)
-        numbers = list(map(self._state().number_of, topics))
         if type(event) is WillArmed:
-            return [_keyed(piece, numbers[0]) for piece in pieces], size
-        return _with_keys(
-            event, pieces, size, [numbers[at] for at in indices(event.which, topics, event.count)]
-        )
+            return _kept(pieces, size, self._numbers_of([event.topic]) * len(pieces))
+        numbers = self._numbers_of(event.topics)
+        if not any(numbers):
+            return pieces, size, NO_KEYS
+        if event.which or len(numbers) != event.count:
+            numbers = [numbers[at] for at in indices(event.which, numbers, event.count)]
+        pieces, size, keys = _with_keys(event, pieces, size, numbers)
+        return _kept(pieces, size, keys) if _is_retained(event) else (pieces, size, keys)
+
+    def _numbers_of(self, topics: Sequence[str]) -> list[int]:
+        """Return the number of the present key of each topic, 0 where contents are not sealed."""
+        held, plain, now_ms = self._state().by_topic, self._plain, self._now_ms()
+        numbers: list[int] = []
+        for topic in topics:
+            own = held.get(topic)
+            if own is not None:
+                key = own.keys[-1]
+                numbers.append(key.number if not key.ends_ms or key.ends_ms > now_ms else _DUE)
+            else:
+                numbers.append(_DUE if topic not in plain and self.is_personal(topic) else 0)
+        if _DUE in numbers:
+            pairs = zip(topics, numbers, strict=True)
+            self._add_keys([topic for topic, number in pairs if number == _DUE])
+            numbers = list(map(self._state().number_of, topics))
+        return numbers
 
     def _repeated(
         self, event: Any, pieces: Sequence[bytes], size: int
-    ) -> tuple[Sequence[bytes], int]:
+    ) -> tuple[Sequence[bytes], int, Sequence[int]]:
         """Keep what was sealed under its key, and what was not as it is."""
         if not any(isinstance(piece, SealedBytes) for piece in pieces):
-            return pieces, size
+            return pieces, size, NO_KEYS
         topics = event.topics
         if type(event) is not RetainedSnapshot:
             topics = [topics[at] for at in indices(event.which, topics, event.count)]
@@ -168,11 +187,11 @@ class ContentSealing:
                 key = block.key if isinstance(block, SealedBytes) else 0
                 own = [held.number for held in self._state().of(topics[at])]
                 numbers[at] = key if key in own else self._state().number_of(topics[at])
-        return _with_keys(event, pieces, size, numbers)
+        return _kept(*_with_keys(event, pieces, size, numbers))
 
     def _taken(
         self, event: MessagePublished, pieces: Sequence[bytes], size: int
-    ) -> tuple[Sequence[bytes], int]:
+    ) -> tuple[Sequence[bytes], int, Sequence[int]]:
         """Keep the keys that messages of another log got from :meth:`adopt`."""
         topics = [event.topics[at] for at in indices(event.which, event.topics, event.count)]
         payloads = pieces[len(event.blocks) :]
@@ -183,7 +202,9 @@ class ContentSealing:
         for at, topic in enumerate(topics):
             if not numbers[at] and topic in personal:
                 numbers[at] = self._state().number_of(topic)
-        return _with_keys(event, pieces, size, numbers) if any(numbers) else (pieces, size)
+        if not any(numbers):
+            return pieces, size, NO_KEYS
+        return _kept(*_with_keys(event, pieces, size, numbers))
 
     def adopt(self, topic: str, published_ms: int, named: set[int]) -> int:
         """Return the key for contents that another log has sealed; the topic gets it if needed.
@@ -248,16 +269,21 @@ class ContentSealing:
         return self.keys.key(self._state().number_of(topic))
 
     @property
+    def free(self) -> int:
+        """The number of keys for which there is room."""
+        return _MOST_KEYS - self._state().count
+
+    @property
     def is_full(self) -> bool:
         """Whether there is no room for further keys."""
-        return self._state().count >= _MOST_KEYS
+        return self.free <= 0
 
     def refuses(self, raw: bytes) -> bool:
         """Return whether publications on a topic are refused: it needs a key, and there is no room.
 
         Topics that have one use it for longer.
         """
-        if not self.is_full:
+        if self._state().count < _MOST_KEYS:  # for each message: no property
             return False
         topic = raw.decode()
         return topic not in self._state().by_topic and self.is_personal(topic)
@@ -297,24 +323,36 @@ class ContentSealing:
         return ref < self.forgotten[message.topic]
 
 
+def _is_retained(event: Any) -> bool:
+    return type(event) is MessagePublished and event.retain
+
+
 def _with_keys(
     event: Any, pieces: Sequence[bytes], size: int, numbers: Sequence[int]
-) -> tuple[Sequence[bytes], int]:
-    """Return the parts of an event's payload area with the keys of its messages, and their size."""
+) -> tuple[Sequence[bytes], int, Sequence[int]]:
+    """Return the parts of an event's payload area, their size and keys; those of its messages."""
     count = len(event.blocks)
-    payloads = list(map(_keyed, pieces[count:], numbers))
     if not count:
-        return payloads, size
+        return pieces, size, numbers
     distinct, of = pieces[:count], event.block_of or [1] * event.count
     pairs = [(block, number) for block, number in zip(of, numbers, strict=True) if block]
     places = {pair: at for at, pair in enumerate(dict.fromkeys(pairs), 1)}
-    blocks = [_keyed(distinct[block - 1], number) for block, number in places]
+    blocks = [distinct[block - 1] for block, _ in places]
     if len(blocks) > 1 or 0 in of:
         event.block_of = [
             places[block, number] if block else 0 for block, number in zip(of, numbers, strict=True)
         ]
     event.blocks = list(map(len, blocks))
-    return [*blocks, *payloads], size + sum(event.blocks) - sum(map(len, distinct))
+    size += sum(event.blocks) - sum(map(len, distinct))
+    return [*blocks, *pieces[count:]], size, [*(number for _, number in places), *numbers]
+
+
+def _kept(
+    pieces: Sequence[bytes], size: int, numbers: Sequence[int]
+) -> tuple[Sequence[bytes], int, Sequence[int]]:
+    """Return parts with keys as SealedBytes; those that could not be opened keep their keys."""
+    kept = list(map(_keyed, pieces, numbers))
+    return kept, size, [piece.key if isinstance(piece, SealedBytes) else 0 for piece in kept]
 
 
 def _keyed(piece: bytes, number: int) -> bytes:

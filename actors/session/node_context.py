@@ -23,7 +23,7 @@ from actors.node.counters import Counters
 from actors.node.reload_outcome import ReloadOutcome
 from actors.node.retained_pace import RetainedPace
 from actors.routing.subscriber import is_shared
-from actors.session.content_sealing import WITH_PAYLOADS
+from actors.session.content_sealing import NO_KEYS, WITH_PAYLOADS
 from actors.session.decisions.publish_admission import NOT_PERMITTED, refused_topic
 from actors.session.decisions.queueing import dropped, dropped_unrecorded
 from eventstore.display import duration, escaped
@@ -273,10 +273,10 @@ class NodeContext:
 
     def emit(self, event: LogEvent, payloads: Sequence[bytes] = (), size: int = 0) -> Position:
         """Append an event and fold it; return the position of its first entry."""
-        journal, sealing = self.journal, self.sealing
+        journal, sealing, keys = self.journal, self.sealing, NO_KEYS
         if sealing is not None and type(event) in WITH_PAYLOADS:
-            payloads, size = sealing.prepare(event, payloads, size)
-        at = journal.append(event, entries(event), payloads, size)
+            payloads, size, keys = sealing.prepare(event, payloads, size)
+        at = journal.append(event, entries(event), payloads, size, keys)
         self.state.apply(event, at, journal.steady_ms, payloads)
         return at
 

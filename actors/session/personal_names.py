@@ -16,6 +16,7 @@ from fnmatch import translate
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from actors.limits.key_shares import KeyShares
 from eventstore.format.events import ASSIGNED_ID
 from eventstore.format.name_entries import (
     CLIENT,
@@ -30,7 +31,7 @@ from eventstore.format.name_entries import (
 from eventstore.partitions import partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from actors.session.content_sealing import ContentSealing
 
@@ -65,6 +66,7 @@ class PersonalNames:
         """The entry of each name, by kind and name."""
         self._named: dict[str, tuple[str, str]] = {}
         """Kind and name of each token."""
+        self._shares = KeyShares()
         self._counts: Counter[str] = Counter()
         """Number of names by kind."""
 
@@ -123,22 +125,24 @@ class PersonalNames:
         """Return the entry of a name, in the place of a topic; empty: it has none."""
         return self._entries.get((kind, name), "")
 
-    def admit(self, client_id: str, user: str | None) -> bool:
-        """Give tokens to the names of a client that has logged in, where patterns match.
+    def admit(self, kind: str, name: str, parties: Sequence[Hashable], now: float) -> str:
+        """Give a token to the name of a client that has logged in, if a pattern matches it.
 
-        Records the keys in this turn. Returns False if one is too long, or there is no room.
+        Records the key in this turn, which counts for ``parties``. Returns why it gets none:
+        ``personal_keys`` if the name is too long or there is no room, ``new_names`` if the parties
+        have used their share of the keys; otherwise nothing.
         """
-        for kind, name in ((CLIENT, client_id), (USER, user or "")):
-            if kind not in self._patterns or self.token(kind, name):
-                continue
-            if not self._matches(kind, name):
-                continue
-            if len(name.encode("utf-8", "surrogatepass")) > LONGEST_NAME or self._sealing.is_full:
-                return False
-            is_usable = self._is_home if kind == CLIENT else _is_any
-            entry = self._sealing.add_name(partial(new_entry, kind, name, is_usable))
-            self._add(kind, name, entry)
-        return True
+        if kind not in self._patterns or self.token(kind, name) or not self._matches(kind, name):
+            return ""
+        free = self._sealing.free
+        if len(name.encode("utf-8", "surrogatepass")) > LONGEST_NAME or free <= 0:
+            return "personal_keys"
+        if not self._shares.take(parties, free, now):
+            return "new_names"
+        is_usable = self._is_home if kind == CLIENT else _is_any
+        entry = self._sealing.add_name(partial(new_entry, kind, name, is_usable))
+        self._add(kind, name, entry)
+        return ""
 
     def _is_home(self, token: str) -> bool:
         """Return whether a session with this name belongs to the log."""
@@ -186,7 +190,11 @@ class PersonalNames:
         """
         if self.client(client_id) != name or self._lacks_token(CLIENT, name):
             return False
-        return not self._lacks_token(USER, self.user(user))
+        return not self.lacks_user(user)
+
+    def lacks_user(self, user: str | None) -> bool:
+        """Return whether a user should have a token, and has none."""
+        return self._lacks_token(USER, self.user(user))
 
     def _lacks_token(self, kind: str, shown: str | None) -> bool:
         return kind in self._patterns and shown == MARK

@@ -280,6 +280,14 @@ _REFUSALS: Final[Mapping[str, _RefusalText]] = {
         "the client uses longer topics than the limit allows for",
         _SESSION,
     ),
+    "new_names": _RefusalText(
+        "refused",
+        "new names from an address, or of a user, needed more than a tenth of the free keys in a "
+        "day",
+        "a client that makes up client identifiers, or many new ones at a time, which get their "
+        "keys later: match fewer by personal_clients or personal_users",
+        SERVER_LOG,
+    ),
     "personal_keys": _RefusalText(
         "denied",
         "a personal topic or name needed a key, and there is no room for further ones",

@@ -2,8 +2,9 @@
 
 The key of a name is recorded like that of a topic. In the place of the topic is an *entry*, which
 no topic of a client is like, as it has a ``+``: ``$+client/~TOKEN/SEALED`` for a client identifier,
-``$+user/...`` for a user name. The token is a hash of the key, and stands for the name everywhere
-else. Without the key the entry says nothing about the name but about how long it is.
+``$+user/...`` for a user name. The token is a hash of the key and a random salt, and stands for the
+name everywhere else. Without the key the entry says nothing about the name but about how long it
+is. An older image of the log may use a key again for another name: the salt is another one then.
 
 Of several logs, each has the token of a client identifier that belongs to it: the hash is repeated
 until its partition is that log's.
@@ -16,7 +17,7 @@ import hashlib
 from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from eventstore.format.sealing import SALT_BYTES, RecordSeal
+from eventstore.format.sealing import SALT_BYTES, RecordSeal, new_salt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,7 @@ _TOKEN_CHARACTERS: Final = 16
 _ALPHABET: Final = frozenset("abcdefghijklmnopqrstuvwxyz234567")
 _TOKEN: Final = b"foldmq-token-1"
 _SALT: Final = b"name".ljust(SALT_BYTES)
-"""A key seals one name and nothing else."""
+"""The salt of earlier entries, which do not have one."""
 _PADDED_TO: Final = 32
 _LENGTH_BYTES: Final = 2
 
@@ -60,15 +61,16 @@ def new_entry(kind: str, name: str, is_usable: Callable[[str], bool], key: bytes
     raw = name.encode("utf-8", "surrogatepass")
     plain = len(raw).to_bytes(_LENGTH_BYTES, "big") + raw
     plain += bytes(-len(plain) % _PADDED_TO)
-    sealed = base64.urlsafe_b64encode(_turned(plain, key)).decode()
-    token = next(filter(is_usable, (_token(key, number) for number in count())))
+    salt = new_salt()
+    sealed = base64.urlsafe_b64encode(salt + _turned(plain, key, salt)).decode()
+    token = next(filter(is_usable, (_token(salt + key, number) for number in count())))
     return f"{_ROOT}{kind}/{token}/{sealed}"
 
 
-def _token(key: bytes, number: int) -> str:
-    """Return one of the tokens that a key may stand for, from 0."""
-    salt = number.to_bytes(hashlib.blake2b.SALT_SIZE, "big")
-    digest = hashlib.blake2b(key, digest_size=_TOKEN_BYTES, person=_TOKEN, salt=salt).digest()
+def _token(salted: bytes, number: int) -> str:
+    """Return one of the tokens that a key with a salt may stand for, from 0."""
+    again = number.to_bytes(hashlib.blake2b.SALT_SIZE, "big")
+    digest = hashlib.blake2b(salted, digest_size=_TOKEN_BYTES, person=_TOKEN, salt=again).digest()
     return MARK + base64.b32encode(digest).decode().lower()
 
 
@@ -83,7 +85,10 @@ def parts_of(topic: str) -> NameEntry | None:
 
 def name_in(entry: NameEntry, key: bytes) -> str:
     """Return the name that an entry has; raises ValueError if it has none."""
-    plain = _turned(base64.urlsafe_b64decode(entry.sealed), key)
+    data, salt = base64.urlsafe_b64decode(entry.sealed), _SALT
+    if len(data) % _PADDED_TO == SALT_BYTES:
+        salt, data = data[:SALT_BYTES], data[SALT_BYTES:]
+    plain = _turned(data, key, salt)
     size = int.from_bytes(plain[:_LENGTH_BYTES], "big")
     return plain[_LENGTH_BYTES : _LENGTH_BYTES + size].decode("utf-8", "surrogatepass")
 
@@ -108,5 +113,5 @@ def is_token(name: str) -> bool:
     )
 
 
-def _turned(data: bytes, key: bytes) -> bytes:
-    return RecordSeal(_SALT, lambda _: key).turned(1, 0, data)
+def _turned(data: bytes, key: bytes, salt: bytes) -> bytes:
+    return RecordSeal(salt, lambda _: key).turned(1, 0, data)

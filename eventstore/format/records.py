@@ -9,14 +9,15 @@ bytes  content
 32     SHA-256 of everything that follows: the checksum, and this record's link
 32     the link of the record before it (zeros for the first): the hash chain
 1      flags: 128 always; 1 if the JSON is deflated; 4 if there are destinations; 8 if contents
-       are sealed
+       are sealed, and 16 unless they are so in the earlier layout
 4      length of the JSON header as stored
 4      length of the JSON header
 2      with flag 4: the number of destinations, and for each of them
 10     the number of a log (2), and the sequence of the last record before that was meant for it (8)
 16     with flag 8: the salt of the sealed contents (``sealing``)
 n      JSON: node, time, part, last, jumps (from the first jump of the clock on), sealed (with flag
-       8: begin, length and key of each part of the payload area that is sealed), events
+       8: begins, lengths and keys of the parts of the payload area that are sealed; in the earlier
+       layout a list for each part), events
 rest   the payloads of the messages, one after the other, as raw bytes; the blocks of properties
        of an event precede its payloads (``stored_properties``)
 =====  ==========================================================================
@@ -42,7 +43,7 @@ import hashlib
 import struct
 import zlib
 from binascii import b2a_base64
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
@@ -58,13 +59,19 @@ from eventstore.format.json_dictionary import DICTIONARY
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
 from eventstore.format.sealing import (
     SALT_BYTES,
+    AreaSeal,
+    CipherOf,
+    KeyOf,
     RecordSeal,
     SealedArea,
     SealedBytes,
     SealedPart,
+    cipher_of,
     covered,
     first_sealed,
+    parts_in,
     sealed_parts,
+    to_columns,
 )
 from eventstore.format.stored_properties import WithBlocks, block_bounds, spread_blocks
 from eventstore.format.turn_expansion import expanded
@@ -86,7 +93,8 @@ _FORMAT_2: Final = 0x80
 _DEFLATED: Final = 0x01
 _DESTINED: Final = 0x04
 _SEALED: Final = 0x08
-_KNOWN_FLAGS: Final = _FORMAT_2 | _DEFLATED | _DESTINED | _SEALED
+_SALTED_COUNTER: Final = 0x10
+_KNOWN_FLAGS: Final = _FORMAT_2 | _DEFLATED | _DESTINED | _SEALED | _SALTED_COUNTER
 _LENGTHS = struct.Struct(">BII")
 _DESTINATION = struct.Struct(">HQ")
 _LARGE = 16 * 1024
@@ -322,7 +330,7 @@ def json_header(
     if jumps.record:
         fields["jumps"] = list(jumps)
     if sealed:
-        fields["sealed"] = sealed
+        fields["sealed"] = to_columns(sealed)
     fields["events"] = list(map(json_object, events))
     return orjson.dumps(fields)
 
@@ -336,7 +344,7 @@ def _compact(header: bytes, destinations: Sequence[tuple[int, int]], salt: bytes
         if len(deflated) < size:
             flags, stored = flags | _DEFLATED, deflated
     if salt:
-        flags, stored = flags | _SEALED, salt + stored
+        flags, stored = flags | _SEALED | _SALTED_COUNTER, salt + stored
     length = len(stored) - len(salt)
     if not destinations:
         return _LENGTHS.pack(flags, length, size) + stored
@@ -371,6 +379,8 @@ class Record:
     """Time at which JetStream stored it, RFC 3339; empty if the reader did not ask."""
     salt: bytes = b""
     """The salt of its sealed contents."""
+    salted_counter: bool = False
+    """Whether the counters of these begin at the salt, as in all but the earlier layout."""
     sealed: dict[tuple[int, int], int] = field(default_factory=dict)
     """Begin and end of each part of the payload area that is sealed, with its key."""
     stored: memoryview = _NO_AREA
@@ -378,16 +388,19 @@ class Record:
     opened: frozenset[int] = frozenset()
     """The keys whose parts of ``payload`` were opened."""
 
-    def open(self, key: Callable[[int], bytes | None]) -> None:
-        """Open the sealed contents whose keys exist."""
+    def open(self, key: KeyOf, cipher: CipherOf | None = None) -> None:
+        """Open the sealed contents whose keys exist; ``cipher`` saves making their ciphers."""
         if not self.sealed:
             return
-        area, seal = bytearray(self.payload), RecordSeal(self.salt, key)
         opened = {number for number in self.sealed.values() if key(number) is not None}
+        area, seal = bytearray(self.payload), self._seal(key, cipher or cipher_of(key))
         for (begin, end), number in self.sealed.items():
             if number in opened:
                 area[begin:end] = seal.turned(number, begin, bytes(self.stored[begin:end]))
         self.payload, self.opened = memoryview(bytes(area)), frozenset(opened)
+
+    def _seal(self, key: KeyOf, cipher: CipherOf) -> AreaSeal | RecordSeal:
+        return AreaSeal(self.salt, cipher) if self.salted_counter else RecordSeal(self.salt, key)
 
     @property
     def area(self) -> memoryview | SealedArea:
@@ -481,7 +494,8 @@ def check_record(sequence: int, data: bytes) -> int:
     flags = data[HEAD_SIZE]
     if data[3] != format_of(data):
         raise CorruptLog(sequence, "has the version of another format")
-    if flags & _FORMAT_2 and flags & ~_KNOWN_FLAGS:
+    unknown = flags & ~_KNOWN_FLAGS or flags & (_SEALED | _SALTED_COUNTER) == _SALTED_COUNTER
+    if flags & _FORMAT_2 and unknown:
         raise UnknownLogFormat(
             f"record {sequence} of the log has flags {flags:#x} that this foldmq does not know: "
             "use the foldmq that wrote it, or a later one"
@@ -499,10 +513,23 @@ def open_record(sequence: int, data: bytes) -> tuple[bytes, memoryview]:
         header = header_of(data)
         payload = memoryview(data)[body:]
         if salt_of(data):
-            payload = memoryview(covered(payload, orjson.loads(header)["sealed"]))
+            sealed = _sealed_in(data, orjson.loads(header), len(payload))
+            payload = memoryview(covered(payload, sealed))
     except (ValueError, KeyError, TypeError):
         raise CorruptLog(sequence, _INVALID) from None
     return header, payload
+
+
+def _sealed_in(data: bytes, fields: dict[str, Any], size: int) -> dict[tuple[int, int], int]:
+    """Return the sealed parts of a record by the members of its JSON and its payload area's size.
+
+    Raises ValueError, KeyError or TypeError.
+    """
+    flags = data[HEAD_SIZE]
+    if not (flags & _FORMAT_2 and flags & _SEALED):
+        return {}
+    parts = fields["sealed"]
+    return sealed_parts(parts_in(parts) if flags & _SALTED_COUNTER else parts, size)
 
 
 def _of_sessions(raw_events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -518,9 +545,13 @@ def decode_record(
     With ``whole_turns``, its ``raw_events`` may have events of turns: for the fold alone.
     ``stored_at`` is the time at which that was.
     """
-    header, payload = open_record(sequence, data)
+    body = check_record(sequence, data)
     try:
+        header = header_of(data)
+        payload = stored = memoryview(data)[body:]
         fields = orjson.loads(header)
+        if sealed := _sealed_in(data, fields, len(payload)):
+            payload = memoryview(covered(payload, sealed))
         events = fields["events"]
         if type(events) is not list or not _OBJECTS.issuperset(map(type, events)):
             raise CorruptLog(sequence, _INVALID)
@@ -540,8 +571,9 @@ def decode_record(
             jumps=ClockJumps(*fields["jumps"]) if "jumps" in fields else NO_JUMPS,
             stored_at=stored_at,
             salt=salt_of(data),
-            sealed=sealed_parts(fields["sealed"], len(payload)) if "sealed" in fields else {},
-            stored=memoryview(data)[len(data) - len(payload) :] if "sealed" in fields else payload,
+            salted_counter=bool(sealed and data[HEAD_SIZE] & _SALTED_COUNTER),
+            sealed=sealed,
+            stored=stored,
         )
     except (ValueError, KeyError, TypeError):
         raise CorruptLog(sequence, _INVALID) from None

@@ -1,11 +1,15 @@
 """Contents of messages that are sealed under keys, so that destroying a key erases them.
 
-A record with sealed contents has a random *salt*. The key of the record is derived from the salt
-and a key; parts of the payload area are sealed with AES-256 in counter mode under it. The counter
-is the offset in the payload area, so no part of the key stream is used twice, and a record that is
-encoded again has another salt. Sealing does not change lengths: the offsets and sizes that events
-have are right whether the contents can be read or not. The checksum of the record, and with it the
-chain of the log, covers the sealed bytes.
+A record with sealed contents has a random *salt*. Parts of its payload area are sealed with AES-256
+in counter mode. The counter begins at the salt, and goes on with the offset in the payload area: no
+part of the key stream is used twice, and a record that is encoded again has another salt. The
+cipher of a key is thus the same for all records: making one takes longer than sealing a message.
+Sealing does not change lengths: the offsets and sizes that events have are right whether the
+contents can be read or not. The checksum of the record, and with it the chain of the log, covers
+the sealed bytes.
+
+In records of an earlier layout, in stored projections and in names, the salt and a key make another
+key, under which the counter is the offset alone.
 
 Sealed are the payload and all properties of a message but the Message Expiry Interval.
 """
@@ -14,22 +18,34 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from eventstore.format.positions import MAX_INDEX, Run, count_runs, from_runs, to_runs
+
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 
 SealedPart: TypeAlias = Sequence[int]
 """Begin, length and key of a sealed part of the payload area."""
+KeyOf: TypeAlias = "Callable[[int], bytes | None]"
+"""Returns a key by its number; None: it does not exist."""
+CipherOf: TypeAlias = "Callable[[int], CipherContext | None]"
+"""Returns the cipher of a key; None: the key does not exist."""
+SealedColumns: TypeAlias = "list[list[Run] | int]"
+"""Begins, lengths and keys of the sealed parts, as a record has them; one number if all are
+equal."""
 
 SALT_BYTES: Final = 16
 KEY_BYTES: Final = 32
 _RECORD_KEY: Final = b"foldmq-seal-1"
+_CONTENT_KEY: Final = b"foldmq-seal-2"
 _CHECK: Final = b"foldmq-key-check"
 _EXPIRY_MARK: Final = b"\x02"
 _EXPIRY_BYTES: Final = 5
 _CIPHER_BLOCK: Final = 16
+_COUNTERS: Final = (1 << 8 * SALT_BYTES) - 1
 
 
 class SealedBytes(bytes):
@@ -75,10 +91,10 @@ def filler(size: int, key: int) -> bytes:
     return (text * (size // len(text) + 1))[:size]
 
 
-def covered(area: bytes | memoryview, parts: Iterable[Any]) -> bytes:
-    """Return a payload area with fillers in its sealed parts; raises ValueError for a wrong one."""
+def covered(area: bytes | memoryview, parts: Mapping[tuple[int, int], int]) -> bytes:
+    """Return a payload area with fillers in its sealed parts."""
     shown = bytearray(area)
-    for (begin, end), key in sealed_parts(parts, len(area)).items():
+    for (begin, end), key in parts.items():
         shown[begin:end] = filler(end - begin, key)
     return bytes(shown)
 
@@ -123,33 +139,99 @@ def first_sealed(block: bytes) -> int:
     return _EXPIRY_BYTES if block[:1] == _EXPIRY_MARK else 0
 
 
+def to_columns(parts: Sequence[SealedPart]) -> SealedColumns:
+    """Return what a record says of its sealed parts, which are in order."""
+    begins, lengths, keys = zip(*parts, strict=True)
+    return [to_runs(begins), _column(lengths), _column(keys)]
+
+
+def _column(numbers: Sequence[int]) -> list[Run] | int:
+    first = numbers[0]
+    return first if numbers.count(first) == len(numbers) else to_runs(numbers)
+
+
+def parts_in(columns: Any) -> Iterator[SealedPart]:
+    """Yield the parts that :func:`to_columns` took; raises ValueError or TypeError."""
+    begins, lengths, keys = columns
+    count = count_runs(begins)
+    if count > MAX_INDEX:
+        raise ValueError("too many sealed parts")
+    return zip(from_runs(begins), _spread(lengths, count), _spread(keys, count), strict=True)
+
+
+def _spread(column: Any, count: int) -> list[int]:
+    if isinstance(column, int):
+        return [column] * count
+    if count_runs(column) != count:
+        raise ValueError("columns of different lengths")
+    return from_runs(column)
+
+
 def sealed_parts(parts: Iterable[Any], size: int) -> dict[tuple[int, int], int]:
     """Return the sealed parts of a payload area of ``size`` bytes: begin and end, and the key.
 
-    Raises ValueError if one is not in the area.
+    Raises ValueError if one is not in the area behind the one before it.
     """
     keys: dict[tuple[int, int], int] = {}
+    before = 0
     for begin, length, key in parts:
-        if not (0 <= begin <= begin + length <= size and key > 0):
+        if not (before <= begin <= begin + length <= size and key > 0):
             raise ValueError("a sealed part outside the payload area")
-        keys[begin, begin + length] = key
+        before = begin + length
+        keys[begin, before] = key
     return keys
 
 
-class RecordSeal:
+def content_cipher(key: bytes) -> CipherContext:
+    """Return the cipher of a key, for one thread at a time."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    own = hashlib.blake2b(key=key, digest_size=KEY_BYTES, person=_CONTENT_KEY).digest()
+    return Cipher(algorithms.AES(own), modes.CTR(bytes(_CIPHER_BLOCK))).encryptor()
+
+
+def cipher_of(key: KeyOf) -> CipherOf:
+    """Return a function that returns the ciphers of keys, each made once."""
+
+    @cache
+    def cipher(number: int) -> CipherContext | None:
+        own = key(number)
+        return None if own is None else content_cipher(own)
+
+    return cipher
+
+
+class AreaSeal:
     """Seals and opens parts of the payload area of one record."""
 
-    def __init__(self, salt: bytes, key: Callable[[int], bytes | None]) -> None:
-        """``key`` returns a key by its number; None: it does not exist."""
-        self._salt = salt
-        self._key = key
-        self._keys: dict[int, Any] = {}
+    def __init__(self, salt: bytes, cipher: CipherOf) -> None:
+        self._first = int.from_bytes(salt, "big")
+        self._cipher = cipher
 
     def turned(self, key: int, begin: int, data: bytes) -> bytes:
         """Return the part of the payload area at an offset sealed, or opened.
 
         Without its key it is a filler: what was erased a moment ago is not written.
         """
+        cipher = self._cipher(key)
+        if cipher is None:
+            return filler(len(data), key)
+        first = (self._first + begin // _CIPHER_BLOCK) & _COUNTERS
+        cipher.reset_nonce(first.to_bytes(_CIPHER_BLOCK, "big"))
+        before = begin % _CIPHER_BLOCK
+        return cipher.update(bytes(before) + data)[before:] if before else cipher.update(data)
+
+
+class RecordSeal:
+    """Does the same in the earlier layout, in stored projections and for names."""
+
+    def __init__(self, salt: bytes, key: KeyOf) -> None:
+        self._salt = salt
+        self._key = key
+        self._keys: dict[int, Any] = {}
+
+    def turned(self, key: int, begin: int, data: bytes) -> bytes:
+        """Return the part at an offset sealed, or opened; without its key it is a filler."""
         before = begin % _CIPHER_BLOCK
         cipher = self._cipher(key, begin // _CIPHER_BLOCK)
         if cipher is None:

@@ -272,7 +272,7 @@ class EventLog:
         """Return a record with its contents opened, as far as their keys exist."""
         key = self.content_key
         if record.sealed and key is not None:
-            record.open(key)
+            record.open(key, None if self.keys is None else self.keys.cipher)
         return record
 
     @property

@@ -34,7 +34,14 @@ from eventstore.format.node_events import ClockJumped, MessagesCarried, Retained
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position
 from eventstore.format.record_size import ESCAPED
 from eventstore.format.records import FORMAT, NO_JUMPS, ClockJumps, record_pieces
-from eventstore.format.sealing import RecordSeal, SealedBytes, SealedPart, first_sealed, new_salt
+from eventstore.format.sealing import (
+    AreaSeal,
+    CipherOf,
+    SealedPart,
+    first_sealed,
+    is_closed,
+    new_salt,
+)
 from eventstore.format.turn_events import TurnAcked, TurnPublished
 from eventstore.log.journal_stats import JournalStats
 from eventstore.log.pending_record import (
@@ -114,8 +121,8 @@ class Journal:
         """Largest event with its payloads, in bytes, that the store accepts; set by the store."""
         self.record_format = FORMAT
         """The format of new records; set by the cluster."""
-        self.key: Callable[[int], bytes | None] | None = None
-        """Returns a key of sealed contents by its number; None: nothing is sealed."""
+        self.cipher: CipherOf | None = None
+        """Returns the ciphers of sealed contents; None: nothing is sealed."""
         self.stats = JournalStats()
         self.observer: JournalObserver | None = None
         """The observer, while there is a trace."""
@@ -179,7 +186,7 @@ class Journal:
         self._payload_bytes = 0
         self._salt = b""
         """The salt of the open record; empty: nothing in it is sealed."""
-        self._seal: RecordSeal | None = None
+        self._seal: AreaSeal | None = None
         self._sealed: list[SealedPart] = []
         self._size = 0
         self._index = 0
@@ -292,18 +299,20 @@ class Journal:
         count: int = 1,
         payloads: Sequence[bytes] = (),
         size: int = 0,
+        keys: Sequence[int] = (),
     ) -> Position:
         """Append an event of ``count`` entries to the open record; return its first position.
 
         ``payloads`` (``size`` bytes in all) go into the payload area of the same record. The
         event's distinct blocks of properties, if it has any, come first; its ``at`` is set to the
-        offset of its first message's payload.
+        offset of its first message's payload. ``keys`` are the numbers of the keys under which
+        ``payloads`` are sealed, 0 for none; empty: none is.
 
         Raises EventTooLarge, and records nothing, when the event does not fit into any record.
         """
         text, stored = TEXT_LENGTHS.get(type(event)), size
-        if self.key is not None:
-            stored += _SEALED_BYTES * len(payloads)
+        if keys:
+            stored += _SEALED_BYTES * len(keys)
         if text is not None:
             need = stored + _EVENT_BYTES + ENTRY_BYTES * count + ESCAPED * text(event)
         else:
@@ -328,7 +337,7 @@ class Journal:
             blocks: Sequence[int] = event.blocks  # type: ignore[union-attr]  # only these have payloads
             at = self._payload_bytes + sum(blocks) if blocks else self._payload_bytes
             event.at = at  # type: ignore[union-attr]  # likewise
-            self._payloads += payloads if self.key is None else self._sealed_pieces(event, payloads)
+            self._payloads += self._sealed_pieces(event, payloads, keys) if keys else payloads
             self._payload_bytes += size
         at = self._next << INDEX_BITS | self._index
         self.last = at + count - 1
@@ -341,33 +350,40 @@ class Journal:
             self.observer.appended(cast("Event", event), at, own)
         return at
 
-    def _sealed_pieces(self, event: Any, pieces: Sequence[bytes]) -> list[bytes]:
+    def _sealed_pieces(
+        self, event: Any, pieces: Sequence[bytes], keys: Sequence[int]
+    ) -> list[bytes]:
         """Return parts of the payload area as the open record has them.
 
         What could not be opened stays as it is: nobody can read it there either.
         """
+        seal = self._seal
+        if seal is None:
+            self._salt = new_salt()
+            seal = self._seal = AreaSeal(self._salt, cast("Any", self.cipher))
         offset, blocks = self._payload_bytes, len(event.blocks)
-        done: list[bytes] = []
-        for piece in pieces:
-            stored = piece
-            begin = first_sealed(piece) if len(done) < blocks else 0
-            if isinstance(piece, SealedBytes) and len(piece) > begin:
-                if self._seal is None:
-                    self._salt = new_salt()
-                    self._seal = RecordSeal(self._salt, cast("Any", self.key))
-                if piece.opened:
-                    stored = piece[:begin] + self._seal.turned(
-                        piece.key, offset + begin, piece[begin:]
-                    )
-                self._sealed.append((offset + begin, len(piece) - begin, piece.key))
-            done.append(stored)
-            offset += len(piece)
-        return done
+        stored: list[bytes] = []
+        for key, piece in zip(keys, pieces, strict=True):
+            size = len(piece)
+            begin = first_sealed(piece) if len(stored) < blocks else 0
+            if key and size > begin:
+                self._sealed.append((offset + begin, size - begin, key))
+                if type(piece) is not bytes and is_closed(piece):
+                    stored.append(piece)
+                elif begin:
+                    sealed = seal.turned(key, offset + begin, piece[begin:])
+                    stored.append(piece[:begin] + sealed)
+                else:
+                    stored.append(seal.turned(key, offset, piece))
+            else:
+                stored.append(piece)
+            offset += size
+        return stored
 
     def has_room(self, size: int, *texts: str) -> bool:
         """Return whether a message of ``size`` bytes with these texts fits into a record."""
         need = size + _EVENT_BYTES + ENTRY_BYTES
-        if self.key is not None:
+        if self.cipher is not None:
             need += 2 * _SEALED_BYTES  # its properties and its payload
         if need + ESCAPED * sum(map(len, texts)) <= self.max_event:
             return True

@@ -17,12 +17,14 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from eventstore.errors import EventStoreError
-from eventstore.format.sealing import KEY_BYTES
+from eventstore.format.sealing import KEY_BYTES, content_cipher
 from eventstore.partitions import split_log_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 KEYS_AHEAD: Final = 1024
 """Keys by which the file grows: the event loop makes and syncs them in less than 10 ms."""
@@ -32,6 +34,8 @@ _HEAD_BYTES: Final = 128
 _SLOT: Final = struct.Struct(">32sQ24s")
 _NO_FILE: Final = "is not a file with keys of personal topics"
 _LOOKS: Final = 3
+_CIPHERS: Final = 4096
+"""Ciphers that are kept, 1.2 KB of memory each, before all are made again."""
 _NO_KEY: Final = bytes(KEY_BYTES)
 _TITLE: Final = "keys of sealed contents, format 1, node "
 
@@ -63,6 +67,7 @@ class KeyFile:
         self._epoch = epoch
         self._first = epoch * _KEYS_OF_EPOCH + 1
         self._erasing = threading.Lock()
+        self._ciphers: dict[int, CipherContext] = {}
         self._head = _head(node)
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -115,6 +120,22 @@ class KeyFile:
         key, erasure = self._slot(number)
         return None if erasure else key
 
+    def cipher(self, number: int) -> CipherContext | None:
+        """Return the cipher of a key; None: it was erased, or does not exist."""
+        cipher = self._ciphers.get(number)
+        if cipher is not None:
+            return cipher
+        key = self.key(number)
+        if key is None:
+            return None
+        if len(self._ciphers) >= _CIPHERS:
+            self._ciphers.clear()
+        cipher = self._ciphers[number] = content_cipher(key)
+        if self.key(number) is None:  # another thread has just erased it
+            self._ciphers.pop(number, None)
+            return None
+        return cipher
+
     def erasure(self, number: int) -> int:
         """Return the number of the erasure that destroyed a key; 0: none did."""
         return self._slot(number)[1]
@@ -163,12 +184,14 @@ class KeyFile:
                 at = (number - self._first) * _SLOT.size
                 self._write(_HEAD_BYTES + at, slot, sync=False)
                 self._slots[at : at + _SLOT.size] = slot
+                self._ciphers.pop(number, None)
             self._sync()
 
     def close(self) -> None:
         """Close the file once no key is being destroyed, and forget the keys."""
         with self._erasing:
             self._slots[:] = b""
+            self._ciphers.clear()
             os.close(self._file)
 
     def _write(self, at: int, data: bytes, *, sync: bool = True) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from cryptography.hazmat.primitives.ciphers import CipherContext
+
 _log = structlog.get_logger("foldmq")
 
 _LOOK_EVERY: Final = 5.0
@@ -61,6 +63,11 @@ class SharedKeys:
         """Return a key by its number; None: it was erased, or does not exist."""
         file = self._files.get(epoch_of(number))
         return None if file is None else file.key(number)
+
+    def cipher(self, number: int) -> CipherContext | None:
+        """Return the cipher of a key; None: it was erased, or does not exist."""
+        file = self._files.get(epoch_of(number))
+        return None if file is None else file.cipher(number)
 
     def erasure(self, number: int) -> int:
         """Return the number of the erasure that destroyed a key; 0: none did."""

@@ -801,14 +801,15 @@ def uses_a_key_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 
 def changes_keys_in_a_period(patch: pytest.MonkeyPatch) -> None:
-    add = ContentSealing._add_keys
+    numbers_of = ContentSealing._numbers_of
 
-    def added(sealing: ContentSealing, topics: list[str]) -> None:
+    def changed(sealing: ContentSealing, topics: list[str]) -> list[int]:
         with pytest.MonkeyPatch.context() as later:
             later.setattr(sealing, "_state", TopicKeys)
-            add(sealing, topics)
+            sealing._add_keys([topic for topic in topics if sealing.is_personal(topic)])
+        return numbers_of(sealing, topics)
 
-    patch.setattr(ContentSealing, "_add_keys", added)
+    patch.setattr(ContentSealing, "_numbers_of", changed)
 
 
 def destroys_the_key_in_use(patch: pytest.MonkeyPatch) -> None:

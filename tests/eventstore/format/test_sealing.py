@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from base64 import b64decode
+from typing import Any
 
 import pytest
 
@@ -10,18 +12,27 @@ from eventstore.errors import CorruptLog
 from eventstore.format.events import MessagePublished
 from eventstore.format.records import GENESIS, decode_record
 from eventstore.format.sealing import (
+    AreaSeal,
     RecordSeal,
     SealedBytes,
+    cipher_of,
     first_sealed,
     is_closed,
     key_check,
     new_salt,
+    parts_in,
     sealed_parts,
 )
 from eventstore.log.journal import Journal
 from eventstore.log.message_store import messages_of
 
 KEYS = {number: secrets.token_bytes(32) for number in (1, 2, 7)}
+EARLIER = (
+    b"Rk1RAooD7y/y2X4B8P9trJh9wX2sVrj3VrLWJTnob/40rDzmAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAACJ"
+    b"AAAARAAAAQ8AAQIDBAUGBwgJCgsMDQ4Pg0cJqOcFixN4jOCMk+LURFADDmiJqY6ZjmmsTrShIZgBsg1b7CcDjcfRzESE"
+    b"bCLBgtcMEqBAy8goeA1hSQBXYRtbCwACAAAAPA2sD31GU/NLTXvD0Q=="
+)
+"""A record as commit 04e2b028 wrote it, with one sealed message."""
 EXPIRING = b"\x02\x00\x00\x00\x3c" + b"\x08\x00\x03abc"
 
 
@@ -47,7 +58,7 @@ class Clock:
 
 def journal(disk: Disk, keys: object = KEYS.get) -> Journal:
     made = Journal(disk, Clock(), node="n", sequence=0, link=GENESIS, max_record=1 << 20)
-    made.key = keys
+    made.cipher = None if keys is None else cipher_of(keys)
     return made
 
 
@@ -67,14 +78,24 @@ def written(*events: tuple[MessagePublished, list[bytes]]) -> bytes:
     disk = Disk()
     made = journal(disk)
     for event, pieces in events:
-        made.append(event, event.count, pieces, sum(map(len, pieces)))
+        keys = [piece.key if isinstance(piece, SealedBytes) else 0 for piece in pieces]
+        made.append(event, event.count, pieces, sum(map(len, pieces)), keys)
     made.flush()
     made.end_turn()
     return disk.records[0]
 
 
-def test_a_sealed_part_is_opened_at_its_offset_alone() -> None:
-    seal = RecordSeal(new_salt(), KEYS.get)
+def area_seal(salt: bytes) -> AreaSeal:
+    return AreaSeal(salt, cipher_of(KEYS.get))
+
+
+def record_seal(salt: bytes) -> RecordSeal:
+    return RecordSeal(salt, KEYS.get)
+
+
+@pytest.mark.parametrize("seal_of", [area_seal, record_seal])
+def test_a_sealed_part_is_opened_at_its_offset_alone(seal_of: Any) -> None:
+    seal = seal_of(new_salt())
     data = secrets.token_bytes(100)
     for begin in (0, 1, 15, 16, 17, 1000):
         turned = seal.turned(1, begin, data)
@@ -85,18 +106,58 @@ def test_a_sealed_part_is_opened_at_its_offset_alone() -> None:
         assert seal.turned(2, begin, turned) != data
 
 
-def test_parts_of_one_area_use_one_key_stream_without_repeating_it() -> None:
-    seal = RecordSeal(new_salt(), KEYS.get)
+@pytest.mark.parametrize("seal_of", [area_seal, record_seal])
+def test_parts_of_one_area_use_one_key_stream_without_repeating_it(seal_of: Any) -> None:
+    seal = seal_of(new_salt())
     whole = secrets.token_bytes(200)
     assert seal.turned(1, 0, whole) == seal.turned(1, 0, whole[:37]) + seal.turned(
         1, 37, whole[37:]
     )
 
 
+def test_the_counter_begins_at_the_salt_and_goes_on_at_zero_behind_the_highest() -> None:
+    zeros, highest = bytes(16), b"\xff" * 16
+    low, high = area_seal(zeros), area_seal(highest)
+    stream = low.turned(1, 0, bytes(64))
+    assert high.turned(1, 16, bytes(64)) == stream
+    assert high.turned(1, 0, bytes(80))[16:] == stream
+    assert area_seal((5).to_bytes(16, "big")).turned(1, 0, bytes(16)) == low.turned(
+        1, 5 * 16, bytes(16)
+    )
+
+
+def test_records_use_different_parts_of_the_key_stream_of_a_key() -> None:
+    streams = [area_seal(new_salt()).turned(1, 0, bytes(1 << 16)) for _ in range(8)]
+    blocks = [stream[at : at + 16] for stream in streams for at in range(0, 1 << 16, 16)]
+    assert len(set(blocks)) == len(blocks)
+
+
 def test_nothing_is_written_without_a_key() -> None:
-    assert RecordSeal(new_salt(), KEYS.get).turned(9, 0, b"secret") == b"sealed"
+    assert area_seal(new_salt()).turned(9, 0, b"secret") == b"sealed"
+    assert record_seal(new_salt()).turned(9, 0, b"secret") == b"sealed"
     data = written((published(["a"], [6]), [sealed(b"secret", 9)]))
     assert b"secret" not in data
+
+
+def test_a_record_of_the_earlier_layout_is_opened() -> None:
+    record = decode_record(1, b64decode(EARLIER))
+    ((_, event),) = record.events()
+    assert [is_closed(part) for part in record.pieces(event)] == [True, True]
+    assert record.blocks(event)[0][:5] == EXPIRING[:5]
+    record.open({5: bytes(range(32))}.get)
+    assert record.pieces(event) == [EXPIRING, b"secret"]
+    assert [(part.key, part.opened) for part in record.pieces(event)] == [(5, True)] * 2
+
+
+def test_a_record_says_of_equal_parts_only_where_they_begin() -> None:
+    one = decode_record(1, written((published(["a"], [6] * 3), [sealed(b"secret", 7)] * 3)))
+    assert b'"sealed":[[[0,3,6]],6,7]' in one.header
+    two = decode_record(
+        1, written((published(["a"], [2, 3]), [sealed(b"ab", 7), sealed(b"abc", 1)]))
+    )
+    assert b'"sealed":[[0,2],[2,3],[7,1]]' in two.header
+    assert one.sealed == {(0, 6): 7, (6, 12): 7, (12, 18): 7}
+    assert two.sealed == {(0, 2): 7, (2, 5): 1}
 
 
 def test_the_check_of_a_key_tells_keys_apart() -> None:
@@ -208,11 +269,28 @@ def test_nothing_sealed_means_the_same_bytes_as_before() -> None:
     assert disks[0].records == disks[1].records
 
 
-def test_a_part_outside_the_payload_area_is_refused() -> None:
+def test_a_part_outside_the_payload_area_or_the_order_is_refused() -> None:
     assert sealed_parts([[0, 4, 1], [4, 0, 2]], 4) == {(0, 4): 1, (4, 4): 2}
-    for part in ([-1, 2, 1], [0, 5, 1], [2, -1, 1], [0, 1, 0]):
+    for parts in ([[-1, 2, 1]], [[0, 5, 1]], [[2, -1, 1]], [[0, 1, 0]], [[0, 3, 1], [2, 1, 1]]):
         with pytest.raises(ValueError, match="outside"):
-            sealed_parts([part], 4)
+            sealed_parts(parts, 4)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [[[0, 1 << 40, 1]], 0, 1],
+        [[0], [[1, 1 << 40, 0]], 1],
+        [[0], 1, [[1, 1 << 40, 0]]],
+        [[0, 1], 1, [1]],
+        [[0, 1], [1], 1],
+        [[0], 1],
+        [0, 1, 1],
+    ],
+)
+def test_wrong_columns_of_sealed_parts_are_refused(columns: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        sealed_parts(parts_in(columns), 1 << 20)
 
 
 def test_a_record_with_a_wrong_part_is_corrupt() -> None:

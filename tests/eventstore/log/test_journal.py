@@ -18,7 +18,7 @@ from eventstore.format.events import (
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.positions import index_of, position, sequence_of
 from eventstore.format.records import GENESIS, ChainChecker, Record, decode_record
-from eventstore.format.sealing import SealedBytes
+from eventstore.format.sealing import cipher_of
 from eventstore.log.journal import Journal
 from eventstore.log.message_store import Message, MessageStore
 from eventstore.log.pending_record import GatedOutput, PendingRecord
@@ -696,19 +696,18 @@ def test_an_event_is_measured_before_it_is_refused() -> None:
 
 def test_what_a_record_says_of_sealed_parts_counts() -> None:
     bench = Bench()
-    bench.journal.key = lambda _: bytes(32)
+    bench.journal.cipher = cipher_of(lambda _: bytes(32))
     bench.journal.max_event = 5000
-    parts = [SealedBytes.of(b"x" * 20, 7, opened=True)] * 100
+    parts = [b"x" * 20] * 100
     event = MessagePublished("c", 1, False, ["t"], [0] * 100, [[1, 100, 1]], 20, 0, 100)
     with pytest.raises(EventTooLarge):  # 2,000 bytes, and 3,200 about them
-        bench.journal.append(event, 100, parts, 2000)
+        bench.journal.append(event, 100, parts, 2000, [7] * 100)
     bench.journal.max_event = 6000
-    bench.journal.append(event, 100, parts, 2000)
+    bench.journal.append(event, 100, parts, 2000, [7] * 100)
     room = [bench.journal.has_room(size, "c", "t") for size in (5550, 5570)]
     assert room == [True, False]
     single = MessagePublished("c", 1, False, ["t"], [], [1], 5450, 100, 1, blocks=[100])
-    block, payload = (SealedBytes.of(b"x" * size, 7, opened=True) for size in (100, single.sizes))
-    bench.journal.append(single, 1, [block, payload], 5550)
+    bench.journal.append(single, 1, [b"x" * 100, b"x" * 5450], 5550, [7, 7])
 
 
 def test_a_record_holds_no_more_bytes_than_reckoned() -> None:

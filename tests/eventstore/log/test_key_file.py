@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from eventstore.format.sealing import AreaSeal, content_cipher
+from eventstore.log import key_file
 from eventstore.log.key_file import (
     KEYS_AHEAD,
     KeyDamaged,
@@ -56,6 +60,114 @@ def test_an_erased_key_is_nowhere_in_the_file(tmp_path: Path) -> None:
     again = KeyFile(tmp_path / "keys", "n1")
     assert (again.key(7), again.erasure(7), again.key(8)) == (None, 3, other)
     again.close()
+
+
+SLOT, HEAD = 64, 128
+
+
+def flipped(data: bytearray, random: Random) -> None:
+    at = HEAD + random.randrange(8 * SLOT)
+    data[at] ^= 1 << random.randrange(8)
+
+
+def exchanged(data: bytearray, random: Random) -> None:
+    one, two = (HEAD + SLOT * number for number in random.sample(range(8), 2))
+    data[one : one + SLOT], data[two : two + SLOT] = data[two : two + SLOT], data[one : one + SLOT]
+
+
+def repeated(data: bytearray, random: Random) -> None:
+    one, two = (HEAD + SLOT * number for number in random.sample(range(8), 2))
+    data[one : one + SLOT] = data[two : two + SLOT]
+
+
+def emptied(data: bytearray, random: Random) -> None:
+    at = HEAD + SLOT * random.randrange(8)
+    data[at : at + SLOT] = bytes(SLOT)
+
+
+def shortened(data: bytearray, random: Random) -> None:
+    del data[HEAD + random.randrange(8 * SLOT) :]
+
+
+def shifted(data: bytearray, random: Random) -> None:
+    at = HEAD + SLOT * random.randrange(7)
+    del data[at : at + SLOT]
+
+
+def taken_from_elsewhere(data: bytearray, random: Random) -> None:
+    at = HEAD + SLOT * random.randrange(8)
+    data[at : at + 32] = random.randbytes(32)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "mutate",
+    [flipped, exchanged, repeated, emptied, shortened, shifted, taken_from_elsewhere],
+    ids=lambda mutate: mutate.__name__,
+)
+def test_a_changed_file_has_no_other_keys_and_no_other_erasures(
+    tmp_path: Path, mutate: Callable[[bytearray, Random], None], seed: int
+) -> None:
+    path = tmp_path / "keys"
+    file = KeyFile(path, "n1")
+    file.extend()
+    file.erase([3, 5], 1)
+    numbers = range(1, 9)
+    before = {number: (file.key(number), file.erasure(number)) for number in numbers}
+    file.close()
+    data = bytearray(path.read_bytes())
+    whole = bytes(data)
+    mutate(data, Random(seed))
+    path.write_bytes(data)
+    changed = KeyFile(path, "n1")
+    reader = KeyReader(path, "n1")
+    for number in numbers:
+        found = changed.key(number), changed.erasure(number)
+        assert found in (before[number], (None, 0))
+        assert changed.is_damaged(number) is (found == (None, 0))
+        assert changed.cipher(number) is None or found == before[number]
+        if changed.is_damaged(number):
+            with pytest.raises(KeyDamaged):
+                reader.key(number)
+        else:
+            assert reader.key(number) == before[number][0]
+    assert bytes(data) == whole or any(map(changed.is_damaged, range(1, 1 + KEYS_AHEAD)))
+    assert changed.last_erasure in (0, 1)
+    changed.close()
+
+
+def test_the_cipher_of_an_erased_key_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_file, "_CIPHERS", 2)
+    file = KeyFile(tmp_path / "keys", "n1")
+    file.extend()
+    one, two = file.cipher(1), file.cipher(2)
+    assert None is not one is not two is not None
+    assert (file.cipher(1), file.cipher(2)) == (one, two)
+    file.erase([2], 1)
+    assert (file.cipher(1), file.cipher(2)) == (one, None)
+    assert None not in [file.cipher(number) for number in (3, 4, 5, 6)]
+    assert len(file._ciphers) <= 2
+    assert file.cipher(KEYS_AHEAD + 1) is None
+    assert AreaSeal(bytes(16), file.cipher).turned(2, 0, b"secret") == b"sealed"
+    file.close()
+
+
+def test_a_cipher_that_is_made_while_its_key_is_erased_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = KeyFile(tmp_path / "keys", "n1")
+    file.extend()
+
+    def slow(key: bytes) -> object:
+        file.erase([7], 1)
+        return content_cipher(key)
+
+    monkeypatch.setattr(key_file, "content_cipher", slow)
+    assert file.cipher(7) is None
+    assert file._ciphers == {}
+    file.close()
 
 
 def test_a_damaged_key_is_neither_a_key_nor_erased(tmp_path: Path) -> None:
