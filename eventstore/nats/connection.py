@@ -10,10 +10,11 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import nats.errors
+from nats.aio.client import Client
 
 from eventstore.edited_files import client_context, has_mark, unmarked_pair
 from eventstore.errors import (
@@ -23,9 +24,6 @@ from eventstore.errors import (
 )
 from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.server_urls import ServerChoice, without_secrets
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
 
 MINIMUM_VERSION: Final = (2, 10, 23)
 _WHY_MINIMUM: Final = "2.10.20 to 2.10.22 can lose a whole stream when the server is killed"

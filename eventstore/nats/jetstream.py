@@ -13,10 +13,12 @@ import contextlib
 import random
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import nats.errors
 import orjson
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from eventstore.errors import (
     CorruptLog,
@@ -28,11 +30,6 @@ from eventstore.errors import (
 )
 from eventstore.nats.connection import describe_error
 from eventstore.nats.direct_client import API, DirectClient
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-
 
 Arrival = TypeVar("Arrival")
 

@@ -10,16 +10,14 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 import structlog
+from nats.aio.client import Client
 
 from eventstore.errors import NatsTooOld, TooManyReplicas
 from eventstore.nats.jetstream import NO_CLUSTER, NO_PEERS, read_info, require
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
 
 REPLICATED_VERSION: Final = (2, 15, 0)
 DEFAULT_REPLICAS: Final = 3

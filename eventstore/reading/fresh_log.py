@@ -14,9 +14,10 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import nats.errors
+from nats.aio.client import Client
 
 from eventstore.datadir import DataDir
 from eventstore.encryption import StoreKey
@@ -26,10 +27,6 @@ from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.jetstream import publish_expecting, purge
 from eventstore.nats.log_stream import ensure_stream
 from eventstore.server.process import EmbeddedServer, Sync, take_store
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
-
 
 _SYNC_SECONDS: Final = 30.0
 """Sync interval of the server that writes. It need not sync each record: all files are synced at

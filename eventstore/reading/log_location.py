@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from nats.aio.client import Client
 
 from eventstore.datadir import DataDir
 from eventstore.display import name
@@ -23,9 +24,6 @@ from eventstore.nats.discovery import LOG_STREAM_PREFIX, list_logs
 from eventstore.nats.jetstream import check_jetstream
 from eventstore.reading.log_source import LogSource, open_log
 from eventstore.server.store_encryption import usable_key
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,19 +17,17 @@ import socket
 import struct
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from io import BufferedReader
+from typing import Any, Final
 
 import orjson
 
 from eventstore.parent_process import end_with_parent
 from protocol.mqtt.message_properties import properties_object
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from io import BufferedReader
 
 SIZES: Final = struct.Struct(">II")
 _REASON: Final = 200

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
@@ -14,13 +15,8 @@ from eventstore.format.positions import Position
 from projections.audit.acknowledgement_audit import BUCKETS
 from projections.audit.audit_outcome import MAX_VIOLATIONS
 from projections.audit.facts import CONNECTED, NEEDED, OWED, READ, SHARED, TOTALS, VIOLATION
-from projections.audit.rule_table import Violation
-
-if TYPE_CHECKING:
-    from array import array
-
-    from projections.audit.log_summary import LogSummary
-    from projections.audit.rule_table import LogPlace
+from projections.audit.log_summary import LogSummary
+from projections.audit.rule_table import LogPlace, Violation
 
 RESULT_COLUMNS: Final = (
     "kind", "node", "session", "at", "topic", "ref", "digest", "time_ms", "expires", "data",

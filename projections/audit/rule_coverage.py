@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Assigned,
@@ -28,11 +29,8 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import count_runs
 from projections.audit.rule_table import Rule
+from projections.state.session import SessionState
 from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_HANDLING
-
-if TYPE_CHECKING:
-    from eventstore.format.event_parsing import Event
-    from projections.state.session import SessionState
 
 _ANY: Final = 65_535
 """The Receive Maximum of a client that sends none."""

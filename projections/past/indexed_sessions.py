@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eventstore.format.event_parsing import Event, parse_event
 from eventstore.format.events import SessionClosed, SessionExpired, SessionOpened
@@ -24,6 +24,7 @@ from eventstore.reading.indexed_reading import fetch_listed, read_listed
 from eventstore.reading.keys import LIFECYCLE, SESSION
 from eventstore.reading.log_index import SavedState
 from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import LogSource
 from eventstore.reading.segment import BadIndex
 from projections.past.lost_records import lost_records
 from projections.past.state_cache import DeniedFilters
@@ -31,9 +32,6 @@ from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 from projections.state.session import SessionState
 from projections.state.single_session import SessionFold
 from projections.state.snapshot import decode_session
-
-if TYPE_CHECKING:
-    from eventstore.reading.log_source import LogSource
 
 _NEVER = 1 << 62
 """A position after every event."""
