@@ -9,8 +9,6 @@ All methods belong to one event loop; none blocks, and none is called from anoth
 exception in a callback ends the connection, and the client dials again.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import re

@@ -7,8 +7,6 @@ immediately when there is no responder. None of this is needed for safety: a los
 costs time, but the log decides which node leads.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable

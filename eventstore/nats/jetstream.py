@@ -5,8 +5,6 @@ concern one stream that should exist: LostLog means that it does not, LogUnavail
 does not answer or refuses the request, which may be temporary.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -4,8 +4,6 @@ Everything that a client can check is checked before the first record is written
 cannot check (when an external server syncs its files) is described in ``StreamState.promise``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

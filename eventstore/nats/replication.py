@@ -4,8 +4,6 @@ A replica that rejects messages that the others store lags behind forever, and i
 report it. So more than one replica is refused with server versions that are known to do that.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

@@ -1,7 +1,5 @@
 """Requests on a NATS subject, and their replies."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ a directory of its own inside it, which is removed after a failure. If the comma
 next one into the same directory begins again; without a node id, no broker starts there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -4,8 +4,6 @@ A data directory without a running broker is locked while it is read, and its em
 runs for that time. Nothing is ever written to a log.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

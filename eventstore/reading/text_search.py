@@ -5,8 +5,6 @@ zlib in the index, gzip, bzip2, xz and tar, and with the key of encryption at re
 index and backups. Sealed contents of records cannot be searched.
 """
 
-from __future__ import annotations
-
 import bz2
 import contextlib
 import gzip

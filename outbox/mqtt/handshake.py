@@ -18,7 +18,7 @@ from protocol.mqtt.client_packet_encoder_v5 import (
     encode_publish_v5,
     encode_subscribe_v5,
 )
-from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.connect_decoder import MQTT_5
 from protocol.mqtt.origin_properties import LogRun, log_of, log_property
 from protocol.mqtt.packets import Connect, ConnectCode, ConnectProperties, Subscribe, Will
 from protocol.mqtt.reason_codes import FOR_CONNECT_CODES, ReasonCode

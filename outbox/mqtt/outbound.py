@@ -32,7 +32,7 @@ from eventstore.format.positions import Position
 from protocol.errors import FoldmqError
 from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
-from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.connect_decoder import MQTT_5
 from protocol.mqtt.encoder import encode_acks
 from protocol.mqtt.loop_path import is_readable
 from protocol.mqtt.origin_properties import Origin, with_origin, without_origin

@@ -1,7 +1,5 @@
 """The sink ``http``: CloudEvents to a web server, in order, signed by Standard Webhooks."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The sink ``kafka``: messages to a topic of Apache Kafka, with the topic of MQTT as the key."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Metrics of a broker in the JSON encoding of OTLP."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 

@@ -6,8 +6,6 @@ are inserted unless their key is. The key has the time, so a log that was restor
 and numbers its records anew loses nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Whatever the class does harms only its process: each failure ends that, and the 
 a new one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

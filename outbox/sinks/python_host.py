@@ -4,8 +4,6 @@ It talks to the outbox over a socket of its own, so whatever the class prints is
 Frames are the sizes of a JSON value and of the bytes behind it (4 each, big-endian), then both.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import inspect

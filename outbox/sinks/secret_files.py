@@ -1,7 +1,5 @@
 """The files that settings of a sink name, read as they are now."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Spans in the JSON encoding of OTLP, and the context that messages carry (W3C, MQTT binding)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

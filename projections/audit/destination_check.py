@@ -4,8 +4,6 @@ A scan notes the events of destinations; of cursors that follow each other only 
 last of a piece of the log. The notes of all pieces are checked together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The order in which the client of a session gets messages, and that those that wait are sent."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final

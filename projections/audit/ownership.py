@@ -1,7 +1,5 @@
 """Checks that a client's events belong to its one connection, and how it and its session end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

@@ -3,8 +3,6 @@
 A replay's steps are compared with the messages of the log by ``replay_fold``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final, NamedTuple
 

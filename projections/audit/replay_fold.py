@@ -5,8 +5,6 @@ took effect between the two positions on matching topics: that shows a message t
 one too many, without the permissions of the client. At QoS 1 and 2 the log also names the messages.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby

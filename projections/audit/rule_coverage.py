@@ -1,7 +1,5 @@
 """Counts the cases of each rule in the events of a session."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final

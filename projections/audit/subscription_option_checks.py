@@ -8,8 +8,6 @@ packet of the same turn [MQTT-3.10.4].
 check of the messages that a session must get.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final

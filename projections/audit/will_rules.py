@@ -6,8 +6,6 @@ starts its delay if the session continues. A will in its delay is discarded if t
 time [MQTT-3.1.3-9], and published when the delay has passed or the session ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeVar

@@ -1,7 +1,5 @@
 """The events of sealed contents as text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The state of one session at a point of the log: its last saved state and the events since."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any

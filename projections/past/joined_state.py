@@ -5,8 +5,6 @@ log with members. The sessions that stand for other logs are left out. Every log
 messages: one that has not been taken by all logs at the moment is shown with the logs that have it.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Histories of messages in the logs of a node: in the log of the publication, and in others."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple

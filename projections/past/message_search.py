@@ -10,8 +10,6 @@ record that concerns the messages that it follows:
 - everything that is not indexed yet.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, nsmallest
 from typing import Any

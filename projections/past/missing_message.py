@@ -1,7 +1,5 @@
 """Possible reasons why a log records no message on a topic."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from difflib import get_close_matches
 from functools import partial

@@ -1,7 +1,5 @@
 """What the log records of a receiver besides a message: its earlier session, and unnamed drops."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeGuard
 

@@ -1,7 +1,5 @@
 """A log folded up to a point, by the fold of the broker."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from eventstore import display

@@ -1,7 +1,5 @@
 """The fold of the destinations of a log: the cursor of each, and what it did not get."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final

@@ -5,7 +5,7 @@ Acknowledgements, PINGREQ and DISCONNECT are those of ``protocol.mqtt.encoder``.
 
 from typing import Final
 
-from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1
+from protocol.mqtt.connect_decoder import MQTT_3_1
 from protocol.mqtt.encoder import PID_BYTES
 from protocol.mqtt.packets import Connect, Subscribe, Unsubscribe
 from protocol.mqtt.remaining_length import encode_length

@@ -2,7 +2,7 @@
 
 from protocol.mqtt import property_table as table
 from protocol.mqtt.client_packet_encoder import field_bytes, packet_bytes
-from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.connect_decoder import MQTT_5
 from protocol.mqtt.encoder import PID_BYTES
 from protocol.mqtt.packets import (
     Auth,
