@@ -24,7 +24,8 @@ from eventstore.log.record_reader import read_tail
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.jetstream import publish_expecting, purge
 from eventstore.nats.log_stream import ensure_stream
-from eventstore.server.process import EmbeddedServer, Sync, take_store
+from eventstore.server.embedded_server import EmbeddedServer
+from eventstore.server.process import Sync, take_store
 
 _SYNC_SECONDS: Final = 30.0
 """Sync interval of the server that writes. It need not sync each record: all files are synced at

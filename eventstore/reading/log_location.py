@@ -121,7 +121,7 @@ async def open_directory(
     stack.callback(datadir.unlock)
     for line in datadir.narrowed:
         note(line)
-    from eventstore.server.process import EmbeddedServer
+    from eventstore.server.embedded_server import EmbeddedServer
 
     server = EmbeddedServer(datadir, key=key, log=server_log)
     await server.start()

@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
-import orjson
-
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     LOG_SESSION,
@@ -44,6 +42,7 @@ from projections.audit.replay_audit import OF_REPLAYS, ReplayAudit, ReplayStep
 from projections.audit.rule_coverage import EventCases
 from projections.audit.rule_table import UNEXPECTED, Rule, Violation
 from projections.audit.shared_subscription_steps import SHARE, SharedStep, SharedSteps
+from projections.audit.snapshot_audit import CheckpointSnapshotAudit
 from projections.audit.subscription_option_checks import (
     OwnMessages,
     TurnSubscriptions,
@@ -52,65 +51,10 @@ from projections.audit.subscription_option_checks import (
 )
 from projections.audit.will_rules import WillAudit
 from projections.state.inconsistent_events import INCONSISTENCIES
-from projections.state.retained import repeated_messages
 from projections.state.session import SHARED_HOME, SHARED_PART, SessionState
-from projections.state.single_session import SessionFold, split_area
-from projections.state.snapshot import Part, encode_session
+from projections.state.single_session import SessionFold
 from projections.state.waiting_queue import QOS_MASK
 from protocol.mqtt.replay_filters import is_replay_filter
-
-
-class CheckpointSnapshotAudit:
-    """Compares the repetitions of one session in checkpoints with its fold."""
-
-    __slots__ = ("_found", "_left", "_parts")
-
-    def __init__(self, found: Callable[[Violation], object]) -> None:
-        self._found = found
-        self._parts: list[Part] = []
-        self._left: dict[Position, Position] = {}
-        """Message that becomes retained with its PUBREL and must be repeated in this turn ->
-        position at which the session was repeated."""
-
-    def end_turn(self) -> None:
-        """Report messages that had to be repeated in the turn and were not."""
-        for ref, at in self._left.items():
-            what = f"a checkpoint does not repeat message {format_position(ref)}, which waits for "
-            self._report(at, f"{what}its PUBREL to be retained")
-        self._left.clear()
-
-    def state(self, fold: SessionFold, event: SessionSnapshot, at: Position) -> None:
-        """Check the repeated state of the session, or a part of it."""
-        if event.part == 0:
-            self._parts = []
-        if event.part != len(self._parts):
-            self._report(at, f"part {event.part} of a session follows {len(self._parts)} parts")
-        self._parts.append(event.state)
-        if not event.last:
-            return
-        parts, self._parts = self._parts, []
-        state = fold.state
-        if state is None:
-            self._report(at, "a checkpoint repeats a session that does not exist")
-        elif orjson.dumps(encode_session(state)) != orjson.dumps(parts):
-            self._report(at, "a checkpoint repeats a state that differs from the log")
-        self._left = dict.fromkeys(fold.pending, at)
-
-    def messages(
-        self, fold: SessionFold, event: RetainedSnapshot, at: Position, payload: bytes | None
-    ) -> None:
-        """Check repeated messages of the session that become retained with their PUBREL."""
-        if payload is None:
-            return
-        for number, message in enumerate(repeated_messages(event, split_area(event, payload))):
-            owed = self._left.pop(message.ref, None)
-            if owed is None or fold.pending.get(message.ref) != message:
-                what = f"message {format_position(message.ref)} is repeated, but is not pending so"
-                self._report(at + number, what)
-
-    def _report(self, at: Position, what: str) -> None:
-        self._found(Violation(Rule.CHECKPOINT, at, what))
-
 
 _QUEUE_CHANGES: Final = frozenset({Delivered, MessageDropped, Expired, Assigned})
 _BEYOND: Final = 1 << 62
@@ -165,8 +109,6 @@ class SessionAudit:
         self.slowest_ms = self._answers.latencies.slowest_ms
         self._order = TopicOrder()
         self._local = OwnMessages()
-        self._shared = None if shared is None else SharedSteps(session, shared, begun=not whole)
-        self._repetitions = CheckpointSnapshotAudit(self._found)
         self._turn: Position = 0
         """Position at which the turn of the current event begins."""
         self._in_turn = TurnSubscriptions()
@@ -175,11 +117,7 @@ class SessionAudit:
         self._holes = list(reversed(outline.holes))
         """Positions behind lost records that are not passed yet, the next one last."""
         self._tell_shared = shared
-        self._wills = WillAudit(self._found, self._case, outline)
-        self._drops = DropAudit(self._found, self._case, outline, self._in_turn.left)
-        self._ends = SessionEnds(self._found, outline)
-        self._progress = QueueProgress(self._found, self._case, outline)
-        self._owner = OwnershipAudit(session, self._found, outline)
+        self._begin_parts()
         self._replays = ReplayAudit(self._found, outline, replayed)
         self._off: dict[str, int] = {}
         """Filters whose queue has the wrong number of bytes -> difference."""
@@ -290,8 +228,12 @@ class SessionAudit:
         self._replays.forget()
         self._in_turn.clear()
         self._off.clear()
-        outline, shared = self._outline, self._tell_shared
-        self._shared = None if shared is None else SharedSteps(self.session, shared, begun=False)
+        self._begin_parts()
+
+    def _begin_parts(self) -> None:
+        """Begin the checks that follow one part of the state each, here or behind lost records."""
+        outline, shared, known = self._outline, self._tell_shared, self._known
+        self._shared = None if shared is None else SharedSteps(self.session, shared, begun=known)
         self._repetitions = CheckpointSnapshotAudit(self._found)
         self._wills = WillAudit(self._found, self._case, outline)
         self._drops = DropAudit(self._found, self._case, outline, self._in_turn.left)
@@ -413,9 +355,6 @@ class SessionAudit:
                 self._ends.closed(self.fold.state, event, at)
             else:
                 self._ends.expired(self.fold.state, event, at, ms)
-
-    def _acted(self, event: OperatorActed, at: Position, _ms: int) -> None:
-        self._ends.acted(event, at, known=self._known)
 
     def _snapshot(self, event: SessionSnapshot, at: Position, _ms: int) -> None:
         if not self._known or at < self.fold.whole:
@@ -567,11 +506,6 @@ class SessionAudit:
             elif ref >= self._begin and not self._in_turn.granted and not self._takes_assigned():
                 self._drops.unexpected(ref, at)
 
-    def _denied(
-        self, _state: SessionState, event: SubscriptionDenied, at: Position, _ms: int
-    ) -> None:
-        self._drops.denied(event, at)
-
     def _check_too_large(
         self,
         state: SessionState,
@@ -676,18 +610,13 @@ class SessionAudit:
                 Rule.UNDELIVERED, at, "the outcome of a message was recorded in a later turn"
             )
 
-    def _own_published(
-        self, state: SessionState, event: MessagePublished, at: Position, _ms: int
-    ) -> None:
-        self._local.published(state, event, at)
-
 
 _CHECKS: Final[dict[type, Callable[[SessionAudit, Any, Position, int], None]]] = {
     SessionOpened: SessionAudit._opened,
     SessionClosed: SessionAudit._ended,
     SessionExpired: SessionAudit._ended,
     SessionSnapshot: SessionAudit._snapshot,
-    OperatorActed: SessionAudit._acted,
+    OperatorActed: lambda audit, event, at, _: audit._ends.acted(event, at, known=audit._known),
     Subscribed: SessionAudit._subscribed,
     Unsubscribed: SessionAudit._unsubscribed,
 }
@@ -699,8 +628,8 @@ _CHECKS_WITH_STATE: Final[
     Delivered: SessionAudit._delivered,
     Queued: SessionAudit._queued,
     MessageDropped: SessionAudit._dropped,
-    SubscriptionDenied: SessionAudit._denied,
-    MessagePublished: SessionAudit._own_published,
+    SubscriptionDenied: lambda audit, _state, event, at, _: audit._drops.denied(event, at),
+    MessagePublished: lambda audit, state, event, at, _: audit._local.published(state, event, at),
     Expired: SessionAudit._expired,
     Assigned: SessionAudit._assigned,
 }

@@ -368,8 +368,8 @@ class SessionChecker:
             return
         at, began_ms = connection
         if not self._log.outline.interrupted(at, until):
-            times = {"begins_ms": began_ms, "ends_ms": ended_ms}
-            self._results.add(CONNECTED, self._log.node, self._session, at, **times)
+            where = CONNECTED, self._log.node, self._session, at
+            self._results.add(*where, begins_ms=began_ms, ends_ms=ended_ms)
 
     # Marks.
 

@@ -1,4 +1,4 @@
-"""Events of the log as text and as JSON objects."""
+"""Events of the log as text."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -13,7 +13,6 @@ from eventstore.format.destination_events import (
     ForwardRefused,
     OriginTaken,
 )
-from eventstore.format.event_json import field_values
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
@@ -66,7 +65,6 @@ from eventstore.format.node_events import (
     WebAccessed,
 )
 from eventstore.format.positions import (
-    Position,
     Run,
     format_position,
     from_runs,
@@ -85,10 +83,9 @@ from eventstore.reasons import (
 )
 from projections.log_proof import cause, unproven_end
 from projections.past.erasure_text import ERASURE_WORDS
-from projections.past.message_story import topic_of
-from projections.views.replay_view import opened_text, place_text, position_fields, reached_text
+from projections.views.replay_view import opened_text, place_text, reached_text
 from projections.views.session_text import options_text
-from projections.views.session_view import Published, Topics
+from projections.views.session_view import Topics
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.shared_filters import SHARE
 
@@ -109,14 +106,15 @@ def words(event: Event, topics: Topics, jumped_ms: int = 0) -> str:
 
 def payload_words(event: Event, area: memoryview | SealedArea) -> str:
     """Return the payloads of an event as text, the first few of them; empty if it has none."""
-    payloads = _payloads(event, area, _PAYLOADS_SHOWN)
+    payloads = first_payloads(event, area, _PAYLOADS_SHOWN)
     if not payloads:
         return ""
     total = event.count if isinstance(event, _WITH_MESSAGES) else 1
     return ": " + position_text.several(map(display.payload_text, payloads), total)
 
 
-def _payloads(event: Event, area: memoryview | SealedArea, most: int) -> list[bytes]:
+def first_payloads(event: Event, area: memoryview | SealedArea, most: int) -> list[bytes]:
+    """Return the payloads of an event, at most so many."""
     if isinstance(event, _WITH_MESSAGES):
         pairs = itertools.islice(itertools.pairwise(payload_bounds(event)), most)
         return [part_of(area, start, stop) for start, stop in pairs]
@@ -561,124 +559,3 @@ _WORDS: dict[type, Callable[[Any, Topics], str]] = {
     ),
     WebAccessed: _web_accessed,
 }
-
-
-def event_object(
-    event: Event,
-    at: Position,
-    time_ms: int,
-    topics: Topics,
-    area: memoryview | SealedArea | None,
-    jumped_ms: int = 0,
-) -> dict[str, object]:
-    """Return an event as a JSON object.
-
-    ``time_ms`` is the time of its record (Unix, milliseconds), ``area`` the payload area of the
-    record, or None to leave payloads out, ``jumped_ms`` as in :func:`words`.
-    """
-    found: dict[str, object] = {
-        "position": format_position(at),
-        "time": display.iso(time_ms),
-        "type": event.e,
-    }
-    columns = {"e", "v", "at", "pids", "refs", "topics", "which", "sizes", "properties"}
-    columns |= {"blocks", "block_of", "blocks_at"}
-    if isinstance(event, RetainedSnapshot):
-        columns.add("qos")
-    elif isinstance(event, MessagesCarried):
-        columns.add("waiting")
-    found |= {
-        name: value
-        for name, value in field_values(on_clock(event, jumped_ms)).items()
-        if name not in columns or (name == "properties" and value is not None)
-    }
-    if isinstance(event, MessagePublished):
-        found["messages"] = _published_objects(event, at, area)
-        return found
-    if isinstance(event, (RetainedCleared, RetainedExpired, *ERASURE_WORDS)):
-        found["topics"] = getattr(event, "topics", [])
-        return found
-    if isinstance(event, (MessagesCarried, RetainedSnapshot)):
-        found["messages"] = _repeated_objects(event, at, area)
-        return found
-    if isinstance(event, MessageDropped) and event.topics:
-        found["topics"] = event.topics
-    if isinstance(event, CheckpointCompleted):
-        found["begun"] = format_position(event.begun)
-    elif isinstance(event, LogCut):
-        found["begins"] = display.iso(event.begins_ms)
-        del found["begins_ms"]
-    elif isinstance(event, (ReplayOpened, ReplayReached)):
-        found |= position_fields(event)
-    pids, refs = from_runs(getattr(event, "pids", ())), from_runs(getattr(event, "refs", ()))
-    if refs:
-        found["messages"] = _ref_objects(refs, pids, topics)
-    elif pids:
-        found["packet_ids"] = pids
-    if isinstance(event, WillArmed):
-        found["topic"] = event.topic
-        if area is not None:
-            found.update(display.payload_field(_payloads(event, area, 1)[0]))
-    return found
-
-
-def _published_objects(
-    event: MessagePublished, at: Position, area: memoryview | SealedArea | None
-) -> list[dict[str, object]]:
-    pids = from_runs(event.pids)
-    payloads = _payloads(event, area, event.count) if area is not None else []
-    sizes = event.sizes
-    return [
-        {
-            "position": format_position(at + offset),
-            "topic": topic_of(event, offset),
-            "size": sizes if isinstance(sizes, int) else sizes[offset],
-            **({"packet_id": pids[offset]} if offset < len(pids) else {}),
-            **(display.payload_field(payloads[offset]) if payloads else {}),
-        }
-        for offset in range(event.count)
-    ]
-
-
-def _repeated_objects(
-    event: MessagesCarried | RetainedSnapshot, at: Position, area: memoryview | SealedArea | None
-) -> list[dict[str, object]]:
-    """Return repeated messages: each has two positions; one of them applies from this event on."""
-    payloads = _payloads(event, area, event.count) if area is not None else []
-    sizes = event.sizes
-    found: list[dict[str, object]] = []
-    for offset, ref in enumerate(from_runs(event.refs)):
-        moved = isinstance(event, RetainedSnapshot) and event.session is None
-        here, there = format_position(at + offset), format_position(ref)
-        places = {"position": here, "was": there} if moved else {"position": there, "also": here}
-        found.append(
-            {
-                **places,
-                "topic": topic_of(event, offset),
-                "size": sizes if isinstance(sizes, int) else sizes[offset],
-                **({"qos": event.qos[offset]} if isinstance(event, RetainedSnapshot) else {}),
-                **(display.payload_field(payloads[offset]) if payloads else {}),
-            }
-        )
-    if isinstance(event, MessagesCarried):
-        waiting = set(from_runs(event.waiting))
-        for ref, one in zip(from_runs(event.refs), found, strict=True):
-            if ref in waiting:
-                one["waiting"] = True
-    return found
-
-
-def _ref_objects(
-    refs: Sequence[Position], pids: Sequence[int], topics: Topics
-) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
-    for offset, ref in enumerate(refs):
-        known: Published | None = topics.get(ref)
-        found.append(
-            {
-                "position": format_position(ref),
-                **({"topic": known.topic, "size": known.size} if known is not None else {}),
-                **({"packet_id": pids[offset]} if offset < len(pids) else {}),
-            }
-        )
-    return found

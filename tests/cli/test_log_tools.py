@@ -48,7 +48,8 @@ from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from projections.audit.log_verifier import LogVerifier
 from projections.log_proof import statement
-from projections.past.event_text import event_object, words
+from projections.past.event_object import event_object
+from projections.past.event_text import words
 from projections.past.joined_state import JoinedState, LogState
 from projections.past.replay import AsOf
 from projections.past.story_text import story_lines
