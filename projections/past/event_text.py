@@ -6,7 +6,6 @@ from typing import Any
 
 from eventstore import display
 from eventstore.format.destination_events import (
-    DestinationClosed,
     DestinationOpened,
     Forwarded,
     ForwardLost,
@@ -17,41 +16,22 @@ from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Assigned,
-    Completed,
     Delivered,
-    Expired,
-    InboundReplaced,
     MessageDropped,
     MessagePublished,
     Queued,
     Received,
-    Redelivered,
     Refused,
-    Released,
-    ReplayOpened,
-    ReplayReached,
-    RetainedExpired,
-    Returned,
     SessionClosed,
-    SessionExpired,
     SessionOpened,
-    SessionTakenOver,
     Subscribed,
     SubscriptionDenied,
-    Unsubscribed,
     WillArmed,
-    WillCancelled,
-    WillFired,
 )
 from eventstore.format.node_events import (
-    Bridged,
     BrokerStarted,
-    BrokerStopped,
-    CheckpointBegun,
     CheckpointCompleted,
     ClockJumped,
-    Followed,
-    LeaderProved,
     LimitsApplied,
     LogArchived,
     LogCut,
@@ -59,7 +39,6 @@ from eventstore.format.node_events import (
     LogSalvaged,
     MessagesCarried,
     OperatorActed,
-    RetainedCleared,
     RetainedSnapshot,
     SessionSnapshot,
     WebAccessed,
@@ -101,7 +80,7 @@ def words(event: Event, topics: Topics, jumped_ms: int = 0) -> str:
     Topics of messages that ``topics`` has not loaded are left out. ``jumped_ms`` is the sum of the
     jumps of the clock up to the event, which expiries do not include.
     """
-    return _WORDS[type(event)](on_clock(event, jumped_ms), topics)
+    return _WORDS[event.e](on_clock(event, jumped_ms), topics)
 
 
 def payload_words(event: Event, area: memoryview | SealedArea) -> str:
@@ -470,92 +449,92 @@ def _started(event: BrokerStarted, _topics: Topics) -> str:
     return f"{what}: node {display.name(event.leader)} leads, epoch {event.epoch}{cause}"
 
 
-_WORDS: dict[type, Callable[[Any, Topics], str]] = {
-    BrokerStarted: _started,
-    LimitsApplied: _limits,
-    BrokerStopped: lambda event, _: (
+_WORDS: dict[str, Callable[[Any, Topics], str]] = {
+    "BrokerStarted": _started,
+    "LimitsApplied": _limits,
+    "BrokerStopped": lambda event, _: (
         f"broker stopped: node {display.escaped(event.to)} should lead"
         if event.to
         else "broker stopped"
     ),
-    LeaderProved: lambda event, _: f"the leader of epoch {event.epoch} proved that it leads",
-    SessionOpened: _opened,
-    SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",
-    SessionClosed: _closed,
-    SessionExpired: lambda event, _: f"session ended: {expiry_text(event.reason)}",
-    Subscribed: _granted,
-    Unsubscribed: lambda event, _: (
+    "LeaderProved": lambda event, _: f"the leader of epoch {event.epoch} proved that it leads",
+    "SessionOpened": _opened,
+    "SessionTakenOver": lambda event, _: f"taken over: connection {event.generation} is closed",
+    "SessionClosed": _closed,
+    "SessionExpired": lambda event, _: f"session ended: {expiry_text(event.reason)}",
+    "Subscribed": _granted,
+    "Unsubscribed": lambda event, _: (
         "unsubscribed "
         + position_text.several(map(display.name, event.filters), len(event.filters))
     ),
-    SubscriptionDenied: _denied,
-    ReplayOpened: lambda event, _: opened_text(event),
-    ReplayReached: lambda event, _: reached_text(event),
-    MessagePublished: _published,
-    Delivered: _delivered,
-    Queued: _queued,
-    Redelivered: lambda event, _: f"sent again {_ids(event.pids)}: {resend_text(event.cause)}",
-    Acked: lambda event, _: (
+    "SubscriptionDenied": _denied,
+    "ReplayOpened": lambda event, _: opened_text(event),
+    "ReplayReached": lambda event, _: reached_text(event),
+    "MessagePublished": _published,
+    "Delivered": _delivered,
+    "Queued": _queued,
+    "Redelivered": lambda event, _: f"sent again {_ids(event.pids)}: {resend_text(event.cause)}",
+    "Acked": lambda event, _: (
         _given_up(event) or f"acknowledged {_ids(event.pids)} (PUBACK{_with(event.reasons)})"
     ),
-    Received: lambda event, _: (
+    "Received": lambda event, _: (
         _given_up(event) or f"received {_ids(event.pids)} (PUBREC{_with(event.reasons)})"
     ),
-    Refused: lambda event, _: (
+    "Refused": lambda event, _: (
         _given_up(event) or f"refused {_ids(event.pids)} (PUBREC {_codes(event.reasons)})"
     ),
-    Completed: lambda event, _: f"completed {_ids(event.pids)} (PUBCOMP{_with(event.reasons)})",
-    Released: lambda event, topics: (
+    "Completed": lambda event, _: f"completed {_ids(event.pids)} (PUBCOMP{_with(event.reasons)})",
+    "Released": lambda event, topics: (
         f"released {_messages(event.refs, topics)}, {_ids(event.pids)} (PUBREL)"
     ),
-    InboundReplaced: lambda event, topics: (
+    "InboundReplaced": lambda event, topics: (
         f"gave up {_messages(event.refs, topics)}, {_ids(event.pids)}: not released, and "
         "the client used the packet identifier for another message"
     ),
-    WillArmed: _will_armed,
-    WillFired: lambda _event, _: "will fired",
-    WillCancelled: lambda _event, _: "will discarded",
-    MessageDropped: _dropped,
-    Expired: lambda event, topics: (
+    "WillArmed": _will_armed,
+    "WillFired": lambda _event, _: "will fired",
+    "WillCancelled": lambda _event, _: "will discarded",
+    "MessageDropped": _dropped,
+    "Expired": lambda event, topics: (
         f"expired in the queue: {_messages(event.refs, topics)}, for {display.name(event.filter)}"
     ),
-    Assigned: _assigned,
-    Returned: lambda event, topics: (
+    "Assigned": _assigned,
+    "Returned": lambda event, topics: (
         f"returned {_messages(event.refs, topics)}, {_ids(event.pids)}, "
         f"to {display.name(event.filter)}"
     ),
-    CheckpointBegun: lambda event, _: f"checkpoint {event.checkpoint} begun",
-    SessionSnapshot: _snapshot,
-    RetainedSnapshot: _retained,
-    CheckpointCompleted: _completed,
-    ClockJumped: _clock_jumped,
-    MessagesCarried: _carried,
-    Bridged: lambda event, _: f"NATS has all publications up to {format_position(event.through)}",
-    DestinationOpened: _destination_opened,
-    Forwarded: _forwarded,
-    ForwardRefused: _forward_refused,
-    OriginTaken: _origin_taken,
-    ForwardLost: _forward_lost,
-    DestinationClosed: lambda event, _: (
+    "CheckpointBegun": lambda event, _: f"checkpoint {event.checkpoint} begun",
+    "SessionSnapshot": _snapshot,
+    "RetainedSnapshot": _retained,
+    "CheckpointCompleted": _completed,
+    "ClockJumped": _clock_jumped,
+    "MessagesCarried": _carried,
+    "Bridged": lambda event, _: f"NATS has all publications up to {format_position(event.through)}",
+    "DestinationOpened": _destination_opened,
+    "Forwarded": _forwarded,
+    "ForwardRefused": _forward_refused,
+    "OriginTaken": _origin_taken,
+    "ForwardLost": _forward_lost,
+    "DestinationClosed": lambda event, _: (
         f"destination {display.name(event.to)} closed: {display.escaped(event.reason)}"
     ),
-    Followed: lambda event, _: (
+    "Followed": lambda event, _: (
         f"took the messages of log {display.name(event.log)} up to {place_text(event.through)}"
         + (f", without {_messages(event.expired, {})}, which had expired" if event.expired else "")
     ),
-    LogArchived: _archived,
-    LogCut: _cut,
-    LogEndUnproven: _unproven,
-    LogSalvaged: _salvaged,
-    OperatorActed: _acted,
-    **ERASURE_WORDS,
-    RetainedCleared: lambda event, _: (
+    "LogArchived": _archived,
+    "LogCut": _cut,
+    "LogEndUnproven": _unproven,
+    "LogSalvaged": _salvaged,
+    "OperatorActed": _acted,
+    **{kind.__name__: text for kind, text in ERASURE_WORDS.items()},
+    "RetainedCleared": lambda event, _: (
         "retained messages removed: "
         + position_text.several(map(display.name, event.topics), len(event.topics))
     ),
-    RetainedExpired: lambda event, _: (
+    "RetainedExpired": lambda event, _: (
         "retained messages expired: "
         + position_text.several(map(display.name, event.topics), len(event.topics))
     ),
-    WebAccessed: _web_accessed,
+    "WebAccessed": _web_accessed,
 }
