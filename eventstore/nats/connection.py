@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 import nats.errors
@@ -86,26 +86,24 @@ def _ignore_text(_text: str) -> None:
     pass
 
 
+class ConnectionNotices(TypedDict, total=False):
+    """What is called when something happens to a connection, see :func:`dial`."""
+
+    on_disconnect: Notice
+    on_reconnect: Notice
+    on_closed: Notice
+    on_error: Callable[[str], None]
+
+
 async def connect(
     options: ConnectionOptions,
     *,
     timeout: float = 5.0,  # noqa: ASYNC109 - the whole of several attempts, not one await
-    on_disconnect: Notice = _ignore,
-    on_reconnect: Notice = _ignore,
-    on_closed: Notice = _ignore,
-    on_error: Callable[[str], None] = _ignore_text,
+    **notices: Unpack[ConnectionNotices],
 ) -> DirectClient:
     """Connect to NATS; see :func:`dial`."""
     client = DirectClient(options.domain)
-    await dial(
-        client,
-        options,
-        timeout=timeout,
-        on_disconnect=on_disconnect,
-        on_reconnect=on_reconnect,
-        on_closed=on_closed,
-        on_error=on_error,
-    )
+    await dial(client, options, timeout=timeout, **notices)
     return client
 
 
@@ -114,11 +112,8 @@ async def dial(
     options: ConnectionOptions,
     *,
     timeout: float = 5.0,  # noqa: ASYNC109 - the whole of several attempts, not one await
-    on_disconnect: Notice = _ignore,
-    on_reconnect: Notice = _ignore,
-    on_closed: Notice = _ignore,
-    on_error: Callable[[str], None] = _ignore_text,
     no_echo: bool = False,
+    **notices: Unpack[ConnectionNotices],
 ) -> None:
     """Connect a client that has never connected; afterwards it reconnects forever by itself.
 
@@ -136,7 +131,7 @@ async def dial(
     if not options.urls:
         raise BadNatsOptions("no NATS server is named: give --nats-url URL")
     _quiet_client_library()
-    watch = _ConnectionErrors(options.where, on_error)
+    watch = _ConnectionErrors(options.where, notices.get("on_error", _ignore_text))
     wait = _reconnect_wait(options.urls)
     choice = ServerChoice(wait)
 
@@ -149,9 +144,11 @@ async def dial(
             list(options.urls),
             name=options.name,
             error_cb=watch.error,
-            disconnected_cb=_as_coroutine(on_disconnect),
-            reconnected_cb=_as_coroutine(watch.healthy, connected, on_reconnect),
-            closed_cb=_as_coroutine(on_closed),
+            disconnected_cb=_as_coroutine(notices.get("on_disconnect", _ignore)),
+            reconnected_cb=_as_coroutine(
+                watch.healthy, connected, notices.get("on_reconnect", _ignore)
+            ),
+            closed_cb=_as_coroutine(notices.get("on_closed", _ignore)),
             connect_timeout=2,
             reconnect_time_wait=wait,  # type: ignore[arg-type] # slept
             reconnect_to_server_handler=choice,

@@ -151,29 +151,6 @@ class Outbound:
     key was destroyed: what it sealed is not sent, and not sent again.
     """
 
-    __slots__ = (
-        "_again",
-        "_begun",
-        "_conflict",
-        "_entries",
-        "_first",
-        "_is_erased",
-        "_latest",
-        "_limits",
-        "_next",
-        "_offered",
-        "_online",
-        "_qos2",
-        "_received",
-        "_recorded",
-        "_refusals",
-        "_released",
-        "_reset",
-        "_stale_until",
-        "_unrecorded",
-        "unexpected",
-    )
-
     def __init__(
         self,
         number: int,

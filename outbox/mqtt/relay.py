@@ -33,11 +33,6 @@ class LocalBusyError(FoldmqError):
 class Relay:
     """Passes packets between two connections; each method returns the bytes for one of them."""
 
-    __slots__ = (
-        *("_log", "_logs", "_most", "_peer_log", "_topics"),
-        *("begun", "dropped", "looped", "passed", "refused"),
-    )
-
     def __init__(self, topics: TopicMap, log: str, logs: Iterable[str] = ()) -> None:
         """Take messages into ``log``; ``logs`` are all logs of this broker."""
         self._topics = topics

@@ -53,17 +53,6 @@ class DropAudit:
     ``left`` returns whether a filter was unsubscribed from in the turn.
     """
 
-    __slots__ = (
-        "_before",
-        "_beyond",
-        "_cases",
-        "_found",
-        "_leaving",
-        "_left",
-        "_outline",
-        "_restarted",
-    )
-
     def __init__(
         self,
         found: Callable[[Violation], object],

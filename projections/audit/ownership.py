@@ -57,11 +57,6 @@ _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
 class OwnershipAudit:
     """Follows the connections of one session."""
 
-    __slots__ = (
-        "_bridge", "_found", "_gone", "_of_node", "_opened", "_outline", "_replaced", "_stopped",
-        "_taken",
-    )  # fmt: skip
-
     def __init__(
         self, session: str, found: Callable[[Violation], object], outline: LogOutline
     ) -> None:

@@ -41,11 +41,6 @@ class EventCases:
     they are checked.
     """
 
-    __slots__ = (
-        "_answers", "_deliveries", "_events", "_expired", "_from_queues", "_identifiers",
-        "_of_local", "_sessions", "_taken", "_windowed", "_withholding",
-    )  # fmt: skip
-
     def __init__(self) -> None:
         self._events = self._sessions = self._answers = self._identifiers = 0
         self._deliveries = self._windowed = self._from_queues = self._expired = 0

@@ -81,20 +81,6 @@ class _Publication(NamedTuple):
 class WillAudit:
     """Follows the will of one session; ``cases`` is called for each will that ended."""
 
-    __slots__ = (
-        "_armed",
-        "_before",
-        "_cases",
-        "_delay",
-        "_ended",
-        "_found",
-        "_opened",
-        "_outline",
-        "_publication",
-        "_required",
-        "_turn",
-    )  # fmt: skip
-
     def __init__(
         self,
         found: Callable[[Violation], object],

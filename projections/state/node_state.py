@@ -107,38 +107,6 @@ class NodeState:
     ``begin`` is the stream sequence of the first record that will be folded.
     """
 
-    __slots__ = (
-        "_begun",
-        "_held",
-        "_newer",
-        "_parts",
-        "_repeated",
-        "_salvages",
-        "_unsure",
-        "applied",
-        "archived",
-        "begin",
-        "carried",
-        "checkpoint",
-        "checkpoints",
-        "clients",
-        "cuts",
-        "destinations",
-        "dirty",
-        "doubtful",
-        "entries",
-        "epoch",
-        "followed",
-        "jumped_ms",
-        "keys",
-        "leader",
-        "partial",
-        "proof",
-        "retained",
-        "salvaged",
-        "sessions",
-    )
-
     def __init__(self, begin: int = 1) -> None:
         self.sessions = SessionTable()
         self.retained = RetainedIndex()
