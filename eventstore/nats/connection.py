@@ -267,10 +267,17 @@ def check_server(client: Client) -> int:
 
 def check_server_version(version: str, *, where: str) -> None:
     """Raise NatsTooOld unless the version (``2.15.1``, ``v2.12.0-rc.1``) is recent enough."""
+    require_version(version, MINIMUM_VERSION, where, "", _WHY_MINIMUM)
+
+
+def require_version(
+    version: str, minimum: tuple[int, int, int], where: str, purpose: str, *reason: str
+) -> None:
+    """Raise NatsTooOld, with the reason, unless a version is recent enough for a purpose."""
     match = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
-    if match is None or tuple(map(int, match.groups())) < MINIMUM_VERSION:
-        minimum = ".".join(map(str, MINIMUM_VERSION))
-        raise NatsTooOld(where, match[0] if match else "", minimum, _WHY_MINIMUM)
+    if match is None or tuple(map(int, match.groups())) < minimum:
+        needed = ".".join(map(str, minimum)) + purpose
+        raise NatsTooOld(where, match[0] if match else "", needed, *reason)
 
 
 def _access(options: ConnectionOptions) -> dict[str, Any]:

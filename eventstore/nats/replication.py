@@ -5,7 +5,6 @@ report it. So more than one replica is refused with server versions that are kno
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,7 +13,8 @@ import orjson
 import structlog
 from nats.aio.client import Client
 
-from eventstore.errors import NatsTooOld, TooManyReplicas
+from eventstore.errors import TooManyReplicas
+from eventstore.nats.connection import require_version
 from eventstore.nats.jetstream import NO_CLUSTER, NO_PEERS, read_info, require
 
 REPLICATED_VERSION: Final = (2, 15, 0)
@@ -50,18 +50,9 @@ async def check_all_servers(client: Client, replicas: int) -> None:
 
 
 def _check(version: str, replicas: int, where: str) -> None:
-    if replicas > 1 and not can_replicate(version):
-        minimum = ".".join(map(str, REPLICATED_VERSION))
-        match = re.search(r"\d+\.\d+\.\d+", version)
-        shown = match[0] if match else ""
-        what = f"{minimum} for {replicas} replicas"
-        raise NatsTooOld(where, shown, what, _WHY, _ADVICE)
-
-
-def can_replicate(version: str) -> bool:
-    """Return whether servers of a version keep replicas equal (``2.15.1``, ``v2.15.0-rc.1``)."""
-    match = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
-    return match is not None and tuple(map(int, match.groups())) >= REPLICATED_VERSION
+    if replicas > 1:
+        purpose = f" for {replicas} replicas"
+        require_version(version, REPLICATED_VERSION, where, purpose, _WHY, _ADVICE)
 
 
 async def _version_at(host: str | None, port: int | None) -> str | None:

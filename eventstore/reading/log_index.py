@@ -199,9 +199,9 @@ class LogIndex:
                 found.update(by for at, by, _ in _triples(references) if at < self.first)
         return self._kept(found, last)
 
-    def rare(self, kind: str, first: int = 0, last: int | None = None) -> list[int]:
+    def rare(self, kind: str, first: int = 0) -> list[int]:
         """Return the records with an event of a rare type."""
-        return self.sequences(RARE + kind, first, last)
+        return self.sequences(RARE + kind, first)
 
     def latest_rare(self, kind: str, last: int) -> int | None:
         """Return the last record up to ``last`` with an event of a rare type.

@@ -31,6 +31,7 @@ from eventstore.reading.log_source import LogSource
 from eventstore.reading.segment import BadIndex
 from projections.past.indexed_sessions import IndexedSessions, count_entries
 from projections.past.replay import Replay
+from projections.past.topic_lookup import carriers_in
 from projections.views.differences import ChangedSession, session_facts
 
 _SESSIONS_AT_ONCE: Final = 10_000
@@ -108,7 +109,7 @@ class ChangedStates:
         first = self._before + 1
         # The turn of the first record takes effect with its last part.
         first = max(source.begin, first - (await source.some([first]))[0].part)
-        carried = await self._sessions.carried(self._after)
+        carried = await carriers_in(source, last=self._after)
         fold, turns = _RetainedChanges(), TurnAssembler()
         async for record in source.records(first, self._after):
             for part in turns.take(record)[1]:

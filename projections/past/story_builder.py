@@ -150,7 +150,6 @@ class StoryBuilder:
         *,
         wanted: Callable[[str], bool] | None = None,
         last: int = 1,
-        ref: Position | None = None,
         refs: Iterable[Position] = (),
         begin: int = 1,
         until: Position | None = None,
@@ -160,7 +159,7 @@ class StoryBuilder:
         """The followed messages, in the order of the log."""
         self._wanted = wanted
         self._last = last
-        self._refs = sorted({*refs} if ref is None else {ref})
+        self._refs = sorted({*refs})
         self._begin = begin
         self._partial = begin > 1
         """Whether no checkpoint of the log is complete yet."""
